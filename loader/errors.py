@@ -1,0 +1,75 @@
+"""Every error Windrow raises on purpose.
+
+Each class is a `WindrowError` and also the builtin that people already catch. Each is made from
+one message alone, so that it survives pickling: errors cross processes.
+
+    WindrowError
+    ├── PlanError (ValueError)               a chain that cannot be built as written
+    ├── ArgumentError (TypeError)            an argument of the wrong type
+    ├── SourceError (ValueError)             data that is not what the source needs
+    ├── NotFoundError (FileNotFoundError)    a path, glob or URL that names nothing
+    ├── RecordIndexError (IndexError)        a record or element that does not exist
+    ├── ReadError (OSError)                  a record or chunk that cannot be read or is damaged
+    ├── ElementError (ValueError)            elements that do not fit together, or what a function returned
+    ├── StateError (ValueError)              an iterator's state that does not fit
+    ├── ClosedError (ValueError)             an iterator used after it was closed
+    ├── ConversionError (RuntimeError)       a conversion that is unfinished, or cannot be done
+    └── MissingExtraError (ImportError)      an optional dependency that is not installed
+"""
+
+from __future__ import annotations
+
+
+class WindrowError(Exception):
+    """Base of every error that Windrow raises on purpose."""
+
+
+class PlanError(WindrowError, ValueError):
+    """The chain cannot be built as it is written: a wrong size, seed, weight or combination."""
+
+
+class ArgumentError(WindrowError, TypeError):
+    """An argument is of a type that the call cannot take."""
+
+
+class SourceError(WindrowError, ValueError):
+    """The data behind a source is not what the source needs: not an array, unequal lengths."""
+
+
+class NotFoundError(WindrowError, FileNotFoundError):
+    """A path, glob or URL names nothing."""
+
+
+class RecordIndexError(WindrowError, IndexError):
+    """An index outside the records or elements that exist."""
+
+
+class ReadError(WindrowError, OSError):
+    """A record or a chunk could not be read, or is damaged."""
+
+
+class ElementError(WindrowError, ValueError):
+    """Elements do not fit together in a batch, or a function returned what it may not."""
+
+
+class StateError(WindrowError, ValueError):
+    """A state that is no state, or one of another chain or other data."""
+
+
+class ClosedError(WindrowError, ValueError):
+    """An iterator was used after `close()`."""
+
+
+class ConversionError(WindrowError, RuntimeError):
+    """A conversion is unfinished, or cannot be done as asked."""
+
+
+class MissingExtraError(WindrowError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
+
+
+def missing_extra(what: str, extra: str) -> MissingExtraError:
+    """The error for `what` needing the optional dependencies of `windrow[extra]`."""
+    return MissingExtraError(
+        f"{what} needs packages that are not installed; run: pip install 'windrow[{extra}]'"
+    )

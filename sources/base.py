@@ -1,0 +1,107 @@
+"""What a source is: random access to records that never change.
+
+A source knows nothing of chains, orders or epochs. It is asked for many records in one call, since
+one call may be one request, and answers in the order of the indices asked for, duplicates included.
+
+Columns, the answer of `read`, are the tree of one record with, per leaf, an array with a leading
+axis of records, or a list with one entry per record where the rows do not agree in shape and dtype
+(bytes and str are always lists). A plain list at the top is a list of records.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, RecordIndexError
+
+IntArray = npt.NDArray[np.int64]
+Columns = Any  # a tree; see the module's header
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Random access to `len(source)` records. Thread-safe and picklable; opens again lazily."""
+
+    def __len__(self) -> int:
+        """Number of records. Cheap: it is asked for often."""
+        ...
+
+    def __getitem__(self, index: int) -> Any:
+        """The record at `index`."""
+        ...
+
+    def read(self, indices: IntArray) -> Columns:
+        """Records at `indices`, in that order, as columns or as a list of records.
+
+        The answer is the caller's own memory: the caller may change it.
+        """
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the data and its order, from metadata alone: no paths, no times, no contents."""
+        ...
+
+
+class BatchedSource(abc.ABC):
+    """Base of Windrow's own sources: everything follows from `__len__`, `read` and `fingerprint`."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, indices: IntArray) -> Columns:
+        """Records at `indices`, in that order, as columns or as a list of records."""
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """Names the data and its order, from metadata alone."""
+
+    @final
+    def __getitem__(self, index: int) -> Any:
+        """The record at `index`; negative indices count from the end, as in NumPy."""
+        return row(self.read(checked_indices([index], len(self), type(self).__name__)), 0)
+
+    @final
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The records at `indices` as a list, as torch and HF datasets expect under this name."""
+        wanted = checked_indices(indices, len(self), type(self).__name__)
+        columns = self.read(wanted)
+        return [row(columns, i) for i in range(len(wanted))]
+
+
+def row(columns: Columns, at: int) -> Any:
+    """Record `at` of columns: the same tree of dicts with one row per leaf."""
+    if isinstance(columns, dict):
+        return {name: row(column, at) for name, column in columns.items()}
+    return columns[at]
+
+
+def checked_indices(indices: Any, length: int, what: str) -> IntArray:
+    """`indices` as int64 in `[0, length)`; negative ones count from the end, as in NumPy.
+
+    Raises:
+        ArgumentError: If the indices are not integers in one dimension.
+        RecordIndexError: If an index is not in `[-length, length)`.
+    """
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ArgumentError(
+            f"{what}: indices must be integers in one dimension, got an array of shape"
+            f" {array.shape} and dtype {array.dtype}"
+        )
+    wrong = np.flatnonzero((array < -length) | (array >= length)) if array.size else array
+    if wrong.size:
+        raise RecordIndexError(
+            f"{what}: index {array[wrong[0]]} is out of range for {length} records;"
+            f" choose -{length} <= index < {length}"
+        )
+    array = array.astype(np.int64)
+    array[array < 0] += length
+    return array

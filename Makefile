@@ -1,0 +1,52 @@
+# Each target sets up what it needs in .venv: Python 3.11+ and make are enough.
+# To choose the Python: make test PYTHON=/path/to/python3.12
+
+PYTHON ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint format bench wheel coverage clean
+
+help:
+	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
+	@echo "make test      all tests, with coverage"
+	@echo "make lint      ruff, ruff format, mypy and the stubs"
+	@echo "make format    apply the formatter, write the stubs"
+	@echo "make bench     the measured comparisons"
+	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
+	@echo "make coverage  coverage of the last tests as pages in htmlcov/"
+	@echo "make clean     remove what was built, .venv too"
+
+$(READY): pyproject.toml tools/set_up.sh
+	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV)
+
+demo: $(READY)
+	@$(PY) examples/train_digits.py
+
+test: $(READY)
+	@$(PY) -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=90
+
+lint: $(READY)
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) tools/forward_types.py --check
+	@$(PY) -m mypy
+
+format: $(READY)
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+	@$(PY) tools/forward_types.py
+
+bench: $(READY)
+	@$(PY) -m benchmarks
+
+wheel: $(READY)
+	@$(PY) tools/try_wheel.py
+
+coverage: $(READY)
+	@test -f .coverage || $(MAKE) test
+	@$(PY) -m coverage html
+
+clean:
+	rm -rf $(VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

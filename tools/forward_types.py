@@ -1,0 +1,93 @@
+"""Writes the stubs that let static tools find the four folders by their import names.
+
+Packages are mapped to folders of other names (`loader/` is `windrow`), which only the import
+system of an installed package knows. Each stub under `typings/` forwards to one real module, so a
+class has one identity for mypy and pyright, and its source is the real file.
+
+Invariant: the stubs are a function of the folders and of `pyproject.toml` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STUBS = Path("typings")
+
+
+def package_folders(root: Path = ROOT) -> dict[str, str]:
+    """Folder of each package by its import name, as `pyproject.toml` maps them."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    folders: dict[str, str] = settings["tool"]["setuptools"]["package-dir"]
+    return folders
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """File of each module, relative to the root, by import name; a package is its `__init__`."""
+    found = {}
+    for package, folder in package_folders(root).items():
+        for path in sorted((root / folder).glob("*.py")):
+            name = package if path.stem == "__init__" else f"{package}.{path.stem}"
+            found[name] = path.relative_to(root)
+    return found
+
+
+def stubs(root: Path = ROOT) -> dict[Path, str]:
+    """Text of each stub, by its path relative to the root."""
+    packages = package_folders(root)
+    texts = {}
+    for name, path in modules(root).items():
+        is_package = name in packages
+        real = path.parent if is_package else path.with_suffix("")
+        where = STUBS.joinpath(*name.split("."))
+        stub = where / "__init__.pyi" if is_package else where.with_suffix(".pyi")
+        texts[stub] = f"from {'.'.join(real.parts)} import *\n"
+    return texts
+
+
+def differences(root: Path = ROOT) -> list[str]:
+    """What must change for `typings/` to be in step, one line per stub; empty if it is."""
+    wanted = stubs(root)
+    present = {path.relative_to(root) for path in (root / STUBS).rglob("*.pyi")}
+    lines = [f"{path.as_posix()}: no module of that name" for path in sorted(present - {*wanted})]
+    for path, text in wanted.items():
+        if path not in present:
+            lines.append(f"{path.as_posix()}: missing")
+        elif (root / path).read_text(encoding="utf-8") != text:
+            lines.append(f"{path.as_posix()}: must be {text.strip()!r}")
+    return lines
+
+
+def write(root: Path = ROOT) -> None:
+    """Bring `typings/` in step: write each stub, remove those of modules that are gone."""
+    wanted = stubs(root)
+    for path in (root / STUBS).rglob("*.pyi"):
+        if path.relative_to(root) not in wanted:
+            path.unlink()
+    for path, text in wanted.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the stubs, or only say whether they are in step."""
+    parser = argparse.ArgumentParser(prog="forward_types", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of step")
+    check: bool = parser.parse_args(argv).check
+    if not check:
+        write()
+        return 0
+    wrong = differences()
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if wrong:
+        print("Run: make format (or python tools/forward_types.py)", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,5 @@
 # Each target sets up what it needs in .venv: Python 3.11+ and make are enough.
-# To choose the Python: make test PYTHON=/path/to/python3.12
+# To choose the Python: make clean, then make test PYTHON=/path/to/python3.12
 
 PYTHON ?=
 VENV := .venv
@@ -30,19 +30,19 @@ test: $(READY)
 lint: $(READY)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
-	@$(PY) tools/forward_types.py --check
+	@$(PY) -m tools.forward_types --check
 	@$(PY) -m mypy
 
 format: $(READY)
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
-	@$(PY) tools/forward_types.py
+	@$(PY) -m tools.forward_types
 
 bench: $(READY)
 	@$(PY) -m benchmarks
 
 wheel: $(READY)
-	@$(PY) tools/try_wheel.py
+	@$(PY) -m tools.try_wheel
 
 coverage: $(READY)
 	@test -f .coverage || $(MAKE) test

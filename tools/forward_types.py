@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
-        print("Run: make format (or python tools/forward_types.py)", file=sys.stderr)
+        print("Run: make format (or python -m tools.forward_types)", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -1,0 +1,77 @@
+"""`import windrow` costs little: in every worker process, and without any extra."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import import_time
+
+# Each is an optional extra, or takes longer to import than all that windrow needs.
+OPTIONAL = (
+    "apache_beam",
+    "aiohttp",
+    "fsspec",
+    "gcsfs",
+    "grain",
+    "jax",
+    "jaxlib",
+    "orbax",
+    "pandas",
+    "psutil",
+    "pyarrow",
+    "s3fs",
+    "scipy",
+    "sklearn",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tqdm",
+    "zarr",
+)
+# What tensorstore brings along is free.
+NEEDED = {"array_record", "ml_dtypes", "numpy", "tensorstore", "windrow"}
+
+
+def loaded_by(statement: str, directory: Path) -> list[str]:
+    """Names of all modules that a fresh process has loaded after `statement`."""
+    program = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        # -I: neither the working directory nor PYTHONPATH may offer a module.
+        [sys.executable, "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=directory,
+    )
+    names: list[str] = json.loads(done.stdout)
+    return names
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return loaded_by("import windrow", tmp_path_factory.mktemp("empty"))
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_import_leaves_out(name: str, loaded: list[str]) -> None:
+    assert [module for module in loaded if module.split(".")[0] == name] == []
+
+
+def test_import_brings_only_what_is_needed(loaded: list[str], tmp_path: Path) -> None:
+    # Before any statement: the interpreter's own start, and what the environment adds to it.
+    at_start = {name.split(".")[0] for name in loaded_by("pass", tmp_path)}
+    roots = {name.split(".")[0] for name in loaded} - at_start - sys.stdlib_module_names
+    assert roots - NEEDED == set()
+
+
+def test_the_check_can_fail(tmp_path: Path) -> None:
+    assert "zarr" in loaded_by("import windrow, zarr", tmp_path)
+
+
+def test_the_benchmark_of_the_import_runs() -> None:
+    result = import_time.run(rounds=1)
+    assert set(result) >= {"ours_s", "peer_s", "ratio"}

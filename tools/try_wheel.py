@@ -1,0 +1,158 @@
+"""Builds the sdist and the wheel into `dist/` and tries them as a new user meets them.
+
+1. The wheel is built from the sdist, so the sdist is complete enough to build from.
+2. The wheel holds the modules of the four folders, `py.typed`, and nothing else.
+3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs.
+4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
+   imports, runs a chain, and names the extra to install where one is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.forward_types import ROOT, modules, package_folders
+
+SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools", "typings")
+
+# Runs in the clean environment: it may use the standard library and windrow alone.
+TRIAL = """
+import importlib, pathlib, sys
+
+packages, modules, checkout = sys.argv[1].split(","), sys.argv[2].split(","), sys.argv[3]
+for name in packages:
+    file = pathlib.Path(importlib.import_module(name).__file__).resolve()
+    assert not file.is_relative_to(checkout), f"{name} comes from the checkout: {file}"
+
+from windrow.errors import MissingExtraError
+
+without_extra = []
+for name in modules:
+    try:
+        importlib.import_module(name)
+    except MissingExtraError as error:
+        assert "pip install" in str(error), f"{name}: {error}"
+        without_extra.append(name)
+
+import numpy as np
+import windrow
+
+dataset = windrow.MapDataset.source(np.arange(10)).shuffle(seed=1).map(lambda x: x + 1).batch(4)
+batches = [batch.tolist() for batch in dataset]
+assert [len(batch) for batch in batches] == [4, 4, 2], batches
+assert sorted(sum(batches, [])) == list(range(1, 11)), batches
+print(f"tried {len(packages)} packages and {len(modules)} modules", end="")
+print(f"; an extra is needed for {', '.join(without_extra)}" if without_extra else "")
+"""
+
+
+class TrialError(Exception):
+    """What was built is not what a user needs."""
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """Paths of the sdist and of the wheel built from it, alone in the folder `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    run([sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], "build")
+    return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
+
+
+def run(command: Sequence[str], what: str, cwd: Path = ROOT) -> str:
+    """Standard output of `command`.
+
+    Raises:
+        TrialError: If the command fails; its output is in the message.
+    """
+    # PYTHONPATH could offer the checkout's modules in place of the wheel's.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
+    if done.returncode:
+        raise TrialError(f"{what}: failed with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def compare(what: str, wanted: set[str], got: set[str]) -> None:
+    """Check that two sets of file names are the same.
+
+    Raises:
+        TrialError: If they differ; the message names the files.
+    """
+    if wanted != got:
+        raise TrialError(
+            f"{what}: wrong files\n"
+            f"  missing:   {', '.join(sorted(wanted - got)) or 'none'}\n"
+            f"  not asked: {', '.join(sorted(got - wanted)) or 'none'}"
+        )
+
+
+def check_wheel(wheel: Path) -> None:
+    """Check that the wheel holds the modules and `py.typed`, and nothing else."""
+    folders = package_folders()
+    wanted = {"windrow/py.typed"}
+    for name, path in modules().items():
+        package = name if name in folders else name.rpartition(".")[0]
+        wanted.add(f"{package.replace('.', '/')}/{path.name}")
+    with zipfile.ZipFile(wheel) as archive:
+        got = {name for name in archive.namelist() if ".dist-info/" not in name}
+    compare(wheel.name, wanted, got)
+
+
+def check_sdist(sdist: Path) -> None:
+    """Check that the sdist holds the modules, and all files beside them that a user may run."""
+    wanted = {path.as_posix() for path in modules().values()} | {"loader/py.typed"}
+    for folder in SOURCE_FOLDERS:
+        wanted.update(
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        )
+    with tarfile.open(sdist) as archive:
+        got = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    folders = (*SOURCE_FOLDERS, *package_folders().values())
+    compare(sdist.name, wanted, {name for name in got if name.partition("/")[0] in folders})
+
+
+def try_wheel(wheel: Path, work: Path) -> str:
+    """What the trial prints: the wheel in a clean environment under `work`, without extras."""
+    environment = work / "venv"
+    venv.create(environment, with_pip=True)
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    pip = [str(python), "-m", "pip", "install", "-qq", "--no-input", "--no-compile", str(wheel)]
+    run(pip, "install", cwd=work)
+    names = [",".join(package_folders()), ",".join(modules())]
+    return run([str(python), "-c", TRIAL, *names, str(ROOT)], "trial", cwd=work)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build, check and try; one line per step."""
+    parser = argparse.ArgumentParser(prog="try_wheel", description="Build and try the wheel.")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder to build into")
+    out: Path = parser.parse_args(argv).out
+    try:
+        print(f"Building into {out} ...", flush=True)
+        sdist, wheel = build(out)
+        check_wheel(wheel)
+        check_sdist(sdist)
+        print(f"Trying {wheel.name} in a clean environment ...", flush=True)
+        with tempfile.TemporaryDirectory() as work:
+            print(try_wheel(wheel, Path(work)), end="")
+    except TrialError as error:
+        print(f"try_wheel: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -46,7 +46,7 @@ def package_of(module: str) -> str:
 
 def imports_of(path: Path) -> set[str]:
     """Modules of the package that `path` imports anywhere, `from a import b` as `a` or `a.b`."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

@@ -63,6 +63,8 @@ class TrialError(Exception):
 def build(out: Path) -> tuple[Path, Path]:
     """Paths of the sdist and of the wheel built from it, alone in the folder `out`."""
     shutil.rmtree(out, ignore_errors=True)
+    # It remembers the files of former builds: an sdist made with it hides what a fresh one lacks.
+    shutil.rmtree(ROOT / "windrow.egg-info", ignore_errors=True)
     run([sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], "build")
     return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
 

@@ -1,0 +1,83 @@
+"""Random values: one independent stream of random numbers per seed and element.
+
+Invariant: the generator of an element depends on the seed and the element's index alone, not on
+what was drawn before. The values are those of Grain's `random_map`: Philox, with a key from the
+seed and a counter that starts at the index.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import PlanError
+
+
+class IndexedRandom:
+    """Random generators by index, for one seed.
+
+    One generator serves all indices, since setting its state is several times as fast as making
+    another. So a generator is valid until the next `at`, and an object is for one thread only:
+    make one per thread or per call.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._counter = np.zeros(4, np.uint64)
+        self._bits = np.random.Philox(key=_philox_key(seed))
+        self._generator = np.random.Generator(self._bits)
+        self._state = self._bits.state
+        self._state["state"]["counter"] = self._counter
+
+    def __reduce__(self) -> tuple[type[IndexedRandom], tuple[int]]:
+        return IndexedRandom, (self.seed,)
+
+    def at(self, index: int) -> np.random.Generator:
+        """The generator of the element at `index`, as if nothing had been drawn from it.
+
+        Args:
+            index: Any integer; only its remainder modulo 2**64 counts.
+        """
+        self._counter[3] = index % 2**64
+        self._bits.state = self._state
+        return self._generator
+
+
+def philox_key(seed: int) -> npt.NDArray[np.uint64]:
+    """The Philox key of a seed: uint64 `(2,)`.
+
+    Raises:
+        PlanError: If the seed is negative.
+    """
+    return _philox_key(seed).copy()
+
+
+@functools.lru_cache(maxsize=256)
+def _philox_key(seed: int) -> npt.NDArray[np.uint64]:
+    if seed < 0:
+        raise PlanError(f"random_map: seed={seed} is negative; choose a seed of 0 or more")
+    return np.random.SeedSequence(seed).generate_state(2, np.uint64).astype(np.uint64)
+
+
+def default_seed(pairs: Sequence[tuple[int, int]]) -> int:
+    """The seed of a node that was given none, from the seeds set further up its chain.
+
+    Args:
+        pairs: Each seed, with the number of nodes from the node to where it was set; nearest
+            first.
+
+    Returns:
+        An integer in `[0, 2**32)`.
+
+    Raises:
+        PlanError: If there are no pairs, or a number is negative.
+    """
+    if not pairs:
+        raise PlanError("seed: none is set; give seed= to the node, or call seed() on the chain")
+    words = [word for pair in pairs for word in pair]
+    if min(words) < 0:
+        raise PlanError(f"seed: {min(words)} is negative; choose seeds of 0 or more")
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint32)[0])

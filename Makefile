@@ -18,6 +18,11 @@ help:
 	@echo "make coverage  coverage of the last tests as pages in htmlcov/"
 	@echo "make clean     remove what was built, .venv too"
 
+# A copied or moved checkout has an environment that points to the old one's code.
+ifneq ($(firstword $(shell cat $(VENV)/.made 2>/dev/null)),$(CURDIR))
+.PHONY: $(READY)
+endif
+
 $(READY): pyproject.toml tools/set_up.sh
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV)
 

@@ -32,11 +32,12 @@ fi
 
 version=$("$python" -c 'import platform; print(platform.python_version())')
 echo "Setting up $venv with Python $version; the first time this takes a minute or two ..."
+place=$(pwd -P)
 # A moved or half-made environment is made anew; a good one only gets what is missing.
-if [ "$(cat "$venv/.made" 2>/dev/null)" != "$PWD $version" ]; then
+if [ "$(cat "$venv/.made" 2>/dev/null)" != "$place $version" ]; then
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    echo "$PWD $version" >"$venv/.made"
+    echo "$place $version" >"$venv/.made"
 fi
 rm -f "$venv/.ready"
 # Without --no-compile half of the time goes into bytecode of modules that nobody imports.

@@ -1,0 +1,39 @@
+"""Windrow: data loading for training, planned over array storage.
+
+A chain of `MapDataset` and `IterDataset` nodes over random-access sources; the whole order is known
+in advance, so reads are planned and batched, and an iterator's state is a few integers.
+"""
+
+from typing import Any
+
+from windrow import errors, multiprocessing, sources, transforms
+from windrow.dataset import IterDataset, MapDataset
+from windrow.errors import WindrowError
+from windrow.iterator import DatasetIterator
+from windrow.transforms.options import ReadOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DatasetIterator",
+    "IterDataset",
+    "MapDataset",
+    "ReadOptions",
+    "WindrowError",
+    "__version__",
+    "checkpoint",
+    "converters",
+    "errors",
+    "multiprocessing",
+    "sources",
+    "transforms",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # These need optional packages, or cost what most runs do not use.
+    if name in ("checkpoint", "converters"):
+        import importlib
+
+        return importlib.import_module(f"windrow.{name}")
+    raise AttributeError(f"module 'windrow' has no attribute {name!r}")

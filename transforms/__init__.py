@@ -1,0 +1,27 @@
+"""Transforms: what users hand to a chain, and the nodes that chains are made of.
+
+Nodes are values with pure functions: they map indices and turn tables of elements into others, and
+never read.
+"""
+
+from windrow.transforms.functions import (
+    Batch,
+    DatasetSelectionMap,
+    Filter,
+    Map,
+    MapWithIndex,
+    RandomMap,
+    Transformation,
+    Transformations,
+)
+
+__all__ = [
+    "Batch",
+    "DatasetSelectionMap",
+    "Filter",
+    "Map",
+    "MapWithIndex",
+    "RandomMap",
+    "Transformation",
+    "Transformations",
+]

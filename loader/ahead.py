@@ -1,0 +1,122 @@
+"""Ahead: one thread that makes blocks before the consumer asks for them, within a byte budget.
+
+Contract:
+1. Blocks come out in the order the generator makes them, each once.
+2. An error of the generator comes out after the blocks made before it; it ends the run.
+3. `stop` ends the thread; a consumer that is gone is stopped by the garbage collector or at exit.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import weakref
+from collections.abc import Iterator
+
+from windrow.stream import Block, Blocks
+from windrow.transforms import tables
+from windrow.transforms.options import ReadOptions
+
+# What a consumer waits at most for a read that is under way when it closes.
+_STOP_S = 10.0
+
+
+class Ahead:
+    """Blocks of a generator, made on a thread of their own."""
+
+    def __init__(self, blocks: Blocks, options: ReadOptions) -> None:
+        self._shared = _Shared(options)
+        self._thread = threading.Thread(
+            target=_make, args=(blocks, self._shared), name="windrow-ahead", daemon=True
+        )
+        # Runs at exit too: a thread that outlives the interpreter can crash it in native code.
+        self._stop = weakref.finalize(self, _stop, self._shared, self._thread)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Block]:
+        return self
+
+    def __next__(self) -> Block:
+        return self._shared.get()
+
+    def stop(self) -> None:
+        """End the thread and drop what it has made."""
+        self._stop()
+
+
+class _Shared:
+    """A bounded queue, which knows neither the consumer nor the thread."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._changed = threading.Condition()
+        self._blocks: collections.deque[tuple[Block, int]] = collections.deque()
+        self._rows = 0
+        self._bytes = 0
+        self._stopped = False
+        self._end: BaseException | None = None
+
+    def put(self, block: Block) -> bool:
+        """Hand a block over once there is room; False when nobody wants it any more."""
+        size_bytes = tables.nbytes(block.table)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._has_room(len(block), size_bytes))
+            if self._stopped:
+                return False
+            self._blocks.append((block, size_bytes))
+            self._rows += len(block)
+            self._bytes += size_bytes
+            self._changed.notify_all()
+            return True
+
+    def _has_room(self, rows: int, size_bytes: int) -> bool:
+        if not self._blocks:
+            return True
+        return (
+            self._rows + rows <= self._options.prefetch_buffer_size
+            and self._bytes + size_bytes <= self._options.prefetch_bytes
+        )
+
+    def finish(self, end: BaseException) -> None:
+        """No more blocks: `end` is what the consumer gets next."""
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
+
+    def get(self) -> Block:
+        """The next block, or what ended them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._blocks or self._end is not None or self._stopped)
+            if self._blocks:
+                block, size_bytes = self._blocks.popleft()
+                self._rows -= len(block)
+                self._bytes -= size_bytes
+                self._changed.notify_all()
+                return block
+            if self._end is not None:
+                raise self._end
+            raise StopIteration
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._blocks.clear()
+            self._changed.notify_all()
+
+
+def _make(blocks: Blocks, shared: _Shared) -> None:
+    try:
+        for block in blocks:
+            if not shared.put(block):
+                break
+        shared.finish(StopIteration())
+    except BaseException as error:  # handed to the consumer, who raises it
+        shared.finish(error)
+    finally:
+        blocks.close()
+
+
+def _stop(shared: _Shared, thread: threading.Thread) -> None:
+    shared.stop()
+    if thread is not threading.current_thread():
+        thread.join(_STOP_S)

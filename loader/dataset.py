@@ -1,0 +1,558 @@
+"""The chain that users write: random access first, then, where it is asked for, a stream.
+
+Every method returns a new dataset with one more node; nothing is read until elements are asked for.
+Names, arguments and meaning are Grain's. Where Grain loses or repeats records, Windrow does not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow import execute
+from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.iterator import DatasetIterator
+from windrow.sources import ForeignDataSource, as_source
+from windrow.transforms import functions, nodes, streams, tables
+from windrow.transforms.nodes import Node
+from windrow.transforms.options import ReadOptions, as_read_options
+from windrow.transforms.positions import positions
+
+T = TypeVar("T")
+_SEEDS = 2**32
+
+
+class _Dataset(Generic[T]):
+    """What both kinds of dataset share: a node, and printing it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def pipe(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`function(self, *args, **kwargs)`: for steps that a chain has no method for."""
+        return function(self, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({nodes.described(self._node)})"
+
+
+class MapDataset(_Dataset[T]):
+    """Elements with random access: an endless function of an integer, `len` of them in one epoch.
+
+    Index `i` is element `i % len` of epoch `i // len`; negative indices are earlier epochs.
+
+    Example:
+        >>> import windrow
+        >>> dataset = windrow.MapDataset.source([3, 1, 4, 1, 5]).shuffle(seed=0).batch(2)
+        >>> len(dataset)
+        3
+        >>> [batch.tolist() for batch in dataset]
+        [[4, 5], [1, 1], [3]]
+    """
+
+    # --- where elements come from ----------------------------------------------------------------
+
+    @classmethod
+    def source(cls, source: Any) -> MapDataset[Any]:
+        """The records of a source: one of `windrow.sources`, or any map-style source.
+
+        Args:
+            source: A source, a sequence, a NumPy array or a dict of arrays, or an object of Grain's
+                or torch's kind with `__len__` and `__getitem__`.
+
+        Raises:
+            ArgumentError: If it is nothing of that kind.
+        """
+        return MapDataset(nodes.SourceNode((), as_source(source)))
+
+    @classmethod
+    def range(cls, start: int, stop: int | None = None, step: int = 1) -> MapDataset[int]:
+        """The Python ints of `range(start, stop, step)`; `range(n)` counts from 0."""
+        if stop is None:
+            start, stop = 0, start
+        bounds = (_integer(n, "range") for n in (start, stop, step))
+        return MapDataset(nodes.RangeNode((), *bounds))
+
+    @classmethod
+    def mix(
+        cls, datasets: Sequence[MapDataset[Any]], weights: Sequence[float] | None = None
+    ) -> MapDataset[Any]:
+        """Elements of the datasets in the proportions of `weights` (equal ones by default).
+
+        One epoch ends before the first dataset would come to its end; the next goes on from there.
+        """
+        parents = _nodes(datasets, MapDataset, "mix")
+        return MapDataset(nodes.MixNode(parents, None if weights is None else tuple(weights)))
+
+    @classmethod
+    def select_from_datasets(
+        cls, datasets: Sequence[MapDataset[Any]], selection_map: Any
+    ) -> MapDataset[Any]:
+        """Element `i` is element `k` of dataset `d`, where `selection_map[i]` is `(d, k)`.
+
+        `selection_map` is a `windrow.transforms.DatasetSelectionMap` or anything with its two
+        methods. It is asked for any index, also beyond its length, in later epochs.
+        """
+        parents = _nodes(datasets, MapDataset, "select_from_datasets")
+        return MapDataset(nodes.SelectNode(parents, selection_map))
+
+    @classmethod
+    def concatenate(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
+        """The datasets one after the other, epoch by epoch."""
+        return MapDataset(nodes.ConcatenateNode(_nodes(datasets, MapDataset, "concatenate")))
+
+    @classmethod
+    def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[tuple[Any, ...]]:
+        """Tuples of the elements that datasets of one length have at the same index."""
+        return MapDataset(nodes.ZipNode(_nodes(datasets, MapDataset, "zip")))
+
+    # --- order -----------------------------------------------------------------------------------
+
+    def seed(self, seed: int) -> MapDataset[T]:
+        """Derive the seeds of the nodes above, where they are given none, from `seed`."""
+        return MapDataset(nodes.SeedNode((self._node,), _seed(seed, "seed", 2**64)))
+
+    def shuffle(self, seed: int | None = None) -> MapDataset[T]:
+        """A true global shuffle, another one in each epoch.
+
+        Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
+        far apart for runs that must not resemble one another.
+
+        Args:
+            seed: An integer in `[0, 2**32)`; by default derived from `seed(...)` below.
+
+        Raises:
+            PlanError: If there is no seed at all, or it is out of range.
+        """
+        found = self._seed_for(seed, "shuffle", _SEEDS)
+        return MapDataset(nodes.ShuffleNode((self._node,), found))
+
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
+        """A shuffle inside windows of consecutive elements, each element once per epoch.
+
+        The last window of an epoch is shorter where `window_size` does not divide the length. The
+        order is Grain's, whose definition makes a window cost some 0.8 ms however small it is
+        (benchmarks/orders.py): prefer windows of hundreds of elements and more.
+
+        Raises:
+            PlanError: If the window is smaller than 1, or there is no seed.
+        """
+        size = _integer(window_size, "window_shuffle")
+        if size < 1:
+            raise PlanError(f"window_shuffle: window_size must be at least 1, got {size}")
+        found = self._seed_for(seed, "window_shuffle", 2**64)
+        return MapDataset(nodes.WindowShuffleNode((self._node,), size, found))
+
+    def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T]:
+        """Part of each epoch: a slice, or a sequence of indices in the order wanted.
+
+        `ds[i::n]` is the part of host `i` of `n`. Indices may be negative, as in NumPy.
+
+        Raises:
+            PlanError: If an index of a sequence is out of range.
+        """
+        length = self._node.length
+        if isinstance(sl, slice):
+            start, stop, step = sl.indices(length)
+            size = len(range(start, stop, step))
+            return MapDataset(nodes.SliceNode((self._node,), start, step, size))
+        indices = np.asarray(sl)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise ArgumentError(
+                "slice: needs a slice or a sequence of integers, got"
+                f" {type(sl).__name__} of shape {indices.shape} and dtype {indices.dtype}"
+            )
+        wrong = np.flatnonzero((indices < -length) | (indices >= length))
+        if wrong.size:
+            raise PlanError(
+                f"slice: index {indices[wrong[0]]} at place {wrong[0]} is out of range for"
+                f" {length} elements; choose -{length} <= index < {length}"
+            )
+        indices = indices.astype(np.int64)
+        return MapDataset(
+            nodes.ReindexNode((self._node,), np.where(indices < 0, indices + length, indices))
+        )
+
+    def repeat(
+        self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True
+    ) -> MapDataset[T]:
+        """Epochs end to end: `num_epochs` of them, or, with None, for ever.
+
+        Args:
+            num_epochs: At least 1.
+            reseed_each_epoch: With False each epoch is the first one again, in its order and with
+                its random values.
+        """
+        times = None if num_epochs is None else _integer(num_epochs, "repeat")
+        return MapDataset(nodes.RepeatNode((self._node,), times, reseed_each_epoch))
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def map(self, transform: Any, *, batched: bool = False) -> MapDataset[Any]:
+        """`transform` of each element.
+
+        Args:
+            transform: A function, or a `transforms.Map`. It gets one element, its own to change;
+                None makes the element absent.
+            batched: The function gets the columns of many elements at once and returns columns of
+                as many rows. It must treat rows independently of each other: in a stream it is
+                called on the rows of the next batch above, else on aligned blocks.
+        """
+        function = functions.as_function(transform, "Map")
+        return MapDataset(nodes.MapNode((self._node,), function, batched))
+
+    def map_with_index(self, transform: Any) -> MapDataset[Any]:
+        """`transform(index, element)` of each element; indices count on over the epochs."""
+        function = functions.as_function(transform, "MapWithIndex")
+        return MapDataset(nodes.MapWithIndexNode((self._node,), function))
+
+    def random_map(self, transform: Any, *, seed: int | None = None) -> MapDataset[Any]:
+        """`transform(element, rng)`, where `rng` depends on the seed and the index alone.
+
+        The generator is good during the call only. Values are those of Grain for the same seed.
+
+        Raises:
+            PlanError: If there is no seed at all.
+        """
+        function = functions.as_function(transform, "RandomMap")
+        found = self._seed_for(seed, "random_map", 2**64)
+        return MapDataset(nodes.RandomMapNode((self._node,), function, found))
+
+    def filter(self, transform: Any) -> MapDataset[T]:
+        """Elements for which `transform` is false become absent: None, with the length unchanged.
+
+        Iteration leaves them out. `batch` comes after `to_iter_dataset()`.
+        """
+        function = functions.as_function(transform, "Filter")
+        return MapDataset(nodes.FilterNode((self._node,), function))
+
+    def batch(
+        self,
+        batch_size: int,
+        *,
+        drop_remainder: bool = False,
+        batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> MapDataset[Any]:
+        """Batches of consecutive elements, which do not cross an epoch.
+
+        Leaves are stacked on a new leading axis; bytes and str become lists.
+
+        Args:
+            batch_size: Elements per batch; the last batch of an epoch may be shorter.
+            drop_remainder: Leave a shorter last batch out.
+            batch_fn: Makes a batch of a list of elements, in place of stacking.
+
+        Raises:
+            PlanError: If `batch_size` is less than 1, or a filter is below.
+        """
+        size = _integer(batch_size, "batch")
+        if nodes.may_be_absent(self._node):
+            raise PlanError(
+                "batch: a filter below leaves gaps that random access cannot close; write"
+                " .filter(f).to_iter_dataset().batch(n), or filter after the batch"
+            )
+        return MapDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
+
+    def apply(self, transformations: Any) -> MapDataset[Any]:
+        """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        return _applied(self, transformations)
+
+    # --- elements --------------------------------------------------------------------------------
+
+    def read(self, indices: Sequence[int] | npt.NDArray[Any]) -> Any:
+        """The elements at `indices` as columns, in one planned read.
+
+        Args:
+            indices: Integers of any epoch, in any order, repeated or not.
+
+        Returns:
+            The tree of one element with, per leaf, an array `(len(indices), ...)` where all
+            agree in shape and dtype, else a list. A list of elements, None where absent, if the
+            chain has a filter or an element came out absent.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> dataset = windrow.MapDataset.source({"x": np.arange(6), "y": np.eye(6)})
+            >>> dataset.shuffle(seed=1).read([0, 5])["x"]
+            array([1, 3])
+        """
+        table = self._table(indices)
+        return (
+            tables.elements(table) if nodes.may_be_absent(self._node) else tables.as_columns(table)
+        )
+
+    def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T | None]:
+        """The elements at `indices` as a list, None where absent; torch calls this."""
+        return list(tables.elements(self._table(indices)))
+
+    def _table(self, indices: Any) -> tables.Table:
+        wanted = np.asarray(indices)
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise ArgumentError(
+                f"read: indices must be 64-bit integers in one dimension, got shape {wanted.shape}"
+                f" and dtype {wanted.dtype}"
+            )
+        if not len(wanted):
+            return tables.Listed([])
+        length = self._node.length
+        if length == 0:
+            raise RecordIndexError(
+                f"the dataset is empty, so it has no element {wanted[0]}: {self!r}"
+            )
+        if wanted.dtype.kind == "u" and wanted.max() > np.iinfo(np.int64).max:
+            raise RecordIndexError(f"index {wanted.max()} is too large; choose one below 2**63")
+        at = positions(wanted.astype(np.int64), length)
+        if len(wanted) == 1 or not _reads_one_by_one(self._node):
+            return execute.start(self._node, at, [0, len(at)], execute.Reader())()
+        threads = ReadOptions().num_threads
+        with ThreadPoolExecutor(threads, "windrow-read") as pool:
+            return execute.start(self._node, at, [0, len(at)], execute.Reader(pool, threads))()
+
+    @overload
+    def __getitem__(self, index: int) -> T | None: ...
+
+    @overload
+    def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
+
+    def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
+        if isinstance(index, slice):
+            return self.slice(index)
+        number = _integer(index, "index")
+        if not -(2**63) <= number < 2**63:
+            raise RecordIndexError(f"index {number} is too large; choose one below 2**63")
+        element: T | None = self.__getitems__(np.array([number], np.int64))[0]
+        return element
+
+    def __len__(self) -> int:
+        """Elements in one epoch; `sys.maxsize` for an endless dataset."""
+        return self._node.length
+
+    def to_iter_dataset(
+        self, read_options: ReadOptions | None = None, *, allow_nones: bool = False
+    ) -> IterDataset[T]:
+        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`."""
+        options = _default_options(self._node) if read_options is None else read_options
+        node = streams.ToStreamNode((self._node,), as_read_options(options), allow_nones)
+        return IterDataset(node)
+
+    def __iter__(self) -> DatasetIterator[T]:
+        return iter(self.to_iter_dataset())
+
+    def _seed_for(self, seed: int | None, who: str, stop: int) -> int:
+        return _seed_for(self._node, seed, who, stop)
+
+
+class IterDataset(_Dataset[T]):
+    """A stream of elements: an order without random access. From `MapDataset.to_iter_dataset()`.
+
+    Example:
+        >>> import windrow
+        >>> stream = windrow.MapDataset.range(10).filter(lambda n: n % 3).to_iter_dataset()
+        >>> [batch.tolist() for batch in stream.batch(4)]
+        [[1, 2, 4, 5], [7, 8]]
+    """
+
+    @classmethod
+    def mix(
+        cls,
+        datasets: Sequence[IterDataset[Any]] | Mapping[str, IterDataset[Any]],
+        weights: Sequence[float] | Mapping[str, float] | None = None,
+    ) -> IterDataset[Any]:
+        """Elements of the streams in the proportions of `weights`, until the first one ends.
+
+        Args:
+            datasets: Streams, in a sequence or by name (in the order of the mapping).
+            weights: As many, or by the same names.
+        """
+        if isinstance(datasets, Mapping):
+            if weights is not None and not isinstance(weights, Mapping):
+                raise ArgumentError("mix: weights of named datasets must be a dict by name too")
+            if weights is not None and set(weights) != set(datasets):
+                raise PlanError(
+                    f"mix: datasets are named {sorted(datasets)}, weights {sorted(weights)};"
+                    " give one weight for each"
+                )
+            weights = None if weights is None else [weights[name] for name in datasets]
+            datasets = list(datasets.values())
+        if isinstance(weights, Mapping):
+            raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
+        parents = _nodes(datasets, IterDataset, "mix")
+        return IterDataset(
+            streams.StreamMixNode(parents, None if weights is None else tuple(weights))
+        )
+
+    @classmethod
+    def zip(
+        cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = True
+    ) -> IterDataset[tuple[Any, ...]]:
+        """Tuples of the streams' next elements; with `strict` they must end together."""
+        return IterDataset(nodes.ZipNode(_nodes(datasets, IterDataset, "zip"), strict))
+
+    def seed(self, seed: int) -> IterDataset[T]:
+        """Derive the seeds of the nodes above, where they are given none, from `seed`."""
+        return IterDataset(nodes.SeedNode((self._node,), _seed(seed, "seed", 2**64)))
+
+    def map(self, transform: Any, *, batched: bool = False) -> IterDataset[Any]:
+        """`transform` of each element; with `batched`, of the columns of many (see MapDataset)."""
+        function = functions.as_function(transform, "Map")
+        return IterDataset(nodes.MapNode((self._node,), function, batched))
+
+    def map_with_index(self, transform: Any) -> IterDataset[Any]:
+        """`transform(n, element)`, where `n` counts the elements of the stream from 0."""
+        function = functions.as_function(transform, "MapWithIndex")
+        return IterDataset(nodes.MapWithIndexNode((self._node,), function))
+
+    def random_map(self, transform: Any, *, seed: int | None = None) -> IterDataset[Any]:
+        """`transform(element, rng)`, where `rng` depends on the seed and the element's number."""
+        function = functions.as_function(transform, "RandomMap")
+        found = _seed_for(self._node, seed, "random_map", 2**64)
+        return IterDataset(nodes.RandomMapNode((self._node,), function, found))
+
+    def filter(self, transform: Any) -> IterDataset[T]:
+        """The elements for which `transform` is true."""
+        function = functions.as_function(transform, "Filter")
+        return IterDataset(nodes.FilterNode((self._node,), function))
+
+    def window_shuffle(self, window_size: int, seed: int | None = None) -> IterDataset[T]:
+        """A shuffle inside windows of consecutive elements, each gathered before it is given out.
+
+        Costs per window and prefers large windows, as `MapDataset.window_shuffle` does.
+        """
+        size = _integer(window_size, "window_shuffle")
+        if size < 1:
+            raise PlanError(f"window_shuffle: window_size must be at least 1, got {size}")
+        found = _seed_for(self._node, seed, "window_shuffle", 2**64)
+        return IterDataset(streams.StreamWindowShuffleNode((self._node,), size, found))
+
+    def batch(
+        self,
+        batch_size: int,
+        *,
+        drop_remainder: bool = False,
+        batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> IterDataset[Any]:
+        """Batches of consecutive elements of the stream, across epochs too (see MapDataset)."""
+        size = _integer(batch_size, "batch")
+        return IterDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
+
+    def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
+        """The stream again from its start, in the same order; with None, for ever."""
+        times = None if num_epochs is None else _integer(num_epochs, "repeat")
+        return IterDataset(streams.StreamRepeatNode((self._node,), times))
+
+    def limit(self, count: int) -> IterDataset[T]:
+        """The first `count` elements."""
+        return IterDataset(streams.StreamLimitNode((self._node,), _integer(count, "limit")))
+
+    def apply(self, transformations: Any) -> IterDataset[Any]:
+        """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        return _applied(self, transformations)
+
+    def __iter__(self) -> DatasetIterator[T]:
+        return DatasetIterator(self._node, _stream_options(self._node))
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+D = TypeVar("D", MapDataset[Any], IterDataset[Any])
+
+
+def _applied(dataset: D, transformations: Any) -> D:
+    several = isinstance(transformations, Sequence)
+    for transform in transformations if several else [transformations]:
+        match functions.kind_of(transform):
+            case "Map":
+                dataset = dataset.map(transform)
+            case "RandomMap":
+                dataset = dataset.random_map(transform)
+            case "MapWithIndex":
+                dataset = dataset.map_with_index(transform)
+            case "Filter":
+                dataset = dataset.filter(transform)
+            case "Batch":
+                batch = functions.as_batch(transform)
+                dataset = dataset.batch(
+                    batch.batch_size, drop_remainder=batch.drop_remainder, batch_fn=batch.batch_fn
+                )
+            case _:
+                raise ArgumentError(
+                    f"apply: {transform!r} is none of Map, RandomMap, MapWithIndex, Filter and"
+                    " Batch of windrow.transforms; for a plain function use map or filter"
+                )
+    return dataset
+
+
+def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ...]:
+    if not isinstance(datasets, (list, tuple)):
+        datasets = list(datasets)
+    for i, dataset in enumerate(datasets):
+        if not isinstance(dataset, kind):
+            raise ArgumentError(
+                f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
+            )
+    return tuple(dataset._node for dataset in datasets)
+
+
+def _integer(value: Any, who: str) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{who}: needs an integer, got {value!r}") from None
+
+
+def _seed(seed: Any, who: str, stop: int) -> int:
+    number = _integer(seed, who)
+    if not 0 <= number < stop:
+        raise PlanError(
+            f"{who}: seed={number} is out of range; choose 0 <= seed < 2**{stop.bit_length() - 1}"
+        )
+    return number
+
+
+def _seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
+    if seed is not None:
+        return _seed(seed, who, stop)
+    found = nodes.default_seed(node)
+    if found is None:
+        raise PlanError(f"{who}: has no seed; pass seed=..., or put .seed(...) further down")
+    return found
+
+
+def _leaves(node: Node) -> Iterator[Node]:
+    if not node.parents:
+        yield node
+    for parent in node.parents:
+        yield from _leaves(parent)
+
+
+def _reads_one_by_one(node: Node) -> bool:
+    sources = (leaf.source for leaf in _leaves(node) if isinstance(leaf, nodes.SourceNode))
+    return any(isinstance(s, ForeignDataSource) and not s.batched for s in sources)
+
+
+def _default_options(node: Node) -> ReadOptions:
+    """Threads ahead of the consumer, unless there is nothing to read."""
+    if all(isinstance(leaf, nodes.RangeNode) for leaf in _leaves(node)):
+        return ReadOptions(prefetch_buffer_size=0)
+    return ReadOptions()
+
+
+def _stream_options(node: Node) -> ReadOptions:
+    """How to read a stream of several parts: ahead where one of them is to be read ahead."""
+    found: list[ReadOptions] = []
+    queue = [node]
+    for below in queue:  # grows while it is walked
+        if isinstance(below, streams.ToStreamNode):
+            found.append(below.read_options)
+        else:
+            queue.extend(below.parents)
+    return next((options for options in found if options.ahead), found[0])

@@ -1,0 +1,181 @@
+"""Execution: indices flow down, values flow up.
+
+`start(node, at, ...)` walks the chain downwards with whole arrays of positions and starts every
+read; the function it returns waits for them and walks upwards with the values. There is no other
+way to an element: `ds[i]`, `ds.read(indices)` and every iterator come through here.
+
+Invariant: starting runs no function of the user's (but a selection map) and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import WindrowError
+from windrow.sources import ForeignDataSource
+from windrow.transforms import columns, tables
+from windrow.transforms.functions import name_of
+from windrow.transforms.nodes import (
+    BatchNode,
+    FilterNode,
+    IndexNode,
+    MapNode,
+    MapWithIndexNode,
+    Node,
+    RandomMapNode,
+    RangeNode,
+    RoutingNode,
+    SourceNode,
+    ZipNode,
+)
+from windrow.transforms.positions import Positions
+from windrow.transforms.random import IndexedRandom
+from windrow.transforms.tables import Columnar, Listed, Table
+
+IntArray = npt.NDArray[np.int64]
+Finish = Callable[[], Table]
+
+
+@dataclasses.dataclass(slots=True)
+class Reader:
+    """Starts reads of sources; with a pool at once and beside each other, else when waited for."""
+
+    pool: Executor | None = None
+    threads: int = 1
+    bytes_read: int = 0
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Start reading records of a source."""
+        wait = self._started(source, records)
+
+        def finish() -> Table:
+            table = tables.from_source(wait(), len(records), type(source).__name__)
+            self.bytes_read += tables.nbytes(table)
+            return table
+
+        return finish
+
+    def _started(self, source: Any, records: IntArray) -> Callable[[], Any]:
+        if len(records) == 0:
+            return list
+        if self.pool is None:
+            return lambda: source.read(records)
+        if isinstance(source, ForeignDataSource) and not source.batched:
+            # Its read is a loop in Python over records: let several threads wait side by side.
+            parts = np.array_split(records, min(self.threads, len(records)))
+            waits = [self.pool.submit(source.read, part).result for part in parts]
+            return lambda: [record for wait in waits for record in wait()]
+        return self.pool.submit(source.read, records).result
+
+
+def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:
+    """Start making the elements of `node` at positions `at`.
+
+    Args:
+        node: A node with random access.
+        at: Positions in it.
+        cuts: Bounds in `at` of the rows that a batched function gets in one call.
+        reader: Reads the sources.
+
+    Returns:
+        A function that waits and returns the table of elements, to be called once.
+    """
+    match node:
+        case SourceNode():
+            return reader.start(node.source, at.offsets)
+        case RangeNode():
+            values = (node.start + at.offsets * node.step).view(columns.PythonInts)
+            return lambda: Columnar(values, len(at))
+        case IndexNode():
+            return start(node.parent, node.to_parent(at), cuts, reader)
+        case RoutingNode():
+            return _start_routed(node, at, cuts, reader)
+        case ZipNode():
+            finishes = [start(parent, at, cuts, reader) for parent in node.parents]
+            return lambda: zipped([finish() for finish in finishes])
+        case BatchNode():
+            rows, bounds = node.to_rows(at)
+            inner = bounds.tolist()
+            below = start(node.parent, rows, inner, reader)
+            return lambda: Listed(tables.batches(below(), inner, node.batch_fn))
+        case MapNode(batched=True):
+            below = start(node.parent, at, cuts, reader)
+            return lambda: map_columns(node, below(), cuts)
+        case _:
+            below = start(node.parent, at, cuts, reader)
+            return lambda: apply(node, below(), at.flat(node.length))
+
+
+def _start_routed(node: RoutingNode, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:
+    which, below = node.route(at)
+    started: list[tuple[Finish, IntArray]] = []
+    for number in np.unique(which).tolist():
+        rows = np.flatnonzero(which == number)
+        inner = np.unique(np.searchsorted(rows, cuts)).tolist()
+        finish = start(node.parents[number], below.taken(rows), inner, reader)
+        started.append((finish, rows))
+    if len(started) == 1:
+        return started[0][0]
+    return lambda: tables.merged([(finish(), rows) for finish, rows in started], len(at))
+
+
+def zipped(parts: Sequence[Table]) -> Table:
+    """Tuples of the elements that tables of the same rows have."""
+    singles = [tables.single(part) for part in parts]
+    trees = [t.tree for t in singles if isinstance(t, Columnar) and t.present is None]
+    if len(trees) == len(singles):
+        return Columnar(tuple(trees), singles[0].rows)
+    return Listed(list(zip(*(tables.elements(part) for part in singles), strict=True)))
+
+
+def map_columns(node: MapNode, table: Table, cuts: Sequence[int]) -> Table:
+    """A batched map over a table."""
+    who = f"map({name_of(node.function)}, batched=True)"
+    try:
+        return tables.map_segments(node.function, table, cuts, who)
+    except Exception as error:
+        if not isinstance(error, WindrowError):
+            error.add_note(f"windrow: raised in {who} for one of {table.rows} rows")
+        raise
+
+
+def call(
+    node: Node, table: Table, indices: npt.NDArray[Any], *, on_none: bool = False
+) -> tuple[list[Any], Exception | None]:
+    """The function of a node that looks at elements one by one, called on rows with these indices.
+
+    Returns:
+        What it returned up to the first element for which it raised, and that error. None for an
+        absent element, for which it is not called unless `on_none`.
+    """
+    values = tables.elements(table)
+    arguments: Iterable[tuple[Any, ...]]
+    match node:
+        case MapNode() | FilterNode():
+            arguments = zip(values)
+        case MapWithIndexNode():
+            arguments = zip(indices.tolist(), values, strict=True)
+        case RandomMapNode():
+            random = IndexedRandom(node.seed)
+            arguments = zip(values, map(random.at, indices.tolist()), strict=True)
+        case _:
+            raise TypeError(f"{type(node).__name__} does not look at elements one by one")
+    out, error = tables.call_each(node.function, arguments, None if on_none else values)
+    if error is not None:
+        name = f"{node.label}({name_of(node.function)})"
+        error.add_note(f"windrow: raised in {name} for element {indices[len(out)]}")
+    return out, error
+
+
+def apply(node: Node, table: Table, indices: npt.NDArray[Any]) -> Table:
+    """A node that looks at elements one by one, over a table whose rows have these indices."""
+    out, error = call(node, table, indices)
+    if error is not None:
+        raise error
+    return tables.filtered(table, out) if isinstance(node, FilterNode) else Listed(out)

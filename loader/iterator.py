@@ -1,0 +1,174 @@
+"""Iterators: one element after the other, and the state to go on from.
+
+An iterator's only memory is the position behind the element it gave last. Everything ahead of that
+can be thrown away at any time, so a failed read is retried at the same step, and restoring is
+setting a few integers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow import stream
+from windrow.ahead import Ahead
+from windrow.errors import ClosedError, StateError
+from windrow.state import Identity
+from windrow.stream import Blocks
+from windrow.transforms import tables
+from windrow.transforms.nodes import Node
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.streams import ToStreamNode, origin
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DatasetIterator(Iterator[T_co], Generic[T_co]):
+    """Elements of a dataset in order, with a state to go on from.
+
+    Iterate a `MapDataset` or an `IterDataset` to get one. Not for several threads at once.
+
+    Example:
+        >>> import windrow
+        >>> iterator = iter(windrow.MapDataset.range(10).shuffle(seed=42))
+        >>> next(iterator), next(iterator)
+        (8, 6)
+        >>> state = iterator.get_state()
+        >>> again = iter(windrow.MapDataset.range(10).shuffle(seed=42))
+        >>> again.set_state(state)
+        >>> next(again) == next(iterator)
+        True
+    """
+
+    def __init__(self, node: Node, options: ReadOptions) -> None:
+        self._node = node
+        self._options = options
+        self._identity: Identity | None = None
+        self._position = origin(node)
+        self._blocks: Blocks | Ahead | None = None
+        self._elements: list[Any] = []
+        self._marks: npt.NDArray[np.int64] | None = None
+        self._given = 0  # of self._elements
+        self._closed = False
+        _register_with_grain()
+
+    def __iter__(self) -> DatasetIterator[T_co]:
+        return self
+
+    def __next__(self) -> T_co:
+        if self._given == len(self._elements):
+            self._next_block()
+        element: T_co = self._elements[self._given]
+        self._elements[self._given] = None  # the consumer's alone from here on
+        self._given += 1
+        return element
+
+    def _next_block(self) -> None:
+        blocks = self._started()
+        self._keep_position()
+        try:
+            block = next(blocks)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._drop()  # the next call tries the same step again
+            raise
+        self._elements = list(tables.elements(block.table))
+        self._marks = block.marks
+        self._given = 0
+
+    def _keep_position(self) -> None:
+        if self._marks is not None and self._given:
+            self._position = self._marks[self._given - 1].tolist()
+
+    def _drop(self) -> None:
+        """Throw away what was made ahead; the position stays."""
+        self._keep_position()
+        blocks, self._blocks = self._blocks, None
+        self._elements, self._marks, self._given = [], None, 0
+        if isinstance(blocks, Ahead):
+            blocks.stop()
+        elif blocks is not None:
+            blocks.close()
+
+    def _started(self) -> Blocks | Ahead:
+        if self._closed:
+            raise ClosedError("this iterator was closed; make another with iter(dataset)")
+        if self._blocks is None:
+            rest = stream.blocks(self._node, self._position, self._options, None)
+            self._blocks = Ahead(rest, self._options) if self._options.ahead else rest
+        return self._blocks
+
+    def start_prefetch(self) -> None:
+        """Start making elements ahead now, not at the first `next`."""
+        self._started()
+
+    def get_state(self) -> dict[str, Any]:
+        """The state behind the element given last: JSON, under 1 kB, without data."""
+        _register_with_grain()
+        self._keep_position()
+        return self._named().state(list(self._position))
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state, as `get_state` gave it or after a trip through JSON.
+
+        Reads no records. A state of Grain, `{"next_index": n}`, is taken by a chain whose position
+        is one number: random access, map, filter and batch.
+
+        Raises:
+            StateError: If it is no state, or one of another chain or of other data.
+            ClosedError: If the iterator was closed.
+        """
+        if self._closed:
+            raise ClosedError("this iterator was closed; make another with iter(dataset)")
+        position = self._named().position(state)
+        self._check_reach(position)
+        self._drop()
+        self._position = position
+
+    def _check_reach(self, position: list[int]) -> None:
+        node = self._node
+        while not isinstance(node, ToStreamNode) and len(node.parents) == 1:
+            node = node.parent
+        if isinstance(node, ToStreamNode) and position[0] > node.parent.length:
+            raise StateError(
+                f"state is at element {position[0]} of a dataset of {node.parent.length}; it was"
+                " taken over more data: restore with the dataset it was taken from"
+            )
+
+    def _named(self) -> Identity:
+        if self._identity is None:
+            self._identity = Identity.of(self._node)
+        return self._identity
+
+    def close(self) -> None:
+        """Stop working ahead and let everything go. Closing twice does no harm."""
+        self._closed = True
+        self._drop()
+
+    def __enter__(self) -> DatasetIterator[T_co]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DatasetIterator({self._named().chain})"
+
+
+def _register_with_grain() -> None:
+    """Make Grain's checkpoint handler know our iterators; it asks for its own base class."""
+    grain = sys.modules.get("grain")
+    base = getattr(grain, "DatasetIterator", None)
+    if base is not None and not issubclass(DatasetIterator, base):
+        base.register(DatasetIterator)

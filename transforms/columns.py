@@ -1,0 +1,350 @@
+"""Columns: many elements at once, as the tree of one element with one column per leaf.
+
+A column is an array with a leading axis of rows where all rows agree in shape and dtype, else a
+list with one entry per row. bytes and str are always lists: NumPy's fixed-width strings drop
+trailing NULs. Trees are dict (in insertion order), list, tuple and NamedTuple; all else is a leaf.
+
+Inside columns a plain list is a column of rows, so a list that is a container of the element's tree
+is a `ListColumns` there. Invariant: `split(columns_of(elements), len(elements))` equals `elements`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ElementError
+
+IntArray = npt.NDArray[np.int64]
+Tree = Any
+Column = Any  # an array or a list
+
+_NUMBERS = (bool, int, float, complex)
+
+
+class ListColumns(list[Any]):
+    """A list of the element's tree, in columns, where a plain list would be a column of rows."""
+
+
+class PythonInts(np.ndarray[Any, np.dtype[np.int64]]):
+    """An int64 column whose rows are Python ints, as `MapDataset.range` yields them."""
+
+
+def is_named_tuple(value: Any) -> TypeGuard[tuple[Any, ...]]:
+    """Whether `value` is a tuple with named fields."""
+    return isinstance(value, tuple) and getattr(type(value), "_fields", None) is not None
+
+
+def rebuilt(tree: Tree, children: Sequence[Any]) -> Tree:
+    """The container `tree` with other children: what `children_of` gave, one for one."""
+    if isinstance(tree, dict):
+        return dict(zip(tree, children, strict=True))
+    if is_named_tuple(tree):
+        return type(tree)(*children)
+    return ListColumns(children) if isinstance(tree, list) else tuple(children)
+
+
+def children_of(tree: Tree) -> list[Any] | None:
+    """Children of a container of columns in order; None where `tree` is a column."""
+    if isinstance(tree, dict):
+        return list(tree.values())
+    if isinstance(tree, (tuple, ListColumns)):
+        return list(tree)
+    return None
+
+
+def map_columns(function: Callable[[Column], Any], tree: Tree) -> Tree:
+    """`tree` with `function` applied to each column."""
+    children = children_of(tree)
+    if children is None:
+        return function(tree)
+    return rebuilt(tree, [map_columns(function, child) for child in children])
+
+
+def leaves_of(tree: Tree) -> list[Column]:
+    """The columns of `tree`, in order."""
+    children = children_of(tree)
+    if children is None:
+        return [tree]
+    return [leaf for child in children for leaf in leaves_of(child)]
+
+
+# --- elements to columns -------------------------------------------------------------------------
+
+
+def columns_of(elements: list[Any]) -> Tree:
+    """The columns of `elements`; where their trees differ, a list of what stands there."""
+    if not elements:
+        return []
+    return _gathered(elements, column_of)
+
+
+def batch_of(elements: list[Any]) -> Tree:
+    """One batch: `elements` stacked leaf by leaf on a new leading axis; bytes and str as lists.
+
+    Leaves that differ in dtype are promoted as `numpy.stack` does.
+
+    Raises:
+        ElementError: If the trees differ, or a leaf differs in shape.
+    """
+    return element_of(_gathered(elements, _stacked, strict=True))
+
+
+def _gathered(
+    values: list[Any], leaf: Callable[[list[Any]], Column], *, strict: bool = False
+) -> Tree:
+    first = values[0]
+    if isinstance(first, dict):
+        keys = first.keys()
+        if all(isinstance(v, dict) and v.keys() == keys for v in values):
+            return {k: _gathered([v[k] for v in values], leaf, strict=strict) for k in first}
+    elif isinstance(first, (list, tuple)):
+        kind, size = type(first), len(first)
+        if all(type(v) is kind and len(v) == size for v in values):
+            children = [_gathered([v[i] for v in values], leaf, strict=strict) for i in range(size)]
+            return rebuilt(first, children)
+    elif not strict or not any(isinstance(v, (dict, list, tuple)) for v in values):
+        return leaf(values)
+    if strict:
+        raise ElementError(_differ(values))
+    return list(values)
+
+
+def _differ(values: list[Any]) -> str:
+    shapes = [spec(v) for v in values]
+    other = next(i for i, shape in enumerate(shapes) if _outline(values[i]) != _outline(values[0]))
+    return (
+        "batch: elements differ in structure\n"
+        f"  element 0: {shapes[0]}\n"
+        f"  element {other}: {shapes[other]}\n"
+        "Make them alike in a map before the batch, or pass batch_fn."
+    )
+
+
+def _outline(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset((k, _outline(v)) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return (type(value), tuple(_outline(v) for v in value))
+    return "*"
+
+
+def spec(value: Any) -> str:
+    """`value` in short: its tree with shapes and dtypes in place of arrays, types for the rest."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {spec(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(spec(v) for v in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, (np.ndarray, np.generic)):
+        return f"{value.dtype}{list(value.shape)}"
+    return type(value).__name__
+
+
+def column_of(rows: list[Any]) -> Column:
+    """`rows` as an array where all agree in shape and dtype, else as a list."""
+    if _is_foreign_array(rows[0]):
+        rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
+    first = rows[0]
+    if isinstance(first, (bytes, str)):
+        return list(rows)
+    if isinstance(first, _NUMBERS) and not isinstance(first, np.generic):
+        kind = type(first)
+        return _numbers(rows) if all(type(r) is kind for r in rows) else list(rows)
+    if isinstance(first, (np.ndarray, np.generic)) and not first.dtype.hasobject:
+        same = (first.shape, first.dtype)
+        if all(
+            isinstance(r, (np.ndarray, np.generic)) and (r.shape, r.dtype) == same for r in rows
+        ):
+            return _joined_rows(rows)
+    return list(rows)
+
+
+def _is_foreign_array(value: Any) -> bool:
+    """Whether `value` is an array of another library (JAX, torch, PIL), to be seen as NumPy's."""
+    if isinstance(value, (np.ndarray, np.generic, bytes, str, *_NUMBERS)):
+        return False
+    return getattr(value, "__array__", None) is not None or (
+        getattr(value, "__array_interface__", None) is not None
+    )
+
+
+def _numbers(rows: list[Any]) -> Column:
+    if type(rows[0]) is not int:
+        return np.array(rows)
+    try:
+        return np.array(rows, np.int64)
+    except OverflowError:
+        return list(rows)
+
+
+def _joined_rows(rows: list[Any]) -> npt.NDArray[Any]:
+    first = rows[0]
+    if first.ndim == 0:
+        return np.array(rows, first.dtype)
+    # One call in C; numpy.stack makes a Python-level view per row first.
+    shape = (len(rows), *first.shape)
+    return np.concatenate(rows).reshape(shape) if len(rows) > 1 else np.array(first)[np.newaxis]
+
+
+def _stacked(rows: list[Any]) -> Column:
+    column = column_of(rows)
+    return _batch_column(column) if isinstance(column, list) else column
+
+
+def _batch_column(column: Column) -> Column:
+    """A column as a leaf of a batch: numbers are stacked, or refused where their shapes differ."""
+    if not isinstance(column, list):
+        return np.asarray(column)
+    if not all(isinstance(r, (np.ndarray, np.generic, *_NUMBERS)) for r in column):
+        return column
+    shapes = [np.shape(r) for r in column]
+    if any(shape != shapes[0] for shape in shapes):
+        other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
+        raise ElementError(
+            f"batch: element 0 has shape {shapes[0]} and element {other} has shape"
+            f" {shapes[other]}; arrays in a batch must agree in shape: pad them in a map before"
+            " the batch, or pass batch_fn"
+        )
+    stacked = np.stack(column)
+    return column if stacked.dtype.hasobject else stacked
+
+
+# --- columns to elements -------------------------------------------------------------------------
+
+
+def split(tree: Tree, rows: int) -> list[Any]:
+    """The elements of `tree`, each in containers of its own; arrays are views of their rows."""
+    children = children_of(tree)
+    if children is None:
+        return tree.tolist() if isinstance(tree, PythonInts) else list(tree)
+    parts = [split(child, rows) for child in children]
+    if not parts:
+        return [rebuilt(tree, ()) for _ in range(rows)]
+    if isinstance(tree, dict):
+        keys = list(tree)
+        return [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]
+    if is_named_tuple(tree):
+        return list(itertools.starmap(type(tree), zip(*parts, strict=True)))
+    values = zip(*parts, strict=True)
+    return list(values) if isinstance(tree, tuple) else [list(v) for v in values]
+
+
+def element_of(tree: Tree) -> Tree:
+    """Columns as one element (a batch): the same arrays in plain containers."""
+    if isinstance(tree, ListColumns):
+        return [element_of(child) for child in tree]
+    if isinstance(tree, dict):
+        return {key: element_of(child) for key, child in tree.items()}
+    if isinstance(tree, tuple):
+        children = [element_of(child) for child in tree]
+        return type(tree)(*children) if is_named_tuple(tree) else tuple(children)
+    return np.asarray(tree) if isinstance(tree, np.ndarray) else tree
+
+
+def batch_from(tree: Tree, start: int, stop: int) -> Tree:
+    """Rows `[start, stop)` of columns as one batch; arrays are views, nothing is stacked again."""
+    return element_of(map_columns(lambda c: _batch_column(c[start:stop]), tree))
+
+
+# --- columns to columns --------------------------------------------------------------------------
+
+
+def sliced(tree: Tree, start: int, stop: int) -> Tree:
+    """Rows `[start, stop)`; arrays are views."""
+    return map_columns(lambda column: column[start:stop], tree)
+
+
+def taken(tree: Tree, at: IntArray) -> Tree:
+    """Rows at the positions `at`, copied."""
+    return map_columns(functools.partial(_taken, at=at), tree)
+
+
+def _taken(column: Column, at: IntArray) -> Column:
+    return [column[i] for i in at.tolist()] if isinstance(column, list) else column[at]
+
+
+def scattered(parts: Sequence[tuple[Tree, IntArray]], rows: int) -> Tree | None:
+    """Columns of `rows` rows, with row `at[k]` from row k of each part's tree; None if trees differ.
+
+    A column is an array only where all parts have arrays of one dtype and row shape.
+    """
+    trees = [tree for tree, _ in parts]
+    kinds = {_kind(tree) for tree in trees}
+    if len(kinds) > 1:
+        return None
+    if children_of(trees[0]) is None:
+        return _scattered_column(parts, rows)
+    names = list(trees[0]) if isinstance(trees[0], dict) else range(len(trees[0]))
+    children = [scattered([(tree[name], at) for tree, at in parts], rows) for name in names]
+    if any(child is None for child in children):
+        return None
+    return rebuilt(trees[0], children)
+
+
+def _kind(tree: Tree) -> Any:
+    if isinstance(tree, dict):
+        return frozenset(tree)
+    children = children_of(tree)
+    return "column" if children is None else (type(tree), len(children))
+
+
+def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Column:
+    first = parts[0][0]
+    if all(
+        isinstance(c, np.ndarray) and (c.dtype, c.shape[1:]) == (first.dtype, first.shape[1:])
+        for c, _ in parts
+    ):
+        out = np.empty((rows, *first.shape[1:]), first.dtype)
+        for column, at in parts:
+            out[at] = column
+        python = all(isinstance(c, PythonInts) for c, _ in parts)
+        return out.view(PythonInts) if python else out
+    merged: list[Any] = [None] * rows
+    for column, at in parts:
+        for i, value in zip(at.tolist(), split(column, len(at)), strict=True):
+            merged[i] = value
+    return merged
+
+
+def checked_columns(tree: Tree, rows: int, who: str) -> Tree:
+    """`tree` as columns of exactly `rows` rows, as a function or a source of a user returned them.
+
+    Raises:
+        ElementError: If a leaf is no column, or has another number of rows.
+    """
+    children = children_of(tree)
+    if children is not None:
+        return rebuilt(tree, [checked_columns(child, rows, who) for child in children])
+    column = tree
+    if _is_foreign_array(column):
+        column = np.asarray(column)
+    is_array = isinstance(column, np.ndarray) and column.ndim > 0
+    if not is_array and not isinstance(column, list):
+        raise ElementError(
+            f"{who} returned {spec(tree)} where a column of {rows} rows is needed; return arrays"
+            " with a leading axis of rows, or lists with one entry per row"
+        )
+    if len(column) != rows:
+        raise ElementError(
+            f"{who} returned {len(column)} rows for {rows}; it must return one row for each"
+        )
+    return column
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of the arrays and strings in an element or in columns, roughly."""
+    if isinstance(tree, dict):
+        return sum(nbytes(child) for child in tree.values())
+    if isinstance(tree, (list, tuple)):
+        # Long lists are columns or batches of like rows: a sample of them will do.
+        some = tree[:8]
+        return sum(nbytes(child) for child in some) * len(tree) // max(1, len(some))
+    if isinstance(tree, (np.ndarray, np.generic)):
+        return int(tree.nbytes)
+    return len(tree) if isinstance(tree, (bytes, str)) else 64

@@ -1,0 +1,142 @@
+"""What users hand to `map`, `filter`, `random_map` and `apply`, brought to one form.
+
+A transform is a plain function or an object with one method, as in Grain. Grain's own classes are
+taken too, and told apart without importing Grain: whoever made one has imported it already.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from windrow.errors import ArgumentError, PlanError
+
+
+class Map(abc.ABC):
+    """One element in, one element out."""
+
+    @abc.abstractmethod
+    def map(self, element: Any) -> Any:
+        """The new element; None makes it absent."""
+
+
+class RandomMap(abc.ABC):
+    """One element and a random generator in, one element out."""
+
+    @abc.abstractmethod
+    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        """The new element. `rng` depends on the seed and the element's index alone."""
+
+
+class MapWithIndex(abc.ABC):
+    """One element and its index in, one element out."""
+
+    @abc.abstractmethod
+    def map_with_index(self, index: int, element: Any) -> Any:
+        """The new element; `index` counts on over the epochs."""
+
+
+class Filter(abc.ABC):
+    """Keeps some elements."""
+
+    @abc.abstractmethod
+    def filter(self, element: Any) -> bool:
+        """Whether to keep `element`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Stack `batch_size` consecutive elements along a new leading axis."""
+
+    batch_size: int
+    drop_remainder: bool = False
+    batch_fn: Callable[[Sequence[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise PlanError(f"batch: batch_size must be at least 1, got {self.batch_size}")
+
+
+class DatasetSelectionMap(abc.ABC):
+    """Which element of which dataset comes at which index: for `select_from_datasets`."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """`(dataset, index in it)`. Asked for any index, also beyond the length."""
+
+
+Transformation: TypeAlias = Map | RandomMap | MapWithIndex | Filter | Batch
+Transformations: TypeAlias = Sequence[Transformation]
+
+_METHODS = {
+    "Map": "map",
+    "RandomMap": "random_map",
+    "MapWithIndex": "map_with_index",
+    "Filter": "filter",
+}
+_OURS: dict[str, type] = {
+    "Map": Map,
+    "RandomMap": RandomMap,
+    "MapWithIndex": MapWithIndex,
+    "Filter": Filter,
+    "Batch": Batch,
+}
+
+
+def kind_of(transform: Any) -> str | None:
+    """'Map', 'RandomMap', 'MapWithIndex', 'Filter' or 'Batch', of Windrow or of Grain; else None."""
+    grains = sys.modules.get("grain.transforms")
+    for kind, ours in _OURS.items():
+        theirs = getattr(grains, kind, ours)
+        if isinstance(transform, (ours, theirs)):
+            return kind
+    return None
+
+
+def as_function(transform: Any, kind: str) -> Callable[..., Any]:
+    """The function behind a callable or a transform object of the kind wanted.
+
+    Raises:
+        ArgumentError: If it is neither.
+    """
+    method = _METHODS[kind]
+    found = kind_of(transform)
+    if found == kind:
+        bound: Callable[..., Any] = getattr(transform, method)
+        return bound
+    if found is None and callable(transform):
+        function: Callable[..., Any] = transform
+        return function
+    raise ArgumentError(
+        f"{method}: needs a function or a windrow.transforms.{kind}, got"
+        f" {transform!r} of type {type(transform).__name__}"
+    )
+
+
+def as_batch(transform: Any) -> Batch:
+    """Grain's `Batch`, or ours, as ours."""
+    if isinstance(transform, Batch):
+        return transform
+    return Batch(transform.batch_size, transform.drop_remainder, transform.batch_fn)
+
+
+def name_of(function: Any) -> str:
+    """The qualified name of a function, for printing and for the state: no address, no path."""
+    if isinstance(function, functools.partial):
+        return f"partial({name_of(function.func)})"
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__qualname__", None)
+    if owner is not None and not isinstance(owner, (type, types.ModuleType)) and name is not None:
+        # A bound method of a transform object: what matters is the class that the user wrote.
+        return f"{type(owner).__qualname__}.{name.rpartition('.')[2]}"
+    return str(name) if name is not None else type(function).__qualname__

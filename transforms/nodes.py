@@ -1,0 +1,503 @@
+"""Nodes of a chain: frozen values that check themselves, know their length and map indices.
+
+A `Node` has `parents`, a `length` (elements in one epoch; `STREAM` where nobody can know) and a
+`label`, its part of the chain's fingerprint. Index nodes turn positions into their parent's, whole
+arrays at once, and touch no data. Nodes do not read and do not run functions: the loader does.
+
+Invariant: over one epoch an index node that reorders is a permutation, whatever the length.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import PlanError, RecordIndexError
+from windrow.transforms import orders, random
+from windrow.transforms.functions import name_of
+from windrow.transforms.positions import Positions, positions
+
+IntArray = npt.NDArray[np.int64]
+
+STREAM: Final = -1
+ENDLESS: Final = sys.maxsize
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node(abc.ABC):
+    """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
+
+    parents: tuple[Node, ...]
+    length: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", self.count())
+
+    @property
+    def parent(self) -> Node:
+        """The one parent of a node that has one."""
+        return self.parents[0]
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """Checks the node's arguments, with a PlanError; returns its length. Asked for once."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """What it does, with all that decides the order: for printing and the fingerprint."""
+
+
+class SameLength(Node):
+    """A node with one parent, of its parent's length."""
+
+    def count(self) -> int:
+        return self.parent.length
+
+
+class IndexNode(Node):
+    """One parent; element `i` of the node is some element of the parent."""
+
+    @abc.abstractmethod
+    def to_parent(self, at: Positions) -> Positions:
+        """Positions in the parent, for positions in this node."""
+
+
+class RoutingNode(Node):
+    """Several parents; element `i` of the node is some element of one of them."""
+
+    @abc.abstractmethod
+    def route(self, at: Positions) -> tuple[IntArray, Positions]:
+        """For positions in this node: which parent, and the position in that parent."""
+
+
+class ValueNode(SameLength):
+    """Element `i` of the node is made from element `i` of the parent."""
+
+
+# --- leaves --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    """The records of a source, in its order."""
+
+    source: Any
+
+    def count(self) -> int:
+        return len(self.source)
+
+    @property
+    def label(self) -> str:
+        return f"source({self.source.fingerprint})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RangeNode(Node):
+    """The Python ints of a `range`."""
+
+    start: int
+    stop: int
+    step: int
+
+    def count(self) -> int:
+        if self.step == 0:
+            raise PlanError("range: step must not be 0")
+        if max(abs(self.start), abs(self.stop), abs(self.step)) >= 2**62:
+            raise PlanError("range: start, stop and step must be below 2**62 in size")
+        return len(range(self.start, self.stop, self.step))
+
+    @property
+    def label(self) -> str:
+        return f"range({self.start}, {self.stop}, {self.step})"
+
+
+# --- index nodes ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeedNode(SameLength, IndexNode):
+    """Gives the nodes above it the seed that theirs are derived from."""
+
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"seed({self.seed})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        return at
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShuffleNode(SameLength, IndexNode):
+    """A global shuffle: a permutation of each epoch."""
+
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"shuffle(seed={self.seed})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        offsets = orders.epoch_shuffled(at.epochs, at.offsets, self.length, self.seed)
+        return Positions(at.epochs, offsets)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowShuffleNode(SameLength, IndexNode):
+    """A shuffle inside windows of consecutive elements; an epoch's last window may be shorter."""
+
+    window_size: int
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"window_shuffle(window_size={self.window_size}, seed={self.seed})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        offsets = orders.window_shuffled(
+            at.epochs, at.offsets, self.length, self.window_size, self.seed
+        )
+        return Positions(at.epochs, offsets)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceNode(IndexNode):
+    """Offsets `start, start + step, ...` of each epoch of the parent."""
+
+    start: int
+    step: int
+    size: int
+
+    def count(self) -> int:
+        return self.size
+
+    @property
+    def label(self) -> str:
+        return f"slice(start={self.start}, step={self.step}, length={self.length})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        return Positions(at.epochs, self.start + at.offsets * self.step)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReindexNode(IndexNode):
+    """The listed offsets of each epoch of the parent, in the order of the list."""
+
+    indices: IntArray
+
+    def count(self) -> int:
+        return len(self.indices)
+
+    @property
+    def label(self) -> str:
+        digest = hashlib.sha256(self.indices.astype("<i8").tobytes()).hexdigest()
+        return f"slice({len(self.indices)} indices, sha256={digest[:16]})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        return Positions(at.epochs, self.indices[at.offsets])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RepeatNode(IndexNode):
+    """The epochs of the parent, end to end; the same epoch again where `reseed` is False."""
+
+    times: int | None
+    reseed: bool = True
+
+    def count(self) -> int:
+        parent = self.parent.length
+        if self.times is not None and self.times < 1:
+            raise PlanError(
+                f"repeat: num_epochs must be at least 1, or None for ever, got {self.times}"
+            )
+        if parent >= ENDLESS:
+            raise PlanError("repeat: the dataset is endless already; repeat it once")
+        endless = ENDLESS if parent else 0
+        return endless if self.times is None else min(self.times * parent, ENDLESS)
+
+    @property
+    def label(self) -> str:
+        times = "for ever" if self.times is None else self.times
+        return f"repeat({times}{'' if self.reseed else ', reseed_each_epoch=False'})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        below = positions(at.flat(self.length), self.parent.length)
+        return below if self.reseed else Positions(np.zeros_like(below.epochs), below.offsets)
+
+
+# --- routing nodes -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConcatenateNode(RoutingNode):
+    """The parents one after the other, epoch by epoch."""
+
+    def count(self) -> int:
+        if not self.parents:
+            raise PlanError("concatenate: needs at least one dataset, got none")
+        for i, parent in enumerate(self.parents):
+            if parent.length >= ENDLESS:
+                raise PlanError(
+                    f"concatenate: dataset {i} is endless, so nothing could follow it;"
+                    " repeat after concatenating"
+                )
+        return sum(parent.length for parent in self.parents)
+
+    @property
+    def label(self) -> str:
+        return f"concatenate({', '.join(str(p.length) for p in self.parents)})"
+
+    def route(self, at: Positions) -> tuple[IntArray, Positions]:
+        starts = np.concatenate([[0], np.cumsum(_lengths(self.parents))])
+        which = np.searchsorted(starts, at.offsets, side="right") - 1
+        return which, Positions(at.epochs, at.offsets - starts[which])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixNode(RoutingNode):
+    """The parents in the proportions of `weights`, until the first would come short."""
+
+    weights: tuple[float, ...] | None
+
+    @property
+    def proportions(self) -> tuple[int, ...]:
+        """The weights as integers."""
+        return mix_proportions(len(self.parents), self.weights)
+
+    def count(self) -> int:
+        return orders.mix_length([parent.length for parent in self.parents], self.proportions)
+
+    @property
+    def label(self) -> str:
+        return f"mix({', '.join(map(str, self.proportions))})"
+
+    def route(self, at: Positions) -> tuple[IntArray, Positions]:
+        which, keys = orders.mix_choose(_int64(at.flat(self.length)), self.proportions)
+        return which, positions(keys, _lengths(self.parents)[which])
+
+
+def _int64(indices: npt.NDArray[Any]) -> IntArray:
+    try:
+        return indices.astype(np.int64, copy=False)
+    except OverflowError:
+        raise RecordIndexError(
+            f"mix: index {max(indices, key=abs)} is beyond 64 bits; ask for earlier epochs"
+        ) from None
+
+
+def _lengths(parents: Sequence[Node]) -> IntArray:
+    return np.array([parent.length for parent in parents], np.int64)
+
+
+def mix_proportions(parents: int, weights: Sequence[float] | None) -> tuple[int, ...]:
+    """Integers in the proportion of the weights, one for each of at least one parent.
+
+    Raises:
+        PlanError: If there is no parent, or a weight is missing, too many or not positive.
+    """
+    if not parents:
+        raise PlanError("mix: needs at least one dataset, got none")
+    if weights is None:
+        return (1,) * parents
+    if len(weights) != parents:
+        raise PlanError(f"mix: {len(weights)} weights for {parents} datasets; give one for each")
+    return tuple(orders.mix_weights(weights))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SelectNode(RoutingNode):
+    """Whatever element of whatever parent a selection map names."""
+
+    selection_map: Any
+
+    def count(self) -> int:
+        if not self.parents:
+            raise PlanError("select_from_datasets: needs at least one dataset, got none")
+        for i, parent in enumerate(self.parents):
+            if parent.length == 0:
+                raise PlanError(f"select_from_datasets: dataset {i} is empty; leave it out")
+        return len(self.selection_map)
+
+    @property
+    def label(self) -> str:
+        kind = type(self.selection_map).__qualname__
+        return f"select_from_datasets({kind}, length={self.length})"
+
+    def route(self, at: Positions) -> tuple[IntArray, Positions]:
+        picked = [self.selection_map[i] for i in at.flat(self.length).tolist()]
+        which = np.array([dataset for dataset, _ in picked], np.int64)
+        for dataset, key in picked:
+            if not 0 <= dataset < len(self.parents):
+                raise PlanError(
+                    f"select_from_datasets: {type(self.selection_map).__qualname__} named dataset"
+                    f" {dataset} (key {key}) of {len(self.parents)}; they count from 0"
+                )
+        keys = np.array([int(key) for _, key in picked], np.int64)
+        return which, positions(keys, _lengths(self.parents)[which])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZipNode(Node):
+    """A tuple of the elements that the parents have at one index."""
+
+    strict: bool = True
+
+    def count(self) -> int:
+        if not self.parents:
+            raise PlanError("zip: needs at least one dataset, got none")
+        lengths = [parent.length for parent in self.parents]
+        if len(set(lengths)) > 1:
+            raise PlanError(
+                f"zip: datasets must have one length, got {lengths}; slice them to the shortest"
+            )
+        return self.parent.length
+
+    @property
+    def label(self) -> str:
+        return f"zip({len(self.parents)}{'' if self.strict else ', strict=False'})"
+
+
+# --- value nodes ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapNode(ValueNode):
+    """A function of one element, or of the columns of many."""
+
+    function: Callable[..., Any]
+    batched: bool = False
+
+    @property
+    def label(self) -> str:
+        return "map(batched=True)" if self.batched else "map"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapWithIndexNode(ValueNode):
+    """A function of an element's index and the element."""
+
+    function: Callable[..., Any]
+
+    @property
+    def label(self) -> str:
+        return "map_with_index"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomMapNode(ValueNode):
+    """A function of an element and a generator that depends on seed and index alone."""
+
+    function: Callable[..., Any]
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"random_map(seed={self.seed})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FilterNode(ValueNode):
+    """Makes elements absent that a predicate turns down; the length stays."""
+
+    function: Callable[..., Any]
+
+    @property
+    def label(self) -> str:
+        return "filter"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchNode(Node):
+    """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
+
+    size: int
+    drop_remainder: bool = False
+    batch_fn: Callable[[list[Any]], Any] | None = None
+
+    def count(self) -> int:
+        if self.size < 1:
+            raise PlanError(f"batch: batch_size must be at least 1, got {self.size}")
+        n = self.parent.length
+        if n == STREAM:
+            return STREAM
+        return n // self.size if self.drop_remainder else -(-n // self.size)
+
+    @property
+    def label(self) -> str:
+        drop = ", drop_remainder=True" if self.drop_remainder else ""
+        own = ", batch_fn" if self.batch_fn is not None else ""
+        return f"batch({self.size}{drop}{own})"
+
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        """The parent's positions for batches, and the bounds of each batch in them."""
+        starts = at.offsets * self.size
+        counts = np.minimum(self.size, self.parent.length - starts)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
+        rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
+        return rows, bounds
+
+
+# --- over a whole chain --------------------------------------------------------------------------
+
+
+def default_seed(node: Node) -> int | None:
+    """The seed that a node on top of `node` gets when it is given none.
+
+    Derived from the nearest `seed(...)` below and its depth, breadth first, as Grain does: adding a
+    node to the chain changes it. None where the chain has no seed.
+    """
+    found: list[tuple[int, int]] = []
+    queue: list[tuple[Node, int]] = [(node, 1)]
+    for below, depth in queue:  # grows while it is walked: breadth first
+        if isinstance(below, SeedNode):
+            found.append((below.seed, depth))
+        else:
+            queue.extend((parent, depth + 1) for parent in below.parents)
+    return random.default_seed(found) if found else None
+
+
+def may_be_absent(node: Node) -> bool:
+    """Whether a filter in the chain can make elements absent."""
+    return isinstance(node, FilterNode) or any(may_be_absent(p) for p in node.parents)
+
+
+def function_names(node: Node) -> list[str]:
+    """Names of the user's functions in the chain, parents first."""
+    names = [name for parent in node.parents for name in function_names(parent)]
+    match node:
+        case MapNode() | MapWithIndexNode() | RandomMapNode() | FilterNode():
+            names.append(name_of(node.function))
+        case BatchNode(batch_fn=own) if own is not None:
+            names.append(name_of(own))
+        case _:
+            pass
+    return names
+
+
+def described(node: Node) -> str:
+    """The chain as one line, from the source upwards."""
+    parents = [described(parent) for parent in node.parents]
+    if not parents:
+        return node.label
+    below = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"
+    return f"{below} > {node.label}"
+
+
+def fingerprint(node: Node) -> str:
+    """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
+    return hashlib.sha256(_canonical(node).encode()).hexdigest()[:16]
+
+
+def _canonical(node: Node) -> str:
+    inside = ",".join(_canonical(parent) for parent in node.parents)
+    return f"{node.label}#{node.length}({inside})"

@@ -1,0 +1,61 @@
+"""Positions: which elements of a node are wanted, as epoch and offset.
+
+A chain is an infinite function of an integer: index `i` of a node of length `n` is offset `i % n` of
+epoch `i // n`, and negative indices are negative epochs. Positions keep the two apart, so that no
+node can overflow on the way down, however far an endless repeat has come.
+
+Invariant: `0 <= offsets < length` of the node they belong to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+_LARGEST = 2**62
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Positions:
+    """Elements of one node: int64 `epochs` and `offsets` of the same length."""
+
+    epochs: IntArray
+    offsets: IntArray
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def flat(self, length: int) -> npt.NDArray[Any]:
+        """The indices `epoch * length + offset`: int64, or Python ints where those do not fit."""
+        if not self.epochs.any():
+            return self.offsets
+        largest = int(np.abs(self.epochs).max()) + 1
+        if largest * length < _LARGEST:
+            return self.epochs * length + self.offsets
+        exact: npt.NDArray[Any] = self.epochs.astype(object) * length + self.offsets.astype(object)
+        return exact
+
+    def taken(self, at: IntArray) -> Positions:
+        """The positions at `at`."""
+        return Positions(self.epochs[at], self.offsets[at])
+
+
+def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
+    """Flat indices of a node of `length` elements (at least 1), negative ones too, as positions.
+
+    `length` may be an array too: the lengths of the nodes that the indices belong to.
+    """
+    if (
+        indices.dtype != object
+        and indices.size
+        and indices.min() >= 0
+        and indices.max() < np.min(length)
+    ):
+        return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
+    epochs = indices // length
+    offsets = indices - epochs * length
+    return Positions(epochs.astype(np.int64), offsets.astype(np.int64))

@@ -1,0 +1,299 @@
+"""Tables: the elements of some positions, on their way up the chain, and what nodes do to them.
+
+A table is `Columnar` (columns, with a mask where a filter made rows absent), `Listed` (elements one
+by one, None where absent) or `Segments` (tables end to end, one per call of a batched function).
+Whatever touches elements one by one makes a `Listed`; whatever can works on columns.
+
+Invariant: all three forms of the same elements mean the same; only `rows` of them exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ElementError
+from windrow.transforms import columns
+from windrow.transforms.columns import Tree
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Columnar:
+    """Columns of `rows` elements; rows where `present` is False are absent."""
+
+    tree: Tree
+    rows: int
+    present: BoolArray | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listed:
+    """Elements one by one; None where absent."""
+
+    elements: list[Any]
+
+    @property
+    def rows(self) -> int:
+        return len(self.elements)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segments:
+    """Tables end to end."""
+
+    tables: tuple[Columnar, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+
+Table: TypeAlias = Columnar | Listed | Segments
+
+
+# --- changes of form -----------------------------------------------------------------------------
+
+
+def elements(table: Table) -> list[Any]:
+    """The elements, each in containers of its own; None where absent."""
+    match table:
+        case Listed():
+            return table.elements
+        case Columnar(tree, rows, present):
+            values = columns.split(tree, rows)
+            if present is None:
+                return values
+            return [v if here else None for v, here in zip(values, present.tolist(), strict=True)]
+        case Segments():
+            return [element for part in table.tables for element in elements(part)]
+
+
+def single(table: Table) -> Columnar | Listed:
+    """The same table as one piece."""
+    return joined(list(table.tables)) if isinstance(table, Segments) else table
+
+
+def joined(tables: Sequence[Table]) -> Columnar | Listed:
+    """Tables end to end as one; columns stay columns where they agree."""
+    if len(tables) == 1:
+        return single(tables[0])
+    bounds = np.cumsum([0, *(table.rows for table in tables)])
+    parts = [
+        (table, np.arange(start, stop))
+        for table, (start, stop) in zip(tables, itertools.pairwise(bounds), strict=True)
+        if stop > start
+    ]
+    return merged(parts, int(bounds[-1]))
+
+
+def merged(parts: Sequence[tuple[Table, IntArray]], rows: int) -> Columnar | Listed:
+    """One table of `rows` rows, with row `at[k]` from row k of each part's table."""
+    if all(isinstance(table, Columnar) and table.present is None for table, _ in parts) and parts:
+        trees = [(table.tree, at) for table, at in parts if isinstance(table, Columnar)]
+        tree = columns.scattered(trees, rows)
+        if tree is not None:
+            return Listed(tree) if type(tree) is list else Columnar(tree, rows)
+    out: list[Any] = [None] * rows
+    for table, at in parts:
+        for i, element in zip(at.tolist(), elements(table), strict=True):
+            out[i] = element
+    return Listed(out)
+
+
+def sliced(table: Table, start: int, stop: int) -> Columnar | Listed:
+    """Rows `[start, stop)`; arrays are views."""
+    table = single(table)
+    if isinstance(table, Listed):
+        return Listed(table.elements[start:stop])
+    present = None if table.present is None else table.present[start:stop]
+    return Columnar(columns.sliced(table.tree, start, stop), stop - start, present)
+
+
+def taken(table: Table, at: IntArray) -> Columnar | Listed:
+    """Rows at the positions `at`, copied where they are columns."""
+    table = single(table)
+    if isinstance(table, Listed):
+        return Listed([table.elements[i] for i in at.tolist()])
+    present = None if table.present is None else table.present[at]
+    return Columnar(columns.taken(table.tree, at), len(at), present)
+
+
+def without_absent(table: Table) -> tuple[Table, IntArray | None]:
+    """The table without its absent rows, and which rows stayed; None where all did."""
+    if isinstance(table, Segments):
+        return table, None
+    if isinstance(table, Columnar):
+        if table.present is None:
+            return table, None
+        kept = np.flatnonzero(table.present)
+        return Columnar(columns.taken(table.tree, kept), len(kept)), kept
+    kept = np.array([i for i, e in enumerate(table.elements) if e is not None], np.int64)
+    if len(kept) == table.rows:
+        return table, None
+    return taken(table, kept), kept
+
+
+def as_columns(table: Table) -> Tree:
+    """The table's columns; a list of elements where some may be absent or their trees differ."""
+    table = single(table)
+    if isinstance(table, Columnar) and table.present is None:
+        return columns.map_columns(_public, table.tree)
+    values = elements(table)
+    return values if any(v is None for v in values) else columns.columns_of(values)
+
+
+def _public(column: Any) -> Any:
+    return np.asarray(column) if isinstance(column, np.ndarray) else column
+
+
+def nbytes(table: Table) -> int:
+    """Bytes that the table holds, roughly."""
+    match table:
+        case Listed(values):
+            return columns.nbytes(values)
+        case Columnar(tree):
+            return columns.nbytes(columns.leaves_of(tree))
+        case Segments(tables):
+            return sum(nbytes(part) for part in tables)
+
+
+def from_source(read: Any, rows: int, who: str) -> Table:
+    """What a source's `read` returned, as a table of `rows` rows.
+
+    Raises:
+        ElementError: If it is not columns or a list of that many rows.
+    """
+    if type(read) is list:
+        if len(read) != rows:
+            raise ElementError(f"{who}: read returned {len(read)} records for {rows} indices")
+        return Listed(read)
+    return Columnar(columns.checked_columns(read, rows, f"{who}: read"), rows)
+
+
+# --- functions of users --------------------------------------------------------------------------
+
+
+def call_each(
+    function: Callable[..., Any],
+    arguments: Iterable[tuple[Any, ...]],
+    skipped: Sequence[Any] | None = None,
+) -> tuple[list[Any], Exception | None]:
+    """Results of `function(*arguments)` up to the first error, and that error.
+
+    Where `skipped` has None, the function is not called and the result is None.
+    """
+    out: list[Any] = []
+    try:
+        if skipped is None:
+            for a in arguments:
+                out.append(function(*a))  # noqa: PERF401 - what came before an error is kept
+        else:
+            for element, a in zip(skipped, arguments, strict=True):
+                out.append(None if element is None else function(*a))
+    except StopIteration as stop:
+        # It would end the user's loop in silence: the data must not seem to be over.
+        error = ElementError(
+            "a function of the chain raised StopIteration; return or raise another"
+        )
+        error.__cause__ = stop
+        return out, error
+    except Exception as error:
+        return out, error
+    return out, None
+
+
+def map_segments(
+    function: Callable[[Tree], Tree], table: Table, cuts: Sequence[int], who: str
+) -> Table:
+    """A batched function over a table, called on the rows between neighbouring `cuts`.
+
+    Absent rows are left out of the call and stay absent.
+    """
+    pieces: list[Table] = []
+    aligned = isinstance(table, Segments) and _bounds(table) == list(cuts)
+    whole = table if aligned else single(table)
+    for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        part = whole.tables[i] if isinstance(whole, Segments) else sliced(whole, start, stop)
+        pieces.append(_map_columns(function, part, who))
+    if not pieces:
+        return Listed([])
+    dense = tuple(p for p in pieces if isinstance(p, Columnar) and p.present is None)
+    return Segments(dense) if len(dense) == len(pieces) > 1 else joined(pieces)
+
+
+def _bounds(segments: Segments) -> list[int]:
+    return [0, *np.cumsum([table.rows for table in segments.tables]).tolist()]
+
+
+def _map_columns(function: Callable[[Tree], Tree], part: Columnar | Listed, who: str) -> Table:
+    dense, kept = without_absent(part)
+    if dense.rows == 0:
+        return Listed([None] * part.rows)
+    try:
+        made = function(as_columns(dense))
+    except StopIteration as stop:
+        raise ElementError(f"{who} raised StopIteration; return or raise another") from stop
+    made = columns.checked_columns(made, dense.rows, who)
+    table = Listed(made) if type(made) is list else Columnar(made, dense.rows)
+    if kept is None:
+        return table
+    if isinstance(table, Listed):
+        return merged([(table, kept)], part.rows)
+    present = np.zeros(part.rows, np.bool_)
+    present[kept] = True
+    row = np.minimum(np.cumsum(present) - present, dense.rows - 1)
+    return Columnar(columns.taken(made, row), part.rows, present)
+
+
+def filtered(table: Table, verdicts: list[Any]) -> Columnar | Listed:
+    """The table with the rows absent whose verdict is false."""
+    keep = np.array([bool(v) for v in verdicts], np.bool_)
+    table = single(table)
+    if isinstance(table, Listed):
+        pairs = zip(table.elements, keep.tolist(), strict=True)
+        return Listed([element if wanted else None for element, wanted in pairs])
+    return Columnar(table.tree, table.rows, keep)
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def batches(
+    table: Table, bounds: Sequence[int], batch_fn: Callable[[list[Any]], Any] | None
+) -> list[Any]:
+    """A batch of the rows between each two neighbouring `bounds`.
+
+    Arrays of a columnar table become views of it: nothing is stacked that was not taken apart.
+
+    Raises:
+        ElementError: If elements do not stack, or one is absent.
+    """
+    spans = list(itertools.pairwise(bounds))
+    if batch_fn is not None:
+        values = elements(table)
+        return [batch_fn(values[start:stop]) for start, stop in spans]
+    if isinstance(table, Segments) and _bounds(table) == list(bounds):
+        return [columns.batch_from(part.tree, 0, part.rows) for part in table.tables]
+    table = single(table)
+    if isinstance(table, Columnar) and table.present is None:
+        return [columns.batch_from(table.tree, start, stop) for start, stop in spans]
+    values = elements(table)
+    return [_stacked(values[start:stop], start) for start, stop in spans]
+
+
+def _stacked(values: list[Any], first: int) -> Any:
+    for i, value in enumerate(values):
+        if value is None:
+            raise ElementError(
+                f"batch: element {first + i} of its rows is absent (a function returned None); use"
+                " filter and to_iter_dataset() before batch, which leave absent elements out"
+            )
+    return columns.batch_of(values)

@@ -1,0 +1,188 @@
+"""tf.train.Example messages, encoded and decoded without TensorFlow.
+
+The message types are described here and built when first used, in a descriptor pool of their own:
+TensorFlow registers its Example in the default pool, and two of one name there would clash.
+
+Invariant: what `encode_example` writes, TensorFlow reads, and the reverse; equal mappings give
+equal bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.converters.extras import optional
+from windrow.errors import ArgumentError, ReadError, SourceError
+
+Feature = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+_PURPOSE = "tf.train.Example"
+
+
+def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Feature]:
+    """The features of a serialised tf.train.Example.
+
+    Args:
+        record: The message.
+        features: The names wanted, all of which must be there; by default all that there are.
+
+    Returns:
+        By name, sorted unless `features` gives the order: a list of bytes, an int64 array `(n,)`
+        or a float32 array `(n,)`.
+
+    Raises:
+        ReadError: If the record is not a tf.train.Example.
+        SourceError: If a feature is missing, or is of no kind that is known.
+        MissingExtraError: If protobuf is not installed.
+    """
+    message = _example_class()()
+    try:
+        message.ParseFromString(record)
+    except optional("google.protobuf.message", _PURPOSE).DecodeError as error:
+        raise ReadError(
+            f"decode_example: {len(record)} bytes that are not a tf.train.Example: {error}"
+        ) from error
+    found = message.features.feature
+    names = sorted(found) if features is None else features
+    out: dict[str, Feature] = {}
+    for name in names:
+        # Asking a protobuf map for a missing key would add it.
+        if name not in found:
+            raise SourceError(
+                f"decode_example: the example has no feature {name!r}; it has {sorted(found)}"
+            )
+        out[name] = _values(found[name], name)
+    return out
+
+
+def encode_example(features: Mapping[str, object]) -> bytes:
+    """A serialised tf.train.Example.
+
+    Args:
+        features: By name: bytes, str (as UTF-8), a whole number, a float, a sequence of one of
+            these, or a NumPy array, which is flattened (an Example keeps no shapes). Integers and
+            booleans are stored as int64, all floats as float32.
+
+    Raises:
+        ArgumentError: If a value is of another type, or an integer does not fit int64.
+        MissingExtraError: If protobuf is not installed.
+    """
+    message = _example_class()()
+    for name, value in features.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"encode_example: a feature's name is a str, got {name!r}")
+        feature = message.features.feature[name]
+        if isinstance(value, bytes | str):
+            value = [value]
+        if isinstance(value, list | tuple) and value and isinstance(value[0], bytes | str):
+            feature.bytes_list.value.extend(_as_bytes(item, name) for item in value)
+        else:
+            _set_numbers(feature, value, name)
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def _values(feature: Any, name: str) -> Feature:
+    match feature.WhichOneof("kind"):
+        case "bytes_list":
+            return list(feature.bytes_list.value)
+        case "int64_list":
+            return np.array(feature.int64_list.value, dtype=np.int64)
+        case "float_list":
+            return np.array(feature.float_list.value, dtype=np.float32)
+        case _:
+            raise SourceError(
+                f"decode_example: feature {name!r} is of no known kind (bytes, int64 or float), or"
+                " was written without values; name the others in features=[...] to leave it out"
+            )
+
+
+def _as_bytes(item: object, name: str) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes):
+        return item
+    raise _unfit(name, f"a list of bytes with {type(item).__name__} in it")
+
+
+def _set_numbers(feature: Any, value: object, name: str) -> None:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise _unfit(name, f"a list of unequal parts ({error})") from error
+    if array.size == 0 and not isinstance(value, np.ndarray | np.generic):
+        raise _unfit(name, "an empty list, which has no type: give numpy.array([], dtype)")
+    if array.dtype.kind == "f":
+        feature.float_list.value.extend(array.astype(np.float32).ravel().tolist())
+        feature.float_list.SetInParent()
+    elif array.dtype.kind in "iub":
+        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise _unfit(name, f"an integer that does not fit int64: {array.max()}")
+        feature.int64_list.value.extend(array.astype(np.int64).ravel().tolist())
+        feature.int64_list.SetInParent()
+    elif array.dtype.kind == "S" or array.dtype.kind == "U":
+        raise _unfit(name, "an array of strings, which drops trailing NULs: give a list of bytes")
+    else:
+        raise _unfit(name, f"{type(value).__name__} (NumPy dtype {array.dtype})")
+
+
+def _unfit(name: str, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"encode_example: feature {name!r} is {what}; an Example holds bytes, int64 and float32"
+    )
+
+
+@functools.cache
+def _example_class() -> Any:
+    """The class of Example messages, of the same wire format as TensorFlow's."""
+    descriptors = optional("google.protobuf.descriptor_pb2", _PURPOSE)
+    pools = optional("google.protobuf.descriptor_pool", _PURPOSE)
+    factory = optional("google.protobuf.message_factory", _PURPOSE)
+    kind = descriptors.FieldDescriptorProto
+    file = descriptors.FileDescriptorProto(
+        name="windrow/example.proto", package="windrow", syntax="proto3"
+    )
+
+    def add(parent: Any, name: str, *fields: tuple[str, int, int, str, bool]) -> Any:
+        message = parent.add(name=name)
+        for number, (field, type_, label, type_name, in_oneof) in enumerate(fields, start=1):
+            added = message.field.add(name=field, number=number, type=type_, label=label)
+            if type_name:
+                added.type_name = f".windrow.{type_name}"
+            if in_oneof:
+                added.oneof_index = 0
+        return message
+
+    one, many, sub = kind.LABEL_OPTIONAL, kind.LABEL_REPEATED, kind.TYPE_MESSAGE
+    add(file.message_type, "BytesList", ("value", kind.TYPE_BYTES, many, "", False))
+    add(file.message_type, "FloatList", ("value", kind.TYPE_FLOAT, many, "", False))
+    add(file.message_type, "Int64List", ("value", kind.TYPE_INT64, many, "", False))
+    feature = add(
+        file.message_type,
+        "Feature",
+        ("bytes_list", sub, one, "BytesList", True),
+        ("float_list", sub, one, "FloatList", True),
+        ("int64_list", sub, one, "Int64List", True),
+    )
+    feature.oneof_decl.add(name="kind")
+    features = add(
+        file.message_type,
+        "Features",
+        ("feature", sub, many, "Features.FeatureEntry", False),
+    )
+    entry = add(
+        features.nested_type,
+        "FeatureEntry",
+        ("key", kind.TYPE_STRING, one, "", False),
+        ("value", sub, one, "Feature", False),
+    )
+    entry.options.map_entry = True
+    add(file.message_type, "Example", ("features", sub, one, "Features", False))
+    pool = pools.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return factory.GetMessageClass(pool.FindMessageTypeByName("windrow.Example"))

@@ -1,0 +1,163 @@
+"""TFRecord framing: what is written is read back, and no damage passes for data."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.converters import read_records, write_records
+from windrow.converters.tfrecord import scan
+from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, ReadError
+
+RECORDS = [b"one", b"", b"three" * 7]
+
+
+def plain_crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit, to check the framing without the package that it uses."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    def masked(part: bytes) -> bytes:
+        crc = plain_crc32c(part)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+def test_our_oracle_is_crc32c() -> None:
+    assert plain_crc32c(b"123456789") == 0xE3069283
+
+
+def test_bytes_on_disk_follow_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    assert write_records(path, RECORDS) == 3
+    assert path.read_bytes() == b"".join(map(frame, RECORDS))
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=st.lists(st.binary(max_size=300), max_size=12), suffix=st.sampled_from(["", ".gz"]))
+def test_round_trip(records: list[bytes], suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.tfrecord" + suffix)
+        write_records(path, iter(records))
+        assert list(read_records(path)) == records
+
+
+def test_records_larger_than_a_block_and_across_blocks(tmp_path: Path) -> None:
+    records = [os.urandom(size) for size in (3, 1 << 20, 700_001, 700_001, 5 << 20, 0, 12)]
+    write_records(tmp_path / "a", records)
+    assert list(read_records(tmp_path / "a")) == records
+
+
+def test_gzip_is_gzip(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.gz", RECORDS)
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"".join(map(frame, RECORDS))
+
+
+def test_a_url_is_read(tmp_path: Path) -> None:
+    url = "memory://converters/a.tfrecord"
+    write_records(url, RECORDS)
+    assert list(read_records(url)) == RECORDS
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_scan_begins_at_any_record(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_records(path, RECORDS)
+    offsets = [offset for offset, _ in scan(path)]
+    assert offsets == [0, 19, 35]
+    for number, offset in enumerate(offsets):
+        rest = [data for _, data in scan(path, start_byte=offset, start_record=number)]
+        assert rest == RECORDS[number:]
+
+
+def test_no_flipped_byte_passes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = b"".join(map(frame, RECORDS))
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(ReadError, match=r"a\.tfrecord: record \d at byte \d+: the checksum of"):
+            list(read_records(path))
+
+
+def test_no_cut_inside_a_record_passes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = b"".join(map(frame, RECORDS))
+    ends = {0: 0, 19: 1, 35: 2, len(whole): 3}
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        if size in ends:  # nothing in the format tells a shorter file from a whole one
+            assert list(read_records(path)) == RECORDS[: ends[size]]
+        else:
+            with pytest.raises(ReadError, match=r"record \d at byte \d+: the file (ends|is cut)"):
+                list(read_records(path))
+
+
+def test_damage_names_file_record_and_offset(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = bytearray(b"".join(map(frame, RECORDS)))
+    whole[35 + 12] ^= 1
+    path.write_bytes(whole)
+    stream = read_records(path)
+    assert [next(stream), next(stream)] == RECORDS[:2]
+    with pytest.raises(
+        ReadError, match=r"a\.tfrecord: record 2 at byte 35: the checksum of its 35"
+    ):
+        next(stream)
+
+
+def test_a_hostile_length_takes_no_memory(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 1 << 60)
+    (tmp_path / "a").write_bytes(length + frame(length)[20:] + b"x" * 100)
+    with pytest.raises(ReadError, match="cut off: the record has 1152921504606846976 bytes"):
+        list(read_records(tmp_path / "a"))
+
+
+def test_truncated_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    write_records(path, [os.urandom(5000), os.urandom(5000)])
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(ReadError, match=r"a\.gz: record \d at byte \d+"):
+        list(read_records(path))
+
+
+def test_gzip_without_its_name_says_so(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.gz", RECORDS)
+    (tmp_path / "a.gz").rename(tmp_path / "a")
+    with pytest.raises(ReadError, match=r"give it a name that ends in \.gz"):
+        list(read_records(tmp_path / "a"))
+    (tmp_path / "b.gz").write_bytes(frame(b"x"))
+    with pytest.raises(ReadError, match=r"b\.gz: record 0 at byte 0: Not a gzipped file"):
+        list(read_records(tmp_path / "b.gz"))
+
+
+def test_missing_file_and_wrong_records(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere: no such file"):
+        list(read_records(tmp_path / "nowhere"))
+    with pytest.raises(ReadError, match="cannot be opened"):
+        list(read_records(tmp_path))
+    text: Any = ["text"]
+    with pytest.raises(ArgumentError, match="record 0 is str; a record is bytes"):
+        write_records(tmp_path / "a", text)
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    with pytest.raises(MissingExtraError, match=r"reading TFRecord .* 'windrow\[beam\]'"):
+        list(read_records(tmp_path / "a"))

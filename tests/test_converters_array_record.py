@@ -1,0 +1,301 @@
+"""TFRecord to ArrayRecord: one file to one file, stopped anywhere, and never half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+
+from windrow.converters import Manifest, tfrecord_to_array_record, write_records
+from windrow.converters.folder import OutputFolder
+from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Plan
+from windrow.errors import ConversionError, MissingExtraError, NotFoundError, ReadError
+
+RECORDS = [
+    [b"%d of %d" % (i, k) * 30 for i in range(count)] for k, count in enumerate((5, 0, 1, 9))
+]
+
+
+def shards(folder: Path) -> str:
+    """Four files of 5, 0, 1 and 9 records; the glob that names them."""
+    folder.mkdir()
+    for k, records in enumerate(RECORDS):
+        write_records(folder / f"x.tfrecord-{k:05}-of-00004", records)
+    return str(folder / "x.tfrecord-*")
+
+
+def read(path: Path) -> list[bytes]:
+    reader = ArrayRecordReader(str(path))
+    records: list[bytes] = reader.read_all() if reader.num_records() else []
+    return records
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def damage(path: Path) -> bytes:
+    """Spoil the last record of a file; what it was before."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] + b"#" + whole[-19:])
+    return whole
+
+
+def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    manifest = tfrecord_to_array_record(
+        shards(tmp_path / "in"), tmp_path / "out", progress=lambda *step: steps.append(step)
+    )
+    files = [f"x.array_record-{k:05}-of-00004" for k in range(4)]
+    assert names(tmp_path / "out") == [MANIFEST_NAME, *files]
+    assert [read(tmp_path / "out" / name) for name in files] == RECORDS
+    assert [file.name for file in manifest.files] == files
+    assert [file.records for file in manifest.files] == [5, 0, 1, 9]
+    assert [file.records for file in manifest.inputs] == [5, 0, 1, 9]
+    assert manifest.records == 15
+    assert manifest.settings == {"writer_options": "group_size:1,zstd:3"}
+    assert Manifest.read(tmp_path / "out") == manifest
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_lists_gzip_and_names(tmp_path: Path) -> None:
+    inputs = ["a.tfrecord.gz", "b.tfrecords", "plain", "c-00001-of-00002", "d[1].tfrecord"]
+    for k, name in enumerate(inputs):
+        write_records(tmp_path / name, [b"%d" % k])
+    paths: list[str | Path] = [tmp_path / name for name in inputs[:2]]
+    paths += [str(tmp_path / name) for name in inputs[2:]]
+    manifest = tfrecord_to_array_record(paths, tmp_path / "out")
+    expected = [
+        "a.array_record",
+        "b.array_record",
+        "plain.array_record",
+        "c.array_record-00001-of-00002",
+        "d[1].array_record",
+    ]
+    assert [file.name for file in manifest.files] == expected
+    assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(5)]
+
+
+def test_a_finished_conversion_is_not_done_again(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    first = tfrecord_to_array_record(inputs, tmp_path / "out")
+    before = {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")}
+    assert tfrecord_to_array_record(inputs, tmp_path / "out", runner="no such runner") == first
+    assert {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")} == before
+
+
+def test_a_damaged_input_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match=r"x\.tfrecord-00003-of-00004: record 8 at byte \d+: the"):
+        tfrecord_to_array_record(inputs, out)
+    assert (out / UNFINISHED).exists()
+    assert MANIFEST_NAME not in names(out)
+    finished = {name: (out / name).stat() for name in names(out) if name.startswith("x.")}
+    assert "x.array_record-00003-of-00004" not in finished
+
+    last.write_bytes(whole)
+    manifest = tfrecord_to_array_record(inputs, out)
+    assert manifest == tfrecord_to_array_record(inputs, tmp_path / "undisturbed")
+    assert names(out) == names(tmp_path / "undisturbed")
+    for name, stat in finished.items():
+        now = (out / name).stat()
+        assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+
+
+def test_killed_after_one_file(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    program = """
+import os, signal, sys
+from windrow.converters import tfrecord_to_array_record
+kill = lambda done, total: os.kill(os.getpid(), signal.SIGKILL)
+tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, inputs, str(out)], check=False, timeout=60
+    )
+    assert done.returncode == -9
+    assert (out / UNFINISHED).exists()
+    kept = {name: (out / name).stat().st_ino for name in names(out) if name.startswith("x.")}
+    assert len(kept) == 1
+    manifest = tfrecord_to_array_record(inputs, out)
+    assert [read(out / file.name) for file in manifest.files] == RECORDS
+    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in manifest.files)])
+    assert {name: (out / name).stat().st_ino for name in kept} == kept
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [os.urandom(1 << 20) for _ in range(4)])
+    program = """
+import resource, sys
+from windrow.converters import tfrecord_to_array_record
+from windrow.errors import ConversionError
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+try:
+    tfrecord_to_array_record(sys.argv[1], sys.argv[2])
+except ConversionError as error:
+    raise SystemExit(f"refused: {error}")
+"""
+    arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(tmp_path / "out")]
+    done = subprocess.run(arguments, check=False, timeout=60, capture_output=True, text=True)
+    assert "refused: " in done.stderr
+    assert "File too large" in done.stderr
+    assert names(tmp_path / "out") == [UNFINISHED, "_windrow_work"]
+    assert tfrecord_to_array_record(tmp_path / "x.tfrecord", tmp_path / "out").records == 4
+
+
+def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    tfrecord_to_array_record(inputs, out)
+    with pytest.raises(ConversionError, match=r"writer_options: 'group_size:1,zstd:3' there, 'zst"):
+        tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
+    fewer = str(tmp_path / "in" / "x.tfrecord-0000[12]*")
+    with pytest.raises(ConversionError, match=r"(?s)inputs: 4 there, 2 asked for.*overwrite=True"):
+        tfrecord_to_array_record(fewer, out)
+    write_records(tmp_path / "in" / "x.tfrecord-00002-of-00004", [b"another"])
+    with pytest.raises(ConversionError, match=r"00002-of-00004 of 196 bytes there, .* of 23 bytes"):
+        tfrecord_to_array_record(inputs, out)
+
+    (out / "README").write_text("mine")
+    tfrecord_to_array_record(fewer, out, overwrite=True)
+    expected = [f"x.array_record-0000{k}-of-00004" for k in (1, 2)]
+    assert names(out) == ["README", MANIFEST_NAME, *expected]
+    assert read(out / expected[1]) == [b"another"]
+
+
+def test_overwrite_of_an_unfinished_run_leaves_nothing_of_it(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match="record 8"):
+        tfrecord_to_array_record(inputs, out)
+    last.write_bytes(whole)
+    with pytest.raises(ConversionError, match="was begun with other settings"):
+        tfrecord_to_array_record(str(last), out)
+    tfrecord_to_array_record(str(last), out, overwrite=True)
+    assert names(out) == [MANIFEST_NAME, "x.array_record-00003-of-00004"]
+
+
+def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    old = tfrecord_to_array_record(inputs, out)
+    (out / "x.array_record-00000-of-00004").unlink()
+    # As if it had been killed just after the first of the old files was removed.
+    plan = Plan(old.format, old.plan.inputs, {"writer_options": "zstd:1"})
+    OutputFolder(str(out), plan.key).write_json(str(out / UNFINISHED), plan.to_json())
+    new = tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
+    assert new.settings == {"writer_options": "zstd:1"}
+    assert [read(out / file.name) for file in new.files] == RECORDS
+    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in new.files)])
+
+
+def test_killed_between_manifest_and_marker(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out)
+    before = names(out)
+    folder = OutputFolder(str(out), manifest.plan.key)
+    folder.write_json(str(out / UNFINISHED), manifest.plan.to_json())
+    assert tfrecord_to_array_record(inputs, out, runner="no such runner") == manifest
+    assert names(out) == before
+
+
+def test_a_file_lost_from_a_finished_folder(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out)
+    os.truncate(out / manifest.files[2].name, 10)
+    with pytest.raises(ConversionError, match=r"00002-of-00004 is missing or is not of \d+ bytes"):
+        tfrecord_to_array_record(inputs, out)
+    assert tfrecord_to_array_record(inputs, out, overwrite=True) == manifest
+
+
+def test_folders_that_are_not_ours(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    for overwrite in (False, True):
+        with pytest.raises(
+            ConversionError, match=r"holds files that no conversion wrote, .*'x\.tf"
+        ):
+            tfrecord_to_array_record(inputs, tmp_path / "in", overwrite=overwrite)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConversionError, match="file: is a file; name a folder"):
+        tfrecord_to_array_record(inputs, tmp_path / "file")
+    with pytest.raises(ConversionError, match="file/out: cannot be written: Not a directory"):
+        tfrecord_to_array_record(inputs, tmp_path / "file" / "out")
+    with pytest.raises(ConversionError, match="an output is a local folder"):
+        tfrecord_to_array_record(inputs, "s3://bucket/out")
+
+
+def test_a_manifest_that_points_outside_is_refused(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    tfrecord_to_array_record(inputs, out)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    where = out / MANIFEST_NAME
+    value = json.loads(where.read_text())
+    for name in ("../victim", str(victim), "..\\victim", ""):
+        value["files"][0]["name"] = name
+        where.write_text(json.dumps(value))
+        with pytest.raises(ReadError, match="outside its own folder"):
+            tfrecord_to_array_record(inputs, out, overwrite=True)
+    assert victim.exists()
+
+
+def test_damaged_manifests(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no conversion was finished"):
+        Manifest.read(tmp_path)
+    manifest = tfrecord_to_array_record(shards(tmp_path / "in"), tmp_path / "out")
+    where = tmp_path / "out" / MANIFEST_NAME
+    for key in manifest.to_json():
+        value = manifest.to_json()
+        if key == "records":  # a sum, for people: it is made from the inputs
+            continue
+        value[key] = None
+        where.write_text(json.dumps(value))
+        with pytest.raises(ReadError, match=f"damaged: '{key}' should be"):
+            Manifest.read(tmp_path / "out")
+    where.write_text(json.dumps({**manifest.to_json(), "version": 2}))
+    with pytest.raises(ReadError, match="a manifest of version 2; this Windrow reads version 1"):
+        Manifest.read(tmp_path / "out")
+    where.write_text("{")
+    with pytest.raises(ReadError, match=r"windrow_manifest\.json: cannot be read"):
+        Manifest.read(tmp_path / "out")
+
+
+def test_wrong_inputs(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    (tmp_path / "other").mkdir()
+    write_records(tmp_path / "other" / "x.tfrecord-00000-of-00004", [])
+    one = str(tmp_path / "in" / "x.tfrecord-00000-of-00004")
+    with pytest.raises(NotFoundError, match="nowhere does not exist"):
+        tfrecord_to_array_record(tmp_path / "nowhere", out)
+    with pytest.raises(NotFoundError, match="matches no file"):
+        tfrecord_to_array_record(str(tmp_path / "*.nothing"), out)
+    with pytest.raises(NotFoundError, match="an empty list"):
+        tfrecord_to_array_record([], out)
+    with pytest.raises(ConversionError, match=r"in is a folder; name its files: .*/\*\.tfrecord"):
+        tfrecord_to_array_record(tmp_path / "in", out)
+    with pytest.raises(ConversionError, match="00000-of-00004 comes twice"):
+        tfrecord_to_array_record([glob, one], out)
+    with pytest.raises(ConversionError, match=r"other.*would both become x\.array_record-00000"):
+        tfrecord_to_array_record([one, str(tmp_path / "other" / "*")], out)
+    with pytest.raises(ConversionError, match="cannot be opened"):
+        tfrecord_to_array_record("nosuchprotocol://a", out)
+    with pytest.raises(ConversionError, match="writer_options='bogus:1': Unknown option bogus"):
+        tfrecord_to_array_record(glob, out, writer_options="bogus:1")
+    assert not out.exists()
+
+
+def test_errors_of_the_runner_and_of_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(ConversionError, match=r"the Beam pipeline failed: .*NoSuchRunner"):
+        tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* 'windrow\[beam\]'"):
+        tfrecord_to_array_record(inputs, out)

@@ -1,0 +1,25 @@
+"""Random access to records: Zarr arrays and groups, ArrayRecord files, memory, others' sources."""
+
+from windrow.sources.adapt import as_source
+from windrow.sources.array_record import ArrayRecordDataSource
+from windrow.sources.base import BatchedSource, Columns, IntArray, Source, checked_indices, row
+from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
+from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
+from windrow.sources.zarr import ZarrDataSource
+
+__all__ = [
+    "ArrayDataSource",
+    "ArrayRecordDataSource",
+    "BatchedSource",
+    "Columns",
+    "ForeignDataSource",
+    "IntArray",
+    "RandomAccessDataSource",
+    "RangeDataSource",
+    "SequenceDataSource",
+    "Source",
+    "ZarrDataSource",
+    "as_source",
+    "checked_indices",
+    "row",
+]

@@ -105,3 +105,14 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
     array = array.astype(np.int64)
     array[array < 0] += length
     return array
+
+
+def run_of(indices: IntArray) -> slice | None:
+    """The slice that `indices` in `[0, length)` amount to, if they count upwards by one."""
+    count = len(indices)
+    if count == 0:
+        return slice(0, 0)
+    first = int(indices[0])
+    if int(indices[-1]) - first != count - 1 or not bool(np.all(np.diff(indices) == 1)):
+        return None
+    return slice(first, first + count)

@@ -1,0 +1,295 @@
+"""ArrayRecord files: finding them, and telling a whole file from a broken one without reading records.
+
+The array_record package opens a missing or broken file without a word, so what a file is gets
+checked here first. Layout used (little-endian): a 24-byte block header at each multiple of 65,536,
+which is no part of a chunk; chunks of a 40-byte header and data; a postscript chunk at 65,536 from
+the end that gives the footer's place; a footer of one record for the file and one per data chunk.
+
+Invariant: only the first 64 bytes, the last 64 KiB and the footer's header are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.sources.paths import (
+    folder_listing,
+    is_remote,
+    local_path,
+    refuse_unfinished,
+    what_is_there,
+)
+
+_WHAT: Final = "ArrayRecordDataSource"
+_BLOCK: Final = 65536
+_BLOCK_HEADER: Final = 24
+_SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
+_MAGIC: Final = 0x71930E704FDAE05E
+_CHUNK_HEADER: Final = struct.Struct("<QQQcI3xQ")  # the counts of these files fit 32 bits
+_SHARD: Final = re.compile(
+    r"(?P<name>.+)-(?P<split>[^-/]+)\.(?:array_?record)-(?P<index>\d{5,})-of-(?P<count>\d{5,})"
+)
+_NUMBERED: Final = re.compile(r"(?P<head>.*)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<tail>.*)")
+_SUFFIX: Final = re.compile(r".*\.array_?record(-\d+-of-\d+)?", re.IGNORECASE)
+_RANGE: Final = re.compile(r"(.+)\[(\d+):(\d+)\]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or the records `[skip, skip + take)` of it; `take` is None for all the rest."""
+
+    path: str
+    skip: int = 0
+    take: int | None = None
+    in_file: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the ends of a file say: its size and the number of its data chunks."""
+
+    size_bytes: int
+    chunks: int
+
+
+def find_parts(paths: Any, *, split: str | None) -> list[Part]:
+    """The files that `paths` names, in order.
+
+    Raises:
+        ArgumentError: If something in `paths` names no file, or `split` fits nothing.
+        NotFoundError: If a path, a glob or a list names nothing.
+        SourceError: If a folder has several splits, or lacks a shard.
+        ConversionError: If a folder's conversion has not finished.
+    """
+    if isinstance(paths, str | os.PathLike) or _is_instruction(paths):
+        items = [paths]
+    elif isinstance(paths, Iterable) and not isinstance(paths, bytes | dict):
+        items = list(paths)
+    else:
+        raise ArgumentError(
+            f"{_WHAT}: paths must be a path, a glob, a folder or a list of these, got"
+            f" {type(paths).__name__}"
+        )
+    if not items:
+        raise NotFoundError(f"{_WHAT}: the list of paths is empty; give at least one file")
+    parts = [part for item in items for part in _parts_of(item, split)]
+    for folder in sorted({os.path.dirname(part.path) for part in parts}):
+        refuse_unfinished(folder, what=_WHAT)
+    return parts
+
+
+def _is_instruction(item: Any) -> bool:
+    return all(
+        getattr(item, name, None) is not None
+        for name in ("filename", "skip", "take", "examples_in_shard")
+    )
+
+
+def _parts_of(item: Any, split: str | None) -> list[Part]:
+    if _is_instruction(item):
+        path = local_path(item.filename, what=_WHAT)
+        # -1 means all the rest, as tfds writes it.
+        take = int(item.take) if int(item.take) >= 0 else None
+        return [Part(path, int(item.skip), take, int(item.examples_in_shard))]
+    if not isinstance(item, str | os.PathLike):
+        raise ArgumentError(
+            f"{_WHAT}: a path must be a text, a pathlib.Path or a FileInstruction, got {item!r}"
+        )
+    text = os.fspath(item)
+    if isinstance(text, str) and is_remote(text):
+        raise SourceError(
+            f"{_WHAT}: {text!r} is a remote URL, and only files of a local disk or a mounted"
+            " bucket are read for now; copy the files here, or mount the bucket"
+        )
+    path = local_path(text, what=_WHAT)
+    if os.path.isdir(path):
+        refuse_unfinished(path, what=_WHAT)
+        return [Part(os.path.join(path, name)) for name in _folder_files(path, split)]
+    if split is not None:
+        raise ArgumentError(f"{_WHAT}: split={split!r} needs a folder with splits, got {text!r}")
+    if os.path.exists(path):
+        return [Part(path)]
+    ranged = _RANGE.fullmatch(path)
+    if ranged and os.path.isfile(ranged[1]):
+        start, stop = int(ranged[2]), int(ranged[3])
+        if stop < start:
+            raise SourceError(f"{_WHAT}: {text!r} names records {start} to {stop}; write [a:b]")
+        return [Part(ranged[1], start, stop - start)]
+    if glob.has_magic(path):
+        found = [name for name in sorted(glob.glob(path, recursive=True)) if os.path.isfile(name)]
+        if not found:
+            raise NotFoundError(f"{_WHAT}: no file matches {text!r}; {what_is_there(path)}")
+        return [Part(name) for name in found]
+    raise NotFoundError(f"{_WHAT}: {path} does not exist; {what_is_there(path)}")
+
+
+def _folder_files(folder: str, split: str | None) -> list[str]:
+    names = sorted(name for name in os.listdir(folder) if _SUFFIX.fullmatch(name))
+    if not names:
+        raise NotFoundError(
+            f"{_WHAT}: {folder} holds no files named *.array_record or *.arrayrecord; it holds"
+            f" {folder_listing(folder)}"
+        )
+    if split is not None or os.path.isfile(os.path.join(folder, "dataset_info.json")):
+        names = _split_files(folder, names, split)
+    _check_shards(folder, names)
+    return names
+
+
+def _split_files(folder: str, names: Sequence[str], split: str | None) -> list[str]:
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        if match := _SHARD.fullmatch(name):
+            splits.setdefault(match["split"], []).append(name)
+    if not splits:
+        raise SourceError(
+            f"{_WHAT}: no file in {folder} is named as a shard of a split"
+            " (name-split.array_record-00000-of-00010); give the files as a list, or a glob"
+        )
+    shown = ", ".join(f"{key} ({len(files)} files)" for key, files in sorted(splits.items()))
+    if split is None:
+        if len(splits) > 1:
+            raise SourceError(
+                f"{_WHAT}: {folder} has several splits: {shown}; choose one with"
+                f" split={sorted(splits)[0]!r}"
+            )
+        return next(iter(splits.values()))
+    if split not in splits:
+        raise NotFoundError(f"{_WHAT}: {folder} has no split {split!r}; it has {shown}")
+    lengths = _shard_lengths(folder, split)
+    if lengths is not None and lengths != len(splits[split]):
+        raise NotFoundError(
+            f"{_WHAT}: dataset_info.json in {folder} counts {lengths} shards of split {split!r},"
+            f" and {len(splits[split])} are there; copy or download the folder again"
+        )
+    return splits[split]
+
+
+def _shard_lengths(folder: str, split: str) -> int | None:
+    """Number of shards that dataset_info.json gives for `split`, if it gives one."""
+    try:
+        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
+            info = json.load(file)
+        found = [len(s["shardLengths"]) for s in info["splits"] if s.get("name") == split]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found[0] if len(found) == 1 and found[0] else None
+
+
+def _check_shards(folder: str, names: Sequence[str]) -> None:
+    """Refuse a numbered set of files with a gap: it would train on a part in silence."""
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            key = (match["head"], match["count"], match["tail"])
+            sets.setdefault(key, set()).add(int(match["index"]))
+    for (head, count, tail), found in sets.items():
+        absent = sorted(set(range(int(count))) - found)
+        if absent:
+            first = f"{head}-{absent[0]:0{len(count)}}-of-{count}{tail}"
+            raise NotFoundError(
+                f"{_WHAT}: {first} is missing in {folder} ({len(absent)} of {int(count)} shards"
+                " are); copy or download the folder again, or give the files wanted as a glob"
+            )
+
+
+def inspect_file(path: str) -> FileFacts:
+    """Check that `path` is a whole ArrayRecord file, by its two ends.
+
+    Raises:
+        NotFoundError: If it does not exist.
+        SourceError: If it is empty, cut off, or no ArrayRecord file.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _inspect(path, file.fileno())
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{_WHAT}: {path} does not exist; {what_is_there(path)}") from error
+    except OSError as error:
+        raise SourceError(f"{_WHAT}: {path} can not be read: {error.strerror or error}") from error
+
+
+def _inspect(path: str, fd: int) -> FileFacts:
+    size = os.fstat(fd).st_size
+    if size == 0:
+        raise SourceError(
+            f"{_WHAT}: {path} is empty (0 bytes): its writer was not closed, or a copy failed;"
+            " write or copy it again"
+        )
+    head = os.pread(fd, 64, 0)
+    if head[_BLOCK_HEADER : _BLOCK_HEADER + 8] != _SIGNATURE_HASH:
+        hint = (
+            "it is named as a TFRecord file: convert it first, see windrow.converters"
+            if "tfrecord" in os.path.basename(path).lower()
+            else "name ArrayRecord files only"
+        )
+        raise SourceError(
+            f"{_WHAT}: {path} is not an ArrayRecord file: it begins with {head[:8]!r}; {hint}"
+        )
+    if size < 2 * _BLOCK or size % _BLOCK:
+        raise SourceError(_cut_off(path, f"its {size:,} bytes are not a multiple of {_BLOCK:,}"))
+    kind, records, data = _chunk(fd, size - _BLOCK, 128)
+    footer = _postscript(data) if (kind, records) == (b"r", 3) else None
+    if footer is None or not 0 < footer < size - _BLOCK:
+        raise SourceError(_cut_off(path, "the index at its end is missing"))
+    kind, records, _ = _chunk(fd, footer, 0)
+    if kind != b"r" or records < 1:
+        raise SourceError(_cut_off(path, f"there is no footer at byte {footer:,}"))
+    return FileFacts(size_bytes=size, chunks=records - 1)
+
+
+def _cut_off(path: str, why: str) -> str:
+    return (
+        f"{_WHAT}: {path} is cut off or damaged: {why}. Its writer was not closed, is still"
+        " writing, or a copy stopped early; write or copy it again"
+    )
+
+
+def _chunk(fd: int, begin: int, data_bytes: int) -> tuple[bytes, int, bytes]:
+    """Type, record count and first data bytes of the chunk at `begin`."""
+    wanted = _CHUNK_HEADER.size + data_bytes
+    raw = os.pread(fd, wanted + 2 * _BLOCK_HEADER, begin)
+    if begin % _BLOCK == 0:
+        raw, begin = raw[_BLOCK_HEADER:], begin + _BLOCK_HEADER
+    before = _BLOCK - begin % _BLOCK
+    if before < len(raw):
+        raw = raw[:before] + raw[before + _BLOCK_HEADER :]
+    if len(raw) < _CHUNK_HEADER.size:
+        return b"", 0, b""
+    _, _, _, kind, records, _ = _CHUNK_HEADER.unpack_from(raw)
+    return kind, records, raw[_CHUNK_HEADER.size : wanted]
+
+
+def _postscript(data: bytes) -> int | None:
+    """The footer's place, from the data of a postscript chunk; None if it is no such chunk."""
+    try:
+        if data[0] != 0:
+            return None
+        sizes_bytes, at = _varint(data, 1)
+        at += sizes_bytes
+        fields = {}
+        for _ in range(2):
+            tag, at = _varint(data, at)
+            fields[tag], at = _varint(data, at)
+    except IndexError:
+        return None
+    return fields.get(0x08) if fields.get(0x10) == _MAGIC else None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        shift += 7
+        if byte < 0x80 or shift >= 70:
+            return value, at

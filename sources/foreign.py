@@ -1,0 +1,156 @@
+"""Sources that others wrote: Grain's, torch's map-style datasets, anything with `len` and `[i]`.
+
+Invariant: the source is asked with Python ints only, and what it raises keeps its type and says
+which record it was about.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources.base import BatchedSource, IntArray, checked_indices
+from windrow.sources.memory import own
+
+_BATCH_METHODS = ("__getitems__", "_getitems")
+
+
+@runtime_checkable
+class RandomAccessDataSource(Protocol):
+    """What a data source needs at least: a length and records by number (Grain's name for it)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, record_key: int, /) -> Any: ...
+
+
+class ForeignDataSource(BatchedSource):
+    """Any object with `len` and `[i]`, read in batches where it can, else record by record."""
+
+    def __init__(self, source: Any) -> None:
+        """Wrap `source` and take its length, once.
+
+        Args:
+            source: An object with `__len__` and `__getitem__`. Its `__getitems__(list of ints)`
+                or `_getitems(list of ints)`, where it has one, is used for batches. It must be
+                thread-safe, and picklable where worker processes read it.
+
+        Raises:
+            ArgumentError: If `source` has no length or no `[i]`.
+        """
+        if isinstance(source, type) or getattr(source, "__getitem__", None) is None:
+            raise ArgumentError(_needs(source, "has no __getitem__"))
+        try:
+            self._length = len(source)
+        except TypeError as error:
+            raise ArgumentError(_needs(source, f"has no length: {error}")) from error
+        self._source = source
+        self._method = next(
+            (name for name in _BATCH_METHODS if callable(getattr(source, name, None))), None
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"ForeignDataSource({_name(self._source)}, {self._length:,} records)"
+
+    @property
+    def source(self) -> Any:
+        """The object that was wrapped."""
+        return self._source
+
+    @property
+    def batched(self) -> bool:
+        """Whether the source reads many records in one call."""
+        return self._method is not None
+
+    def read(self, indices: IntArray) -> list[Any]:
+        """The records at `indices`, in one call of the source or one after the other."""
+        wanted: list[int] = checked_indices(indices, self._length, "ForeignDataSource").tolist()
+        if not wanted:
+            return []
+        return self._read_batch(wanted) if self.batched else self._read_each(wanted)
+
+    def read_on(
+        self, pool: concurrent.futures.Executor, indices: IntArray, *, threads: int
+    ) -> list[Any]:
+        """The records at `indices`, in that order, read side by side on threads of `pool`.
+
+        Args:
+            pool: A pool of threads; this must not be called from one of them.
+            indices: Record indices, shape `(n,)`.
+            threads: How many slices of `indices` are read at the same time, at least 1.
+        """
+        wanted: list[int] = checked_indices(indices, self._length, "ForeignDataSource").tolist()
+        if self.batched or threads <= 1 or len(wanted) <= 1:
+            return self.read(indices)
+        size = -(-len(wanted) // threads)
+        parts = [wanted[at : at + size] for at in range(0, len(wanted), size)]
+        futures = [pool.submit(self._read_each, part) for part in parts]
+        try:
+            return [record for future in futures for record in future.result()]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    @property
+    def fingerprint(self) -> str:
+        """Class and length, and the source's own `fingerprint` where that is a text."""
+        theirs = getattr(self._source, "fingerprint", None)
+        more = f", {theirs}" if isinstance(theirs, str) else ""
+        return f"{_name(self._source)}({self._length} records{more})"
+
+    def _read_each(self, wanted: list[int]) -> list[Any]:
+        source, records, index = self._source, [], 0
+        try:
+            for index in wanted:
+                records.append(own(source[index]))
+        except StopIteration as error:
+            # Let through, it would end a generator or a for loop above as if the data had ended.
+            raise ReadError(
+                f"{_name(source)}.__getitem__ raised StopIteration for record {index}; it must"
+                " return the record or raise an IndexError"
+            ) from error
+        except Exception as error:
+            error.add_note(f"windrow: while reading record {index} of {_name(source)}")
+            raise
+        return records
+
+    def _read_batch(self, wanted: list[int]) -> list[Any]:
+        source, method = self._source, str(self._method)
+        which = f"{len(wanted):,} records, the first of them {wanted[0]},"
+        call: Callable[[list[int]], Sequence[Any]] = getattr(source, method)
+        try:
+            # A copy: the source may keep or change the list it is given.
+            records = list(call(list(wanted)))
+        except StopIteration as error:
+            raise ReadError(
+                f"{_name(source)}.{method} raised StopIteration for {which} and must return the"
+                " records instead"
+            ) from error
+        except Exception as error:
+            error.add_note(f"windrow: while reading {which} of {_name(source)} by {method}")
+            raise
+        if len(records) != len(wanted):
+            raise SourceError(
+                f"{_name(source)}.{method} returned {len(records):,} records for"
+                f" {len(wanted):,} indices; it must return one record per index, in their order"
+            )
+        return [own(record) for record in records]
+
+
+def _name(source: Any) -> str:
+    kind = type(source)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _needs(source: Any, lack: str) -> str:
+    shown = source.__name__ if isinstance(source, type) else type(source).__name__
+    what = f"the class {shown} itself is no source" if isinstance(source, type) else lack
+    return (
+        f"a data source needs __len__ and __getitem__(int): {shown} {what}; give an object that"
+        " has both, a list, a NumPy array, or a source of windrow.sources"
+    )

@@ -1,0 +1,239 @@
+"""Sources over what is in memory already: a range, NumPy arrays, a sequence of anything.
+
+Invariant: what `read` returns is the caller's own. Arrays are copied and containers rebuilt, so
+that changing an answer never changes the data or a later answer.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import BatchedSource, Columns, IntArray, checked_indices, run_of
+
+AnyArray = npt.NDArray[Any]
+ArrayTree: TypeAlias = Union[AnyArray, "dict[str, ArrayTree]"]
+
+_PLAIN: Final = frozenset(
+    {bytes, str, int, float, complex, bool, type(None)}
+    | {np.dtype(code).type for code in "?bhilqBHILQefdgFDG"}
+)
+_INT64_SAFE: Final = 2**62
+
+
+class RangeDataSource(BatchedSource):
+    """The integers of `range(start, stop, step)`, as Python ints."""
+
+    def __init__(self, start: int, stop: int | None = None, step: int = 1) -> None:
+        """Take the arguments of `range`.
+
+        Args:
+            start: First integer; with `stop` left out, the end, and 0 is the first.
+            stop: End, not included.
+            step: Distance, not 0; may be negative.
+
+        Raises:
+            ArgumentError: If an argument is not an integer.
+            SourceError: If `step` is 0.
+        """
+        for name, value in (("start", start), ("stop", stop), ("step", step)):
+            if not isinstance(value, numbers.Integral) and not (name == "stop" and value is None):
+                raise ArgumentError(f"RangeDataSource: {name} must be an integer, got {value!r}")
+        if step == 0:
+            raise SourceError("RangeDataSource: step must not be 0; use 1 to count upwards")
+        first, end = (0, start) if stop is None else (start, stop)
+        self._range = range(int(first), int(end), int(step))
+        bound = max(abs(self._range.start), abs(self._range.stop), abs(self._range.step))
+        self._fits = bound < _INT64_SAFE
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __repr__(self) -> str:
+        r = self._range
+        return f"RangeDataSource(start={r.start}, stop={r.stop}, step={r.step})"
+
+    def read(self, indices: IntArray) -> list[int]:
+        """The integers at `indices`, as Python ints."""
+        wanted = checked_indices(indices, len(self), "RangeDataSource")
+        if self._fits:
+            values: list[int] = (self._range.start + wanted * self._range.step).tolist()
+            return values
+        return [self._range[i] for i in wanted.tolist()]
+
+    @property
+    def fingerprint(self) -> str:
+        """The range itself."""
+        return f"range({self._range.start}, {self._range.stop}, {self._range.step})"
+
+
+class ArrayDataSource(BatchedSource):
+    """Rows of a NumPy array, or of a tree of dicts of arrays with one length."""
+
+    def __init__(self, arrays: Any) -> None:
+        """Take an array, or a (nested) dict of arrays whose first axes have one length.
+
+        The arrays are not copied here: do not change them while they are read.
+
+        Raises:
+            ArgumentError: If a leaf is no array, or a key no text.
+            SourceError: If an array has no first axis, or the lengths differ.
+        """
+        self._arrays = _checked_tree(arrays, "")
+        leaves = _leaves(self._arrays, "")
+        if not leaves:
+            raise SourceError("ArrayDataSource: the dict holds no arrays; give it at least one")
+        lengths = {name: len(array) for name, array in leaves}
+        if len(set(lengths.values())) > 1:
+            shown = "\n".join(f"  {name}: {length:,}" for name, length in lengths.items())
+            raise SourceError(
+                f"ArrayDataSource: the arrays differ in length\n{shown}\n"
+                "The first axis counts records: cut the arrays to one length."
+            )
+        self._length = len(leaves[0][1])
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"ArrayDataSource({_layout(self._arrays)})"
+
+    def read(self, indices: IntArray) -> Columns:
+        """Rows at `indices`: per array, a C-order array with a leading axis of records.
+
+        Arrays of strings, bytes and objects give lists.
+        """
+        return _rows(self._arrays, checked_indices(indices, self._length, "ArrayDataSource"))
+
+    @property
+    def fingerprint(self) -> str:
+        """Names, dtypes and shapes of the arrays."""
+        return f"arrays({_layout(self._arrays)})"
+
+
+class SequenceDataSource(BatchedSource):
+    """The items of a list, a tuple or any other sequence.
+
+    Dicts, lists, tuples and NamedTuples are rebuilt and NumPy arrays in them copied; other objects
+    are handed out as they are.
+    """
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        """Take a sequence; its length is taken now.
+
+        Raises:
+            ArgumentError: If `items` is a text or bytes, or has no length or no `[i]`.
+        """
+        if isinstance(items, str | bytes | bytearray) or not isinstance(items, Sequence):
+            raise ArgumentError(
+                f"SequenceDataSource: needs a list, a tuple or another sequence of records, got"
+                f" {type(items).__name__}; wrap a single record as [record]"
+            )
+        self._items = items
+        self._length = len(items)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"SequenceDataSource({type(self._items).__name__} of {self._length:,} records)"
+
+    def read(self, indices: IntArray) -> list[Any]:
+        """The items at `indices`."""
+        wanted = checked_indices(indices, self._length, "SequenceDataSource")
+        items = self._items
+        records = [items[i] for i in wanted.tolist()]
+        if _PLAIN.issuperset(map(type, records)):
+            return records
+        return [own(record) for record in records]
+
+    @property
+    def fingerprint(self) -> str:
+        """The length and the type of the first item."""
+        first = type(self._items[0]).__qualname__ if self._length else "nothing"
+        return f"sequence({self._length} records of {first})"
+
+
+def own(value: Any) -> Any:
+    """`value` with containers rebuilt and NumPy arrays copied; other leaves as they are."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if kind is dict:
+        return {key: own(item) for key, item in value.items()}
+    if kind is list:
+        return [own(item) for item in value]
+    if kind is tuple:
+        return tuple([own(item) for item in value])
+    if isinstance(value, tuple) and getattr(kind, "_fields", None) is not None:
+        return kind(*[own(item) for item in value])
+    return value
+
+
+def _checked_tree(value: Any, name: str) -> ArrayTree:
+    if isinstance(value, Mapping):
+        tree: dict[str, ArrayTree] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ArgumentError(f"ArrayDataSource: keys must be texts, got {key!r}")
+            tree[key] = _checked_tree(item, f"{name}/{key}" if name else key)
+        return tree
+    shown = f"{name!r} is" if name else "got"
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"ArrayDataSource: {shown} a masked array, whose mask would be lost; give its data and"
+            " its mask as two arrays of a dict"
+        )
+    if not isinstance(value, np.ndarray) and getattr(value, "__array__", None) is None:
+        raise ArgumentError(
+            f"ArrayDataSource: {shown} a {type(value).__name__}; it must be a NumPy array: use"
+            " np.asarray(...)"
+        )
+    # asarray also takes the class off np.memmap, whose rows would otherwise be memmaps too.
+    array: AnyArray = np.asarray(value)
+    if array.ndim == 0:
+        raise SourceError(
+            f"ArrayDataSource: {shown} an array of shape (), which has no first axis to count"
+            " records; use array[None] for one record"
+        )
+    return array
+
+
+def _leaves(tree: ArrayTree, name: str) -> list[tuple[str, AnyArray]]:
+    if isinstance(tree, dict):
+        return [
+            leaf
+            for key, item in tree.items()
+            for leaf in _leaves(item, f"{name}/{key}" if name else key)
+        ]
+    return [(name, tree)]
+
+
+def _layout(tree: ArrayTree) -> str:
+    parts = []
+    for name, array in _leaves(tree, ""):
+        layout = f"{array.dtype} {list(array.shape)}"
+        parts.append(f"{name}: {layout}" if name else layout)
+    return "; ".join(parts)
+
+
+def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:
+    if isinstance(tree, dict):
+        return {name: _rows(item, wanted) for name, item in tree.items()}
+    run = run_of(wanted)
+    rows: AnyArray
+    if run is not None:
+        rows = np.array(tree[run], order="C", copy=True)
+    else:
+        rows = np.take(tree, wanted, axis=0, mode="clip")
+    if tree.dtype.kind not in "OSUT":
+        return rows
+    records = rows.tolist() if rows.ndim == 1 else list(rows)
+    return [own(record) for record in records]

@@ -1,0 +1,196 @@
+"""Reading rows of arrays: which pieces to ask for, and putting them in the order wanted.
+
+Invariants: every read is started before the first is waited for, in rounds of at most
+`IN_FLIGHT_BYTES`; and the answer is new memory that nothing else refers to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ReadError
+from windrow.sources.base import IntArray, run_of
+
+AnyArray = npt.NDArray[Any]
+
+IN_FLIGHT_BYTES: Final = 256 * 2**20
+# Rows read for nothing cost a copy; TensorStore's reading by index costs about as much per row as
+# copying this much.
+_WORTH_BYTES: Final = 64 * 2**10
+_NOISE: Final = re.compile(r" \[(?:tensorstore_spec|source locations|transform|domain)=.*", re.S)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """An array whose first axis counts records; `chunk_rows` is 0 where chunks are unknown."""
+
+    store: Any
+    name: str
+    where: str
+    length: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    origin: int
+    chunk_rows: int
+    chunk_origin: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def start(self, rows: slice | IntArray) -> Any:
+        """Start reading `rows`, counted from 0; a future of an array."""
+        if isinstance(rows, slice):
+            return self.store[self.origin + rows.start : self.origin + rows.stop].read()
+        return self.store.oindex[rows + self.origin].read()
+
+    def chunk_of(self, rows: IntArray) -> IntArray:
+        """Number of the chunk that holds each row; the row itself where chunks are unknown."""
+        chunk: IntArray = (rows + self.origin - self.chunk_origin) // max(1, self.chunk_rows)
+        return chunk
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece:
+    """A read of `rows`; row `take[k]` of it goes to place `to[k]` of the answer."""
+
+    rows: slice | IntArray
+    to: IntArray | None = None
+    take: IntArray | None = None
+
+
+def rows_of(store: Any, name: str, where: str) -> Rows:
+    """`store` as rows; its domain may begin anywhere."""
+    shape = tuple(int(n) for n in store.shape)
+    chunk = store.chunk_layout.read_chunk.shape
+    origins = store.chunk_layout.grid_origin
+    known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
+    return Rows(
+        store=store,
+        name=name,
+        where=where,
+        length=shape[0],
+        row_shape=shape[1:],
+        dtype=np.dtype(store.dtype.numpy_dtype),
+        origin=int(store.domain.inclusive_min[0]),
+        chunk_rows=int(chunk[0]) if known else 0,
+        chunk_origin=int(origins[0]) if known else 0,
+    )
+
+
+def read_rows(arrays: Sequence[Rows], wanted: IntArray) -> list[AnyArray]:
+    """Rows `wanted` of each array, in that order, in new memory.
+
+    Raises:
+        ReadError: If a chunk can not be read; the message names array, chunk and records.
+    """
+    budget = IN_FLIGHT_BYTES // max(1, len(arrays))
+    plans = [_plan(array, wanted, budget) for array in arrays]
+    answers: list[AnyArray | None] = [None] * len(arrays)
+    for turn in range(max((len(plan) for plan in plans), default=0)):
+        started = [
+            (at, piece, arrays[at].start(piece.rows))
+            for at, plan in enumerate(plans)
+            if turn < len(plan)
+            for piece in plan[turn]
+        ]
+        for at, piece, future in started:
+            array = arrays[at]
+            try:
+                block = future.result()
+            except (ValueError, RuntimeError, OSError) as error:
+                raise _damage(array, piece, error) from error
+            if piece.to is None:
+                answers[at] = block
+                continue
+            answer = answers[at]
+            if answer is None:
+                answer = answers[at] = _empty(array, len(wanted))
+            answer[piece.to] = block if piece.take is None else block[piece.take]
+    return [
+        _empty(array, 0) if answer is None else answer
+        for array, answer in zip(arrays, answers, strict=True)
+    ]
+
+
+def _empty(array: Rows, count: int) -> AnyArray:
+    return np.empty((count, *array.row_shape), array.dtype)
+
+
+def _plan(array: Rows, wanted: IntArray, budget: int) -> list[list[_Piece]]:
+    """The reads for `wanted`, in rounds of at most `budget` bytes."""
+    if not len(wanted):
+        return []
+    run = run_of(wanted)
+    if run is not None:
+        return [[_Piece(run)]]
+    order = np.argsort(wanted, kind="stable")
+    rows = wanted[order]
+    chunk = array.chunk_of(rows)
+    cuts = np.flatnonzero(np.diff(chunk)) + 1
+    starts, stops = np.r_[0, cuts], np.r_[cuts, len(rows)]
+    spans = rows[stops - 1] + 1 - rows[starts]
+    distinct = 1 + int(np.count_nonzero(np.diff(rows)))
+    row_bytes = max(1, array.row_bytes)
+    worth = int(spans.sum()) * row_bytes <= distinct * (row_bytes + _WORTH_BYTES)
+    if array.chunk_rows <= 1 or distinct < 2 * len(starts) or not worth:
+        return _plan_by_row(rows, order, max(1, budget // row_bytes))
+    turn_of = np.cumsum(spans * row_bytes) // budget
+    plan: list[list[_Piece]] = [[] for _ in range(int(turn_of[-1]) + 1)]
+    for turn, a, b in zip(turn_of.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        first, stop = int(rows[a]), int(rows[b - 1]) + 1
+        plan[turn].append(_Piece(slice(first, stop), order[a:b], rows[a:b] - first))
+    return plan
+
+
+def _plan_by_row(rows: IntArray, order: IntArray, most: int) -> list[list[_Piece]]:
+    plan = []
+    for at in range(0, len(rows), most):
+        distinct, take = np.unique(rows[at : at + most], return_inverse=True)
+        whole = len(distinct) == len(take)
+        plan.append([_Piece(distinct, order[at : at + most], None if whole else take)])
+    return plan
+
+
+def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
+    """The error for a piece that failed: each of its chunks is read again to find the one."""
+    rows = (
+        np.arange(piece.rows.start, piece.rows.stop, dtype=np.int64)
+        if isinstance(piece.rows, slice)
+        else piece.rows
+    )
+    why, held = reason(error), f"records {rows[0]} to {rows[-1]}"
+    for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
+        try:
+            array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
+        except (ValueError, RuntimeError, OSError) as single:
+            why, held = reason(single), _held(array, int(part[0]))
+            break
+    named = f"array {array.name!r}" if array.name else "the array"
+    return ReadError(
+        f"ZarrDataSource: {named} in {array.where}: the chunk that holds {held} can not be read:"
+        f" {why}. If the file is damaged, copy it again or write these records again; leave them"
+        " out of the order to go on without them"
+    )
+
+
+def _held(array: Rows, row: int) -> str:
+    if array.chunk_rows < 1:
+        return f"record {row}"
+    chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
+    first = chunk * array.chunk_rows + array.chunk_origin - array.origin
+    last = min(first + array.chunk_rows, array.length) - 1
+    first = max(first, 0)
+    return f"record {first}" if first == last else f"records {first} to {last}"
+
+
+def reason(error: BaseException) -> str:
+    """What TensorStore says, without the settings it appends."""
+    return _NOISE.sub("", str(error)).strip().rstrip(".")

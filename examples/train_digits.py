@@ -1,0 +1,231 @@
+"""Train on handwritten digits, be killed in the middle of an epoch, and go on as if nothing happened.
+
+    python examples/train_digits.py
+
+1. The digits of scikit-learn are written as TFRecord files, as many people have them, and converted
+   by Beam pipelines to ArrayRecord files and to Zarr arrays.
+2. A small convolutional network is trained in JAX, with a checkpoint of parameters and iterator
+   every few steps. One run goes through; another is killed and goes on in a new process. Their
+   streams of batches and their final losses must be the same.
+3. The same chain is timed beside Grain's, over the same files.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import windrow
+
+FILES = 4
+BATCH = 64
+EPOCHS = 8
+STEPS_PER_EPOCH = 1797 // BATCH
+CHECKPOINT_EVERY = 10
+KILL_AT = 3 * STEPS_PER_EPOCH + 15  # the middle of the fourth epoch
+
+
+# --- 1. the data -------------------------------------------------------------------------------------
+
+
+def write_tfrecords(folder: pathlib.Path) -> None:
+    """1,797 images of 8x8 in four TFRecord files of tf.train.Examples."""
+    from sklearn.datasets import load_digits
+
+    from windrow.converters import encode_example, write_records
+
+    digits = load_digits()
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = np.array_split(np.arange(len(digits.target)), FILES)
+    for number, rows in enumerate(parts):
+        write_records(
+            folder / f"digits.tfrecord-{number:05d}-of-{FILES:05d}",
+            (
+                encode_example(
+                    {
+                        "image": digits.images[i].astype(np.uint8).tobytes(),
+                        "label": int(digits.target[i]),
+                    }
+                )
+                for i in rows
+            ),
+        )
+
+
+def decode(record: bytes) -> dict[str, Any]:
+    """One tf.train.Example as an image, float32 `(8, 8)` from 0 to 1, and a label."""
+    from windrow.converters import decode_example
+
+    example = decode_example(record)
+    image = np.frombuffer(example["image"][0], np.uint8).reshape(8, 8)
+    return {"image": image.astype(np.float32) / 16, "label": np.int32(example["label"][0])}
+
+
+def convert(folder: pathlib.Path) -> None:
+    """TFRecord to ArrayRecord, file by file, and to a Zarr group with an array per field."""
+    from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
+
+    inputs = str(folder / "tfrecord" / "*")
+    with tqdm(total=2, desc="convert", unit="format") as bar:
+        tfrecord_to_array_record(inputs, folder / "array_record")
+        bar.update()
+        tfrecord_to_zarr(inputs, folder / "zarr", decode=decode)
+        bar.update()
+
+
+# --- 2. the chain and the model ----------------------------------------------------------------------
+
+
+def chain(folder: pathlib.Path, library: Any = windrow) -> Any:
+    """Batches of images and labels, shuffled anew in each epoch. A thread reads ahead.
+
+    The chain is Grain's: with `library=grain` the same lines are a program for Grain.
+    """
+    files = sorted(str(file) for file in (folder / "array_record").glob("*.array_record*"))
+    source = library.sources.ArrayRecordDataSource(files)
+    return (
+        library.MapDataset.source(source)
+        .shuffle(seed=42)
+        .map(decode)
+        .batch(BATCH, drop_remainder=True)
+    )
+
+
+def train(folder: pathlib.Path, run: str, kill_at: int | None) -> None:
+    """Train from the latest checkpoint of the run, or from the start; log each batch and loss."""
+    import jax
+    import jax.numpy as jnp
+    import orbax.checkpoint as ocp
+
+    from windrow.checkpoint import CheckpointRestore, CheckpointSave
+
+    def loss_of(params: Any, images: Any, labels: Any) -> Any:
+        x = jax.lax.conv(images[:, None], params["conv"], (1, 1), "SAME")
+        x = jax.nn.relu(x).reshape(len(images), -1) @ params["dense"] + params["bias"]
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], axis=1))
+
+    @jax.jit
+    def update(params: Any, images: Any, labels: Any) -> tuple[Any, Any]:
+        loss, gradients = jax.value_and_grad(loss_of)(params, images, labels)
+        return jax.tree.map(lambda p, g: p - 0.2 * g, params, gradients), loss
+
+    first, second = jax.random.split(jax.random.key(0))
+    params: Any = {
+        "conv": 0.3 * jax.random.normal(first, (16, 1, 3, 3)),
+        "dense": 0.03 * jax.random.normal(second, (1024, 10)),
+        "bias": jnp.zeros(10),
+    }
+    step = 0
+    batches = iter(chain(folder).repeat(EPOCHS))
+    options = ocp.CheckpointManagerOptions(max_to_keep=2)
+    with (
+        batches,
+        ocp.CheckpointManager(folder / run, options=options) as checkpoints,
+        open(folder / f"{run}.log", "a", encoding="utf-8") as log,
+    ):
+        latest = checkpoints.latest_step()
+        if latest is not None:
+            # One checkpoint holds both: the parameters, and where the stream of batches was.
+            parts = ocp.args.Composite(
+                params=ocp.args.StandardRestore(params), batches=CheckpointRestore(batches)
+            )
+            params, step = checkpoints.restore(latest, args=parts)["params"], latest
+        for batch in tqdm(batches, run, EPOCHS * STEPS_PER_EPOCH, initial=step, unit="step"):
+            params, loss = update(params, batch["image"], batch["label"])
+            step += 1
+            digest = zlib.crc32(batch["label"], zlib.crc32(batch["image"]))
+            line = {"step": step, "batch": f"{digest:08x}", "loss": float(loss)}
+            print(json.dumps(line), file=log, flush=True)
+            if step % CHECKPOINT_EVERY == 0:
+                parts = ocp.args.Composite(
+                    params=ocp.args.StandardSave(params), batches=CheckpointSave(batches)
+                )
+                checkpoints.save(step, args=parts)
+            if step == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_training(folder: pathlib.Path, run: str, *, kill_at: int | None = None) -> int:
+    """Train in a process of its own; its exit code."""
+    command = [sys.executable, __file__, "--train", run, "--folder", str(folder)]
+    return subprocess.run([*command, *(["--kill-at", str(kill_at)] if kill_at else [])]).returncode
+
+
+def logged(folder: pathlib.Path, run: str) -> list[dict[str, Any]]:
+    """What a run did at each step; a step that was done again, after a restart, counts once."""
+    lines = (folder / f"{run}.log").read_text().splitlines()
+    return list({line["step"]: line for line in map(json.loads, lines)}.values())
+
+
+def train_twice(folder: pathlib.Path) -> None:
+    """Once through, and once killed and resumed; fails unless both come to the same."""
+    if run_training(folder, "uninterrupted") != 0:
+        raise SystemExit("training failed")
+    if run_training(folder, "killed", kill_at=KILL_AT) != -signal.SIGKILL:
+        raise SystemExit("the run that was to be killed was not")
+    print(f"killed at step {KILL_AT}, in the middle of epoch {KILL_AT // STEPS_PER_EPOCH + 1}")
+    if run_training(folder, "killed") != 0:
+        raise SystemExit("resuming failed")
+    whole, resumed = logged(folder, "uninterrupted"), logged(folder, "killed")
+    same = [line["batch"] for line in whole] == [line["batch"] for line in resumed]
+    print(f"batches of both runs: {len(whole)}, {'the same' if same else 'DIFFERENT'}")
+    print(f"final loss: {whole[-1]['loss']:.6f} uninterrupted, {resumed[-1]['loss']:.6f} resumed")
+    if not same or whole[-1]["loss"] != resumed[-1]["loss"]:
+        raise SystemExit("the resumed run is not the uninterrupted one")
+
+
+# --- 3. the speed ------------------------------------------------------------------------------------
+
+
+def records_per_second(dataset: Any, most_s: float = 4.0) -> float:
+    """Records that come out of an endless dataset of batches per second, once it is warm."""
+    iterator = iter(dataset)
+    for _ in range(STEPS_PER_EPOCH):
+        next(iterator)
+    batches, start = 0, time.perf_counter()
+    while time.perf_counter() - start < most_s:
+        next(iterator)
+        batches += 1
+    return batches * BATCH / (time.perf_counter() - start)
+
+
+def compare(folder: pathlib.Path) -> None:
+    """The same chain over the same files, in Windrow and in Grain."""
+    import grain
+
+    ours = records_per_second(chain(folder).repeat())
+    theirs = records_per_second(chain(folder, grain).repeat())
+    print(
+        f"records per second: windrow {ours:,.0f}, grain {theirs:,.0f}, {ours / theirs:.1f} times"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--folder", type=pathlib.Path, help="where to work [a temporary folder]")
+    parser.add_argument("--train", metavar="RUN", help="only train, as the run of this name")
+    parser.add_argument("--kill-at", type=int, help="with --train: be killed at this step")
+    args = parser.parse_args()
+    if args.train:
+        train(args.folder, args.train, args.kill_at)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or pathlib.Path(temporary)).absolute()
+        write_tfrecords(folder / "tfrecord")
+        convert(folder)
+        train_twice(folder)
+        compare(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -296,15 +296,15 @@ def _kind(tree: Tree) -> Any:
 
 def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Column:
     first = parts[0][0]
-    if all(
-        isinstance(c, np.ndarray) and (c.dtype, c.shape[1:]) == (first.dtype, first.shape[1:])
+    # By type too: the rows of PythonInts are not those of another int64 column.
+    if isinstance(first, np.ndarray) and all(
+        type(c) is type(first) and (c.dtype, c.shape[1:]) == (first.dtype, first.shape[1:])
         for c, _ in parts
     ):
         out = np.empty((rows, *first.shape[1:]), first.dtype)
         for column, at in parts:
             out[at] = column
-        python = all(isinstance(c, PythonInts) for c, _ in parts)
-        return out.view(PythonInts) if python else out
+        return out.view(type(first))
     merged: list[Any] = [None] * rows
     for column, at in parts:
         for i, value in zip(at.tolist(), split(column, len(at)), strict=True):

@@ -3,11 +3,13 @@
 Contract:
 1. Blocks come out in the order the generator makes them, each once.
 2. An error of the generator comes out after the blocks made before it; it ends the run.
-3. `stop` ends the thread; a consumer that is gone is stopped by the garbage collector or at exit.
+3. `stop` ends the thread; so does the garbage collector when the consumer is gone, and the exit of
+   the interpreter.
 """
 
 from __future__ import annotations
 
+import atexit
 import collections
 import threading
 import weakref
@@ -17,8 +19,20 @@ from windrow.stream import Block, Blocks
 from windrow.transforms import tables
 from windrow.transforms.options import ReadOptions
 
-# What a consumer waits at most for a read that is under way when it closes.
+# What closing waits at most for a read or a function that is under way.
 _STOP_S = 10.0
+
+_running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def _join_all() -> None:
+    for thread in list(_running):
+        thread.join(_STOP_S)
+
+
+# A thread that outlives the interpreter can crash it in native code. Finalizers, which tell the
+# threads to stop, are registered later, so they run before this.
+atexit.register(_join_all)
 
 
 class Ahead:
@@ -29,9 +43,9 @@ class Ahead:
         self._thread = threading.Thread(
             target=_make, args=(blocks, self._shared), name="windrow-ahead", daemon=True
         )
-        # Runs at exit too: a thread that outlives the interpreter can crash it in native code.
-        self._stop = weakref.finalize(self, _stop, self._shared, self._thread)
+        weakref.finalize(self, self._shared.stop)
         self._thread.start()
+        _running.add(self._thread)
 
     def __iter__(self) -> Iterator[Block]:
         return self
@@ -41,7 +55,8 @@ class Ahead:
 
     def stop(self) -> None:
         """End the thread and drop what it has made."""
-        self._stop()
+        self._shared.stop()
+        self._thread.join(_STOP_S)
 
 
 class _Shared:
@@ -114,9 +129,3 @@ def _make(blocks: Blocks, shared: _Shared) -> None:
         shared.finish(error)
     finally:
         blocks.close()
-
-
-def _stop(shared: _Shared, thread: threading.Thread) -> None:
-    shared.stop()
-    if thread is not threading.current_thread():
-        thread.join(_STOP_S)

@@ -542,7 +542,7 @@ def _reads_one_by_one(node: Node) -> bool:
 def _default_options(node: Node) -> ReadOptions:
     """Threads ahead of the consumer, unless there is nothing to read."""
     if all(isinstance(leaf, nodes.RangeNode) for leaf in _leaves(node)):
-        return ReadOptions(prefetch_buffer_size=0)
+        return ReadOptions(num_threads=0)
     return ReadOptions()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -50,6 +51,9 @@ from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
 
+# A consumer waits for a block as a whole, so slow functions get small ones.
+_GOAL_S = 0.1
+
 # Rows that a batched function gets where no batch says how many.
 BLOCK_ROWS = 256
 
@@ -73,18 +77,21 @@ Blocks: TypeAlias = Generator[Block, None, None]
 
 
 class BlockSize:
-    """How many rows to make at once: few at first, then as many as fill a number of bytes."""
+    """How many rows to make at once: few at first, then as many as the goals allow."""
 
     def __init__(self, options: ReadOptions, unit: int) -> None:
         self._goal_bytes = options.block_bytes
-        self._most = max(options.prefetch_buffer_size, 4 * unit)
+        # One read for several batches costs less per record than one for each.
+        units = 4 if unit > 1 and options.prefetch_buffer_size else 1
+        self._most = max(options.prefetch_buffer_size, units * unit)
         self._unit = unit
         self.rows = unit
 
-    def saw(self, rows: int, size_bytes: int) -> None:
-        """Learn from a block of `rows` rows that took `size_bytes`."""
-        fitting = self._goal_bytes * rows // max(1, size_bytes)
-        wanted = min(fitting, 4 * self.rows, self._most)
+    def saw(self, rows: int, size_bytes: int, took_s: float) -> None:
+        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make."""
+        by_bytes = self._goal_bytes / max(1, size_bytes)
+        by_time = _GOAL_S / max(1e-9, took_s)
+        wanted = min(int(rows * min(by_bytes, by_time)), 4 * self.rows, self._most)
         self.rows = max(1, wanted // self._unit) * self._unit
 
 
@@ -149,8 +156,10 @@ def _random_access(
                 rounds.append(_Round(node.parent, following, stop, rows, reader))
                 following = stop
             current = rounds.popleft()
+            began = time.perf_counter()
             for start, table in current.tables():
-                size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)))
+                took_s = time.perf_counter() - began
+                size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
                 block = _as_block(table, start, allow_nones=node.allow_nones)
                 kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
                 if len(kept):
@@ -428,6 +437,7 @@ def _mixed(node: StreamMixNode, position: Sequence[int], options: ReadOptions) -
     size = BlockSize(options, 1)
     given = position[-1]
     while True:
+        began = time.perf_counter()
         which, _ = orders.mix_choose(np.arange(given, given + size.rows), node.proportions)
         rows = len(which)
         ended: _Feed | None = None
@@ -442,7 +452,7 @@ def _mixed(node: StreamMixNode, position: Sequence[int], options: ReadOptions) -
         if rows:
             block, parts = _mixture(which[:rows], taken, parts)
             numbers = np.arange(given + 1, given + 1 + rows)
-            size.saw(rows, tables.nbytes(block.table))
+            size.saw(rows, tables.nbytes(block.table), time.perf_counter() - began)
             yield Block(block.table, np.column_stack([block.marks, numbers]))
         if ended is not None:
             if ended.error is not None:

@@ -16,9 +16,10 @@ class ReadOptions:
 
     Args:
         num_threads: Threads that read records from sources without batched reads, side by side.
-            With 0 nothing is done ahead of the consumer.
+            With 0 there are no threads: the consumer waits while a block of elements is made.
         prefetch_buffer_size: Elements made ahead at most (batches, where the chain batches before
-            it becomes a stream). With 0 nothing is done ahead of the consumer.
+            it becomes a stream). With 0 each element (or batch of a stream) is made when it is
+            asked for, and no thread is started.
         prefetch_bytes: Bytes of elements made ahead at most, per iterator.
         block_bytes: Bytes that one round of reads aims at. Two rounds are under way at a time.
 

@@ -1,0 +1,164 @@
+"""Working ahead: bounded in elements and bytes, and gone when the iterator is."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from windrow.errors import ClosedError
+
+MIB = 1 << 20
+
+
+class Counting:
+    """A function that counts its calls, and how far they were ahead of what was consumed."""
+
+    def __init__(self, enough: int, size_bytes: int = 8) -> None:
+        self.calls = self.consumed = self.most_ahead = 0
+        self.enough = threading.Event()
+        self._enough = enough
+        self._size = size_bytes
+
+    def __call__(self, element: Any) -> Any:
+        self.calls += 1
+        self.most_ahead = max(self.most_ahead, self.calls - self.consumed)
+        if self.calls - self.consumed >= self._enough:
+            self.enough.set()
+        return np.zeros(self._size, np.uint8)
+
+
+def windrow_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("windrow")]
+
+
+def endless(function: Any) -> windrow.MapDataset[Any]:
+    return windrow.MapDataset.source(np.arange(1000)).map(function).repeat()
+
+
+def consume(iterator: windrow.DatasetIterator[Any], function: Counting) -> None:
+    """Wait until the thread is as far ahead as it should come, then take many elements."""
+    iterator.start_prefetch()
+    assert function.enough.wait(20)
+    for _ in range(300):
+        next(iterator)
+        function.consumed += 1
+
+
+def test_elements_made_ahead_are_bounded_by_their_number() -> None:
+    function = Counting(enough=20)
+    options = windrow.ReadOptions(prefetch_buffer_size=20)
+    with iter(endless(function).to_iter_dataset(options)) as iterator:
+        consume(iterator, function)
+    # The buffer, the block that waits to enter it, and the block with the consumer.
+    assert 20 <= function.most_ahead <= 3 * 20
+
+
+def test_elements_made_ahead_are_bounded_by_their_bytes() -> None:
+    function = Counting(enough=4, size_bytes=MIB)
+    options = windrow.ReadOptions(prefetch_bytes=4 * MIB, block_bytes=MIB)
+    with iter(endless(function).to_iter_dataset(options)) as iterator:
+        consume(iterator, function)
+    assert 4 <= function.most_ahead <= 4 + 3
+
+
+@pytest.mark.parametrize("options", [{"num_threads": 0}, {"prefetch_buffer_size": 0}])
+def test_without_threads_nothing_starts_one(options: dict[str, int]) -> None:
+    dataset = endless(lambda x: x).to_iter_dataset(windrow.ReadOptions(**options))
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    next(iterator)
+    assert windrow_threads() == []
+
+
+def test_without_a_buffer_elements_are_made_one_by_one() -> None:
+    function = Counting(enough=1)
+    options = windrow.ReadOptions(prefetch_buffer_size=0)
+    iterator = iter(endless(function).to_iter_dataset(options))
+    for n in range(1, 6):
+        next(iterator)
+        assert function.calls == n
+
+
+def test_start_prefetch_works_before_the_first_element_is_asked_for() -> None:
+    function = Counting(enough=1)
+    with iter(endless(function)) as iterator:
+        assert function.calls == 0
+        iterator.start_prefetch()
+        assert function.enough.wait(20)
+
+
+def test_close_ends_the_threads_and_the_iterator() -> None:
+    iterator = iter(endless(lambda x: x))
+    next(iterator)
+    assert windrow_threads() != []
+    state = iterator.get_state()
+    iterator.close()
+    iterator.close()
+    assert windrow_threads() == []
+    assert iterator.get_state() == state
+    for call in (
+        lambda: next(iterator),
+        iterator.start_prefetch,
+        lambda: iterator.set_state(state),
+    ):
+        with pytest.raises(ClosedError, match="closed; make another"):
+            call()
+
+
+def test_a_context_manager_closes() -> None:
+    with iter(endless(lambda x: x)) as iterator:
+        next(iterator)
+    assert windrow_threads() == []
+
+
+def test_a_dropped_iterator_ends_its_threads() -> None:
+    iterator = iter(endless(lambda x: x))
+    next(iterator)
+    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    assert threads
+    del iterator
+    gc.collect()
+    for thread in threads:
+        thread.join(20)
+    assert windrow_threads() == []
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "import os; os.close(0)"])
+def test_a_program_ends_in_the_middle_of_iterating(end: str) -> None:
+    program = (
+        "import numpy as np, windrow\n"
+        "source = windrow.MapDataset.source(np.zeros((4096, 64)))\n"
+        "iterators = [iter(source.shuffle(1).map(lambda x: x + 1).batch(16).repeat())"
+        " for _ in range(8)]\n"
+        "for i in iterators: next(i)\n"
+        "print('made', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + end], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "made\n", "")
+
+
+def test_an_error_comes_at_its_element_and_can_be_tried_again() -> None:
+    broken = True
+
+    def fail_once(x: int) -> int:
+        if x == 37 and broken:
+            raise OSError("the network is down")
+        return x
+
+    iterator = iter(windrow.MapDataset.source(np.arange(100)).map(fail_once))
+    got = [next(iterator) for _ in range(37)]
+    for _ in range(2):
+        with pytest.raises(OSError, match="network is down") as caught:
+            next(iterator)
+        assert any("map(" in n and "element 37" in n for n in caught.value.__notes__)
+    broken = False
+    assert got + list(iterator) == list(range(100))

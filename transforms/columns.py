@@ -225,7 +225,7 @@ def split(tree: Tree, rows: int) -> list[Any]:
         return tree.tolist() if isinstance(tree, PythonInts) else list(tree)
     parts = [split(child, rows) for child in children]
     if not parts:
-        return [rebuilt(tree, ()) for _ in range(rows)]
+        return [[] if isinstance(tree, list) else rebuilt(tree, ()) for _ in range(rows)]
     if isinstance(tree, dict):
         keys = list(tree)
         return [dict(zip(keys, values, strict=True)) for values in zip(*parts, strict=True)]

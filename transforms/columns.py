@@ -148,11 +148,11 @@ def spec(value: Any) -> str:
 
 def column_of(rows: list[Any]) -> Column:
     """`rows` as an array where all agree in shape and dtype, else as a list."""
-    if _is_foreign_array(rows[0]):
+    if isinstance(rows[0], (bytes, str)):
+        return list(rows)
+    if any(_is_foreign_array(row) for row in _one_of_each_type(rows)):
         rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
     first = rows[0]
-    if isinstance(first, (bytes, str)):
-        return list(rows)
     if isinstance(first, _NUMBERS) and not isinstance(first, np.generic):
         kind = type(first)
         return _numbers(rows) if all(type(r) is kind for r in rows) else list(rows)
@@ -174,6 +174,10 @@ def _is_foreign_array(value: Any) -> bool:
     )
 
 
+def _one_of_each_type(rows: list[Any]) -> list[Any]:
+    return list({type(row): row for row in rows}.values())
+
+
 def _numbers(rows: list[Any]) -> Column:
     if type(rows[0]) is not int:
         return np.array(rows)
@@ -189,7 +193,8 @@ def _joined_rows(rows: list[Any]) -> npt.NDArray[Any]:
         return np.array(rows, first.dtype)
     # One call in C; numpy.stack makes a Python-level view per row first.
     shape = (len(rows), *first.shape)
-    return np.concatenate(rows).reshape(shape) if len(rows) > 1 else np.array(first)[np.newaxis]
+    # The dtype is named, since NumPy would change the byte order of several rows to its own.
+    return np.concatenate(rows, dtype=first.dtype).reshape(shape)
 
 
 def _stacked(rows: list[Any]) -> Column:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from windrow.errors import WindrowError
 from windrow.sources import ForeignDataSource
 from windrow.transforms import columns, tables
-from windrow.transforms.functions import name_of
+from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.nodes import (
     BatchNode,
     FilterNode,
@@ -65,13 +65,13 @@ class Reader:
         if len(records) == 0:
             return list
         if self.pool is None:
-            return lambda: source.read(records)
+            return lambda: call_without_stop(source.read, records)
         if isinstance(source, ForeignDataSource) and not source.batched:
             # Its read is a loop in Python over records: let several threads wait side by side.
             parts = np.array_split(records, min(self.threads, len(records)))
             waits = [self.pool.submit(source.read, part).result for part in parts]
             return lambda: [record for wait in waits for record in wait()]
-        return self.pool.submit(source.read, records).result
+        return self.pool.submit(call_without_stop, source.read, records).result
 
 
 def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -194,7 +195,10 @@ class _Round:
             if self._rows > 1
             else [0, stop - start]
         )
-        return execute.start(self._node, at, cuts, self.reader)
+        try:
+            return execute.start(self._node, at, cuts, self.reader)
+        except Exception as error:  # of a selection map: it has its place in the order too
+            return functools.partial(_raised, error)
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """The elements with the index of the first, in pieces after an error."""
@@ -213,6 +217,10 @@ class _Round:
         middle = start + max(self._rows, (stop - start) // 2 // self._rows * self._rows)
         for a, b in ((start, middle), (middle, stop)):
             yield from self._pieces(a, b, self._started(a, b))
+
+
+def _raised(error: Exception) -> Table:
+    raise error
 
 
 def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from windrow.errors import ArgumentError, PlanError
+from windrow.errors import ArgumentError, ElementError, PlanError
 
 
 class Map(abc.ABC):
@@ -128,6 +128,22 @@ def as_batch(transform: Any) -> Batch:
     if isinstance(transform, Batch):
         return transform
     return Batch(transform.batch_size, transform.drop_remainder, transform.batch_fn)
+
+
+def call_without_stop(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, with a StopIteration turned into an error.
+
+    It would end the user's loop in silence: the data must not seem to be over.
+
+    Raises:
+        ElementError: If the function raised StopIteration.
+    """
+    try:
+        return function(*args)
+    except StopIteration as stop:
+        raise ElementError(
+            f"{name_of(function)} raised StopIteration; return or raise another error"
+        ) from stop
 
 
 def name_of(function: Any) -> str:

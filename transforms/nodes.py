@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms import orders, random
-from windrow.transforms.functions import name_of
+from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.positions import Positions, positions
 
 IntArray = npt.NDArray[np.int64]
@@ -332,8 +332,11 @@ class SelectNode(RoutingNode):
         kind = type(self.selection_map).__qualname__
         return f"select_from_datasets({kind}, length={self.length})"
 
+    def _picked(self, indices: list[int]) -> list[tuple[int, int]]:
+        return [self.selection_map[i] for i in indices]
+
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
-        picked = [self.selection_map[i] for i in at.flat(self.length).tolist()]
+        picked = call_without_stop(self._picked, at.flat(self.length).tolist())
         which = np.array([dataset for dataset, _ in picked], np.int64)
         for dataset, key in picked:
             if not 0 <= dataset < len(self.parents):

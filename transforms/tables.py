@@ -20,6 +20,7 @@ import numpy.typing as npt
 from windrow.errors import ElementError
 from windrow.transforms import columns
 from windrow.transforms.columns import Tree
+from windrow.transforms.functions import call_without_stop
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -237,10 +238,7 @@ def _map_columns(function: Callable[[Tree], Tree], part: Columnar | Listed, who:
     dense, kept = without_absent(part)
     if dense.rows == 0:
         return Listed([None] * part.rows)
-    try:
-        made = function(as_columns(dense))
-    except StopIteration as stop:
-        raise ElementError(f"{who} raised StopIteration; return or raise another") from stop
+    made = call_without_stop(function, as_columns(dense))
     made = columns.checked_columns(made, dense.rows, who)
     table = Listed(made) if type(made) is list else Columnar(made, dense.rows)
     if kept is None:
@@ -279,7 +277,7 @@ def batches(
     spans = list(itertools.pairwise(bounds))
     if batch_fn is not None:
         values = elements(table)
-        return [batch_fn(values[start:stop]) for start, stop in spans]
+        return [call_without_stop(batch_fn, values[start:stop]) for start, stop in spans]
     if isinstance(table, Segments) and _bounds(table) == list(bounds):
         return [columns.batch_from(part.tree, 0, part.rows) for part in table.tables]
     table = single(table)

@@ -166,11 +166,16 @@ def call(
             arguments = zip(values, map(random.at, indices.tolist()), strict=True)
         case _:
             raise TypeError(f"{type(node).__name__} does not look at elements one by one")
-    out, error = tables.call_each(node.function, arguments, None if on_none else values)
+    function = _verdict(node.function) if isinstance(node, FilterNode) else node.function
+    out, error = tables.call_each(function, arguments, None if on_none else values)
     if error is not None:
         name = f"{node.label}({name_of(node.function)})"
         error.add_note(f"windrow: raised in {name} for element {indices[len(out)]}")
     return out, error
+
+
+def _verdict(predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
+    return lambda element: bool(predicate(element))
 
 
 def apply(node: Node, table: Table, indices: npt.NDArray[Any]) -> Table:

@@ -224,7 +224,8 @@ def _raised(error: Exception) -> Table:
 
 
 def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:
-    marks = np.arange(start + 1, start + 1 + table.rows).reshape(-1, 1)
+    # Not arange(start + 1, stop + 1), which is no int64 at the end of an endless dataset.
+    marks = (np.arange(table.rows) + (start + 1)).reshape(-1, 1)
     if allow_nones:
         return Block(Listed(tables.elements(table)), marks)
     dense, kept = tables.without_absent(table)

@@ -250,7 +250,10 @@ class ConcatenateNode(RoutingNode):
                     f"concatenate: dataset {i} is endless, so nothing could follow it;"
                     " repeat after concatenating"
                 )
-        return sum(parent.length for parent in self.parents)
+        length = sum(parent.length for parent in self.parents)
+        if length > ENDLESS:
+            raise PlanError(f"concatenate: {length} elements are more than 2**63 - 1")
+        return length
 
     @property
     def label(self) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from windrow.errors import RecordIndexError
+
 IntArray = npt.NDArray[np.int64]
 _LARGEST = 2**62
 
@@ -58,4 +60,10 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
         return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
     epochs = indices // length
     offsets = indices - epochs * length
-    return Positions(epochs.astype(np.int64), offsets.astype(np.int64))
+    try:
+        return Positions(epochs.astype(np.int64), offsets.astype(np.int64))
+    except OverflowError:
+        far = max(indices.tolist(), key=abs)
+        raise RecordIndexError(
+            f"index {far} of {length} elements is in an epoch beyond 64 bits; ask for earlier ones"
+        ) from None

@@ -335,11 +335,9 @@ class SelectNode(RoutingNode):
         kind = type(self.selection_map).__qualname__
         return f"select_from_datasets({kind}, length={self.length})"
 
-    def _picked(self, indices: list[int]) -> list[tuple[int, int]]:
-        return [self.selection_map[i] for i in indices]
-
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
-        picked = call_without_stop(self._picked, at.flat(self.length).tolist())
+        pick = self.selection_map.__getitem__
+        picked = [call_without_stop(pick, i) for i in at.flat(self.length).tolist()]
         which = np.array([dataset for dataset, _ in picked], np.int64)
         for dataset, key in picked:
             if not 0 <= dataset < len(self.parents):

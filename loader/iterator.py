@@ -23,7 +23,7 @@ from windrow.stream import Blocks
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.streams import ToStreamNode, origin
+from windrow.transforms.streams import ToStreamNode, origin, width
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -127,19 +127,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         position = self._named().position(state)
-        self._check_reach(position)
+        _check_reach(self._node, position)
         self._drop()
         self._position = position
-
-    def _check_reach(self, position: list[int]) -> None:
-        node = self._node
-        while not isinstance(node, ToStreamNode) and len(node.parents) == 1:
-            node = node.parent
-        if isinstance(node, ToStreamNode) and position[0] > node.parent.length:
-            raise StateError(
-                f"state is at element {position[0]} of a dataset of {node.parent.length}; it was"
-                " taken over more data: restore with the dataset it was taken from"
-            )
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -164,6 +154,19 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"DatasetIterator({self._named().chain})"
+
+
+def _check_reach(node: Node, position: list[int]) -> None:
+    if isinstance(node, ToStreamNode):
+        if position[0] > node.parent.length:
+            raise StateError(
+                f"state is at element {position[0]} of a dataset of {node.parent.length}; it was"
+                " taken over more data: restore with the dataset it was taken from"
+            )
+        return
+    for parent in node.parents:
+        _check_reach(parent, position[: width(parent)])
+        position = position[width(parent) :]
 
 
 def _register_with_grain() -> None:

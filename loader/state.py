@@ -19,7 +19,7 @@ from windrow.transforms.nodes import Node, described, fingerprint, function_name
 from windrow.transforms.streams import width
 
 VERSION = 1
-_WORDS = 400  # characters of the chain's description that a state keeps
+_WORDS = 500  # characters of JSON, of the chain's description that a state keeps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Identity:
         """The identity of a chain."""
         names = hashlib.sha256("\n".join(function_names(node)).encode()).hexdigest()[:8]
         chain = described(node)
-        if len(chain) > _WORDS:
-            chain = f"{chain[: _WORDS // 2]} ... {chain[-_WORDS // 2 :]}"
-        return cls(fingerprint(node), names, chain, width(node))
+        return cls(fingerprint(node), names, _shortened(chain), width(node))
 
     def state(self, position: list[int]) -> dict[str, Any]:
         """The state of an iterator at a position."""
@@ -87,6 +85,15 @@ class Identity:
         return _checked(state["position"], self.width)
 
 
+def _shortened(chain: str) -> str:
+    """`chain` without its middle where it would take more than `_WORDS` characters of JSON."""
+    kept, half = chain, _WORDS // 2
+    while len(json.dumps(kept)) > _WORDS:
+        kept = f"{chain[:half]} ... {chain[len(chain) - half :]}"
+        half = half * 3 // 4
+    return kept
+
+
 def _parsed(state: Any) -> dict[str, Any]:
     if isinstance(state, (bytes, bytearray, str)):
         try:
@@ -100,9 +107,9 @@ def _parsed(state: Any) -> dict[str, Any]:
 
 def _checked(position: Any, size: int) -> list[int]:
     whole = isinstance(position, (list, tuple)) and len(position) == size
-    if not whole or not all(type(n) is int and n >= 0 for n in position):
+    if not whole or not all(type(n) is int and 0 <= n < 2**63 for n in position):
         raise StateError(
             f"state has position {position!r}; a position of this chain is {size} integers of at"
-            " least 0. The state is damaged: restore another one."
+            " least 0 and below 2**63. The state is damaged: restore another one."
         )
     return list(position)

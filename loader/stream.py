@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
-from windrow.errors import ElementError
+from windrow.errors import ElementError, StateError
 from windrow.transforms import orders, tables
 from windrow.transforms.nodes import (
     BatchNode,
@@ -313,7 +313,7 @@ def _batched_map(node: MapNode, position: Sequence[int], options: ReadOptions, r
     before, given = np.array(position[:-1], np.int64), position[-1]
     for group in _groups(blocks(node.parent, position[:-1], options, rows), rows):
         table = execute.map_columns(node, group.table, [0, len(group)])
-        yield Block(table, _marks_in_group(before, group, [])).sliced(given, len(group))
+        yield _behind(Block(table, _marks_in_group(before, group, [])), given)
         before, given = group.marks[-1], 0
 
 
@@ -328,8 +328,17 @@ def _window_shuffled(
         table = tables.taken(group.table, order)
         marks = _marks_in_group(before, group, [window])
         marks[-1, -2] = window + 1
-        yield Block(table, marks).sliced(given, len(group))
+        yield _behind(Block(table, marks), given)
         before, window, given = group.marks[-1], window + 1, 0
+
+
+def _behind(group: Block, given: int) -> Block:
+    if given >= len(group):
+        raise StateError(
+            f"state is at element {given} of a group of {len(group)}; it is damaged: restore"
+            " another one"
+        )
+    return group.sliced(given, len(group))
 
 
 def _marks_in_group(before: IntArray, group: Block, numbers: list[int]) -> IntArray:

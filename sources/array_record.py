@@ -281,13 +281,12 @@ def _why(reader: Any) -> str:
 def _open_and_check(path: str, options: str) -> _File:
     facts = inspect_file(path)
     reader = _reader(path, options)
-    try:
-        if not reader.ok():
-            raise SourceError(f"{_WHAT}: {path} is damaged: {_why(reader)}; write or copy it again")
-        records = int(reader.num_records())
-        group = _group_size(str(reader.writer_options_string()), records, facts.chunks)
-    finally:
-        reader.close()
+    if not reader.ok():
+        # Not closed: closing a reader that failed raises its error once more.
+        raise SourceError(f"{_WHAT}: {path} is damaged: {_why(reader)}; write or copy it again")
+    records = int(reader.num_records())
+    group = _group_size(str(reader.writer_options_string()), records, facts.chunks)
+    reader.close()
     # The package finds record i in chunk i // group. Where the chunks are of other sizes it would
     # hand out the wrong records without a word.
     if -(-records // group) != facts.chunks:

@@ -139,12 +139,16 @@ def _folder_files(folder: str, split: str | None) -> list[str]:
             f" {folder_listing(folder)}"
         )
     if split is not None or os.path.isfile(os.path.join(folder, "dataset_info.json")):
-        names = _split_files(folder, names, split)
-    _check_shards(folder, names)
+        split, names = _split_files(folder, names, split)
+        _check_shards(folder, names)
+        _check_info(folder, split, len(names))
+    else:
+        _check_shards(folder, names)
     return names
 
 
-def _split_files(folder: str, names: Sequence[str], split: str | None) -> list[str]:
+def _split_files(folder: str, names: Sequence[str], split: str | None) -> tuple[str, list[str]]:
+    """The split that is meant, and its files."""
     splits: dict[str, list[str]] = {}
     for name in names:
         if match := _SHARD.fullmatch(name):
@@ -161,19 +165,22 @@ def _split_files(folder: str, names: Sequence[str], split: str | None) -> list[s
                 f"{_WHAT}: {folder} has several splits: {shown}; choose one with"
                 f" split={sorted(splits)[0]!r}"
             )
-        return next(iter(splits.values()))
+        return next(iter(splits.items()))
     if split not in splits:
         raise NotFoundError(f"{_WHAT}: {folder} has no split {split!r}; it has {shown}")
-    lengths = _shard_lengths(folder, split)
-    if lengths is not None and lengths != len(splits[split]):
+    return split, splits[split]
+
+
+def _check_info(folder: str, split: str, found: int) -> None:
+    counted = _counted_shards(folder, split)
+    if counted is not None and counted != found:
         raise NotFoundError(
-            f"{_WHAT}: dataset_info.json in {folder} counts {lengths} shards of split {split!r},"
-            f" and {len(splits[split])} are there; copy or download the folder again"
+            f"{_WHAT}: dataset_info.json in {folder} counts {counted} shards of split {split!r},"
+            f" and {found} are there; copy or download the folder again"
         )
-    return splits[split]
 
 
-def _shard_lengths(folder: str, split: str) -> int | None:
+def _counted_shards(folder: str, split: str) -> int | None:
     """Number of shards that dataset_info.json gives for `split`, if it gives one."""
     try:
         with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import os
 import urllib.parse
-import urllib.request
 from typing import Final
 
 from windrow.errors import ArgumentError, ConversionError
@@ -32,13 +31,14 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> str:
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"{what}: a path must be a text that is not empty, got {text!r}")
     if text.startswith("file://"):
-        url = urllib.parse.urlsplit(text)
-        if url.netloc not in ("", "localhost"):
+        # Not urlsplit: it would take the ? of a glob for a query.
+        host, slash, rest = text.removeprefix("file://").partition("/")
+        if host not in ("", "localhost"):
             raise ArgumentError(
-                f"{what}: {text!r} names the host {url.netloc!r}; write file:/// with three"
-                " slashes for a file of this machine"
+                f"{what}: {text!r} names the host {host!r}; write file:/// with three slashes for"
+                " a file of this machine"
             )
-        text = urllib.request.url2pathname(url.path)
+        text = urllib.parse.unquote(slash + rest)
     return os.path.abspath(os.path.expanduser(text))
 
 

@@ -1,0 +1,162 @@
+"""Files that no writer of the array_record package makes, but that its reader takes.
+
+The reader finds record `i` in chunk `i // group_size`, whatever the chunks hold, and a footer that
+counts too many records can end the process. Such files are put together here, byte by byte, with
+right checksums, to show that they are refused before they are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from windrow.errors import SourceError
+from windrow.sources import ArrayRecordDataSource
+
+BLOCK = 65536
+MASK = 2**64 - 1
+KEY = struct.unpack("<4Q", b"Riegeli/records\nRiegeli/records\n")
+START_0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
+START_1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
+# Where each byte of a pair of lanes comes from when the lanes are mixed.
+ZIP = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
+
+
+def swapped(lane: int) -> int:
+    return (lane >> 32 | lane << 32) & MASK
+
+
+class Hash:
+    """HighwayHash-64, one packet of 32 bytes at a time: slow, and short enough to check."""
+
+    def __init__(self) -> None:
+        self.v0 = [a ^ k for a, k in zip(START_0, KEY, strict=True)]
+        self.v1 = [a ^ swapped(k) for a, k in zip(START_1, KEY, strict=True)]
+        self.m0, self.m1 = list(START_0), list(START_1)
+
+    def packet(self, lanes: Sequence[int]) -> None:
+        v0, v1, m0, m1 = self.v0, self.v1, self.m0, self.m1
+        for i in range(4):
+            v1[i] = (v1[i] + m0[i] + lanes[i]) & MASK
+            m0[i] ^= (v1[i] & 0xFFFFFFFF) * (v0[i] >> 32)
+            v0[i] = (v0[i] + m1[i]) & MASK
+            m1[i] ^= (v0[i] & 0xFFFFFFFF) * (v1[i] >> 32)
+        self.mix(v0, v1)
+        self.mix(v1, v0)
+
+    @staticmethod
+    def mix(into: list[int], lanes: list[int]) -> None:
+        for i in (0, 2):
+            raw = struct.pack("<2Q", lanes[i], lanes[i + 1])
+            added = struct.unpack("<2Q", bytes(raw[at] for at in ZIP))
+            into[i] = (into[i] + added[0]) & MASK
+            into[i + 1] = (into[i + 1] + added[1]) & MASK
+
+    def rest(self, data: bytes) -> None:
+        count, packet = len(data), bytearray(32)
+        for i in range(4):
+            self.v0[i] = (self.v0[i] + (count << 32) + count) & MASK
+            halves = (self.v1[i] & 0xFFFFFFFF, self.v1[i] >> 32)
+            low, high = ((h << count | h >> (32 - count)) & 0xFFFFFFFF for h in halves)
+            self.v1[i] = low | high << 32
+        words, odd = count & ~3, count & 3
+        packet[:words] = data[:words]
+        if count & 16:
+            packet[28:] = data[-4:]
+        elif odd:
+            tail = data[words:]
+            packet[16:19] = bytes((tail[0], tail[odd >> 1], tail[-1]))
+        self.packet(struct.unpack("<4Q", packet))
+
+    def finish(self) -> int:
+        for _ in range(4):
+            self.packet([swapped(self.v0[i]) for i in (2, 3, 0, 1)])
+        total: int = self.v0[0] + self.v1[0] + self.m0[0] + self.m1[0]
+        return total & MASK
+
+
+def hash_of(data: bytes) -> int:
+    state = Hash()
+    whole = len(data) // 32 * 32
+    for at in range(0, whole, 32):
+        state.packet(struct.unpack_from("<4Q", data, at))
+    if whole < len(data):
+        state.rest(data[whole:])
+    return state.finish()
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def chunk(kind: bytes, data: bytes, records: int = 0, decoded: int = 0) -> bytes:
+    head = struct.pack("<QQ", len(data), hash_of(data))
+    head += kind + records.to_bytes(7, "little") + struct.pack("<Q", decoded)
+    return struct.pack("<Q", hash_of(head)) + head + data
+
+
+def simple(records: Sequence[bytes]) -> bytes:
+    sizes = b"".join(varint(len(record)) for record in records)
+    values = b"".join(records)
+    return chunk(b"r", b"\0" + varint(len(sizes)) + sizes + values, len(records), len(values))
+
+
+def block_header(previous: int, following: int) -> bytes:
+    body = struct.pack("<QQ", previous, following)
+    return struct.pack("<Q", hash_of(body)) + body
+
+
+def padded(data: bytes) -> bytes:
+    """`data` with a padding chunk to the end of the block."""
+    return data + chunk(b"p", bytes(BLOCK - len(data) - 40))
+
+
+def craft(
+    path: Path, groups: Sequence[Sequence[bytes]], *, group_size: int, counted: int | None = None
+) -> Path:
+    """Write `groups`, a chunk each, into one block, and a footer that counts `counted` records."""
+    total = sum(len(group) for group in groups) if counted is None else counted
+    data = block_header(0, 64) + chunk(b"s", b"")
+    footers = []
+    for group in groups:
+        size = sum(len(record) for record in group)
+        footers.append(
+            b"\x08" + varint(len(data)) + b"\x10" + varint(size) + b"\x18" + varint(len(group))
+        )
+        data += simple(group)
+    options = f"group_size:{group_size},uncompressed".encode()
+    meta = b"\x08\x01\x10" + varint(len(groups)) + b"\x18" + varint(total)
+    meta += b"\x22" + varint(len(options)) + options
+    offset = len(data)
+    data = padded(data + simple([b"\x0a" + varint(len(meta)) + meta, *footers]))
+    script = b"\x08" + varint(offset) + b"\x10" + varint(0x71930E704FDAE05E)
+    last = simple([script] * 3)
+    path.write_bytes(data + padded(block_header(0, 24 + len(last)) + last))
+    return path
+
+
+def test_a_file_made_here_is_read(tmp_path: Path) -> None:
+    groups = [[b"a", b"bc"], [b"def", b""], [b"g" * 70]]
+    source = ArrayRecordDataSource(craft(tmp_path / "a", groups, group_size=2))
+    assert source.__getitems__(range(5)) == [record for group in groups for record in group]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 2), (2, 1, 1, 2), (1, 1, 1, 4), (2, 2, 0, 2)])
+def test_chunks_of_unequal_size_are_refused(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    groups = [[b"%d" % i for i in range(size)] for size in sizes]
+    path = craft(tmp_path / "a", groups, group_size=max(sizes))
+    with pytest.raises(SourceError, match=r"in 4 chunks, which are not all of"):
+        ArrayRecordDataSource(path)
+
+
+def test_a_footer_that_counts_too_many_is_refused(tmp_path: Path) -> None:
+    path = craft(tmp_path / "a", [[b"a"], [b"b"]], group_size=1, counted=3)
+    with pytest.raises(SourceError, match=r"holds 3 records in 2 chunks"):
+        ArrayRecordDataSource(path)

@@ -1,0 +1,177 @@
+"""Sources of others: how they are asked, and what becomes of what they raise."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources import ForeignDataSource, RandomAccessDataSource
+
+
+class Counting:
+    """Squares; notes every index it is asked for, and how often for its length."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.asked: list[Any] = []
+        self.lengths = 0
+        self.threads: set[str] = set()
+
+    def __len__(self) -> int:
+        self.lengths += 1
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        self.threads.add(threading.current_thread().name)
+        return index * index
+
+
+class Batched(Counting):
+    fingerprint = "squares v1"
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        self.asked.append(list(indices))
+        answer = [i * i for i in indices]
+        indices.clear()
+        return answer
+
+
+class GrainLike(Counting):
+    def _getitems(self, indices: list[int]) -> list[int]:
+        self.asked.append(indices)
+        return [i * i for i in indices]
+
+
+class Raising(Counting):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(10)
+        self.error = error
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            raise self.error
+        return index
+
+
+class RaisingBatched(Raising):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[i] for i in indices]
+
+
+@pytest.fixture
+def pool() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    with concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="reader") as executor:
+        yield executor
+
+
+def test_record_by_record_with_python_ints_and_one_len() -> None:
+    theirs = Counting(10)
+    source = ForeignDataSource(theirs)
+    assert not source.batched
+    assert source.read(np.array([3, -1, 3])) == [9, 81, 9]
+    assert theirs.asked == [3, 9, 3]
+    assert all(type(i) is int for i in theirs.asked)
+    assert (len(source), len(source), theirs.lengths) == (10, 10, 1)
+    assert source.source is theirs
+
+
+def test_a_batch_is_one_call() -> None:
+    theirs = Batched(10)
+    source = ForeignDataSource(theirs)
+    assert source.batched
+    assert source.read(np.array([3, -1, 3])) == [9, 81, 9]
+    assert theirs.asked == [[3, 9, 3]]
+    assert source.read(np.array([], np.int64)) == []
+    assert len(theirs.asked) == 1
+
+
+def test_grains_batch_method_is_used() -> None:
+    theirs = GrainLike(10)
+    assert ForeignDataSource(theirs).__getitems__([1, 2]) == [1, 4]
+    assert theirs.asked == [[1, 2]]
+
+
+def test_read_on_a_pool_keeps_the_order(pool: concurrent.futures.ThreadPoolExecutor) -> None:
+    theirs = Counting(1000)
+    indices = np.random.default_rng(0).integers(0, 1000, 203)
+    got = ForeignDataSource(theirs).read_on(pool, indices, threads=4)
+    assert got == [int(i) ** 2 for i in indices]
+    assert sorted(theirs.asked) == sorted(indices.tolist())
+    assert all(name.startswith("reader") for name in theirs.threads)
+
+
+def test_read_on_a_pool_raises_the_first_error(
+    pool: concurrent.futures.ThreadPoolExecutor,
+) -> None:
+    with pytest.raises(KeyError) as caught:
+        ForeignDataSource(Raising(KeyError("x"))).read_on(pool, np.arange(10), threads=3)
+    assert any("record 7" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", [Raising, RaisingBatched])
+def test_errors_keep_their_type_and_name_the_record(kind: Any) -> None:
+    source = ForeignDataSource(kind(ZeroDivisionError("inside")))
+    with pytest.raises(ZeroDivisionError, match="inside") as caught:
+        source.read(np.array([7, 2]))
+    assert f"record{'s, the first of them' if source.batched else ''} 7" in " ".join(
+        caught.value.__notes__
+    )
+
+
+@pytest.mark.parametrize("kind", [Raising, RaisingBatched])
+def test_stop_iteration_ends_nothing(kind: Any) -> None:
+    source = ForeignDataSource(kind(StopIteration()))
+    with pytest.raises(ReadError, match="raised StopIteration for"):
+        list(map(source.read, [np.array([7])] * 3))
+
+
+def test_a_batch_of_the_wrong_length_is_refused() -> None:
+    class Short(Batched):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [1]
+
+    with pytest.raises(SourceError, match="returned 1 records for 2 indices"):
+        ForeignDataSource(Short(5)).read(np.array([0, 1]))
+
+
+def test_what_is_no_source_is_refused() -> None:
+    class NoLength:
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(ArgumentError, match="NoLength has no length"):
+        ForeignDataSource(NoLength())
+    with pytest.raises(ArgumentError, match="int has no __getitem__"):
+        ForeignDataSource(3)
+    with pytest.raises(ArgumentError, match="class Counting itself is no source"):
+        ForeignDataSource(Counting)
+
+
+def test_records_are_the_callers_own() -> None:
+    class Views(Counting):
+        data = np.zeros((10, 3))
+
+        def __getitem__(self, index: int) -> Any:
+            return {"row": self.data[index]}
+
+    source = ForeignDataSource(Views(10))
+    source[2]["row"][:] = 5
+    assert not Views.data.any()
+
+
+def test_fingerprint_pickle_and_protocol() -> None:
+    source = ForeignDataSource(Batched(10))
+    assert source.fingerprint.endswith("Batched(10 records, squares v1)")
+    assert ForeignDataSource(Counting(3)).fingerprint.endswith("Counting(3 records)")
+    again = pickle.loads(pickle.dumps(source))
+    assert again[3] == 9
+    assert isinstance(Counting(1), RandomAccessDataSource)
+    assert not isinstance(3, RandomAccessDataSource)

@@ -230,8 +230,10 @@ class RepeatNode(IndexNode):
         return f"repeat({times}{'' if self.reseed else ', reseed_each_epoch=False'})"
 
     def to_parent(self, at: Positions) -> Positions:
-        below = positions(at.flat(self.length), self.parent.length)
-        return below if self.reseed else Positions(np.zeros_like(below.epochs), below.offsets)
+        indices = at.flat(self.length)
+        if not self.reseed:
+            indices = indices % self.parent.length
+        return positions(indices, self.parent.length)
 
 
 # --- routing nodes -------------------------------------------------------------------------------

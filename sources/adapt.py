@@ -45,6 +45,9 @@ def as_source(value: Any) -> Source:
     if isinstance(value, ts.TensorStore):
         return ZarrDataSource(value)
     if isinstance(value, Mapping):
+        for item in value.values():
+            if isinstance(item, str | os.PathLike):
+                raise ArgumentError(_path_message(item))
         return ZarrDataSource(value) if _holds_stores(value) else ArrayDataSource(value)
     if not isinstance(value, type) and isinstance(value, Source):
         return value

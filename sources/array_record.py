@@ -37,7 +37,7 @@ _OPTIONS: Final = {"readahead_buffer_size": "0", "max_parallelism": "0"}
 _MOST_OPEN_FILES: Final = 4096
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _File:
     path: str
     facts: FileFacts

@@ -34,15 +34,16 @@ _BLOCK_HEADER: Final = 24
 _SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
 _MAGIC: Final = 0x71930E704FDAE05E
 _CHUNK_HEADER: Final = struct.Struct("<QQQcI3xQ")  # the counts of these files fit 32 bits
-_SHARD: Final = re.compile(
+# Patterns are compiled at their first use: a process that reads none of this pays nothing.
+_SHARD: Final = (
     r"(?P<name>.+)-(?P<split>[^-/]+)\.(?:array_?record)-(?P<index>\d{5,})-of-(?P<count>\d{5,})"
 )
-_NUMBERED: Final = re.compile(r"(?P<head>.*)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<tail>.*)")
-_SUFFIX: Final = re.compile(r".*\.array_?record(-\d+-of-\d+)?", re.IGNORECASE)
-_RANGE: Final = re.compile(r"(.+)\[(\d+):(\d+)\]")
+_NUMBERED: Final = r"(?P<head>.*)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<tail>.*)"
+_SUFFIX: Final = r"(?i:.*\.array_?record(-\d+-of-\d+)?)"
+_RANGE: Final = r"(.+)\[(\d+):(\d+)\]"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """A file, or the records `[skip, skip + take)` of it; `take` is None for all the rest."""
 
@@ -52,7 +53,7 @@ class Part:
     in_file: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FileFacts:
     """What the ends of a file say: its size and the number of its data chunks."""
 
@@ -117,7 +118,7 @@ def _parts_of(item: Any, split: str | None) -> list[Part]:
         raise ArgumentError(f"{_WHAT}: split={split!r} needs a folder with splits, got {text!r}")
     if os.path.exists(path):
         return [Part(path)]
-    ranged = _RANGE.fullmatch(path)
+    ranged = re.fullmatch(_RANGE, path)
     if ranged and os.path.isfile(ranged[1]):
         start, stop = int(ranged[2]), int(ranged[3])
         if stop < start:
@@ -132,7 +133,7 @@ def _parts_of(item: Any, split: str | None) -> list[Part]:
 
 
 def _folder_files(folder: str, split: str | None) -> list[str]:
-    names = sorted(name for name in os.listdir(folder) if _SUFFIX.fullmatch(name))
+    names = sorted(name for name in os.listdir(folder) if re.fullmatch(_SUFFIX, name))
     if not names:
         raise NotFoundError(
             f"{_WHAT}: {folder} holds no files named *.array_record or *.arrayrecord; it holds"
@@ -151,7 +152,7 @@ def _split_files(folder: str, names: Sequence[str], split: str | None) -> tuple[
     """The split that is meant, and its files."""
     splits: dict[str, list[str]] = {}
     for name in names:
-        if match := _SHARD.fullmatch(name):
+        if match := re.fullmatch(_SHARD, name):
             splits.setdefault(match["split"], []).append(name)
     if not splits:
         raise SourceError(
@@ -195,7 +196,7 @@ def _check_shards(folder: str, names: Sequence[str]) -> None:
     """Refuse a numbered set of files with a gap: it would train on a part in silence."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for name in names:
-        if match := _NUMBERED.fullmatch(name):
+        if match := re.fullmatch(_NUMBERED, name):
             key = (match["head"], match["count"], match["tail"])
             sets.setdefault(key, set()).add(int(match["index"]))
     for (head, count, tail), found in sets.items():

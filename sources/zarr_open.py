@@ -10,11 +10,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias, Union
+from typing import Any, Final, TypeAlias, Union
 
 import tensorstore as ts
 
-from windrow.errors import ArgumentError, NotFoundError, SourceError, WindrowError
+from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.paths import (
     folder_listing,
     is_remote,
@@ -25,13 +25,15 @@ from windrow.sources.paths import (
 from windrow.sources.zarr_read import reason
 
 _WHAT: Final = "ZarrDataSource"
+# TensorStore tries for many minutes to reach a store that is not there.
+ANSWER_S = 60.0
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
-_TEXT_TYPE: Final = re.compile(r"r\d+|[|<>]?[SUVO]\d*")
-_DRIVER_URL: Final = re.compile(r"\|(?:zarr|zarr2|zarr3|n5|auto)(?::[^|]*)?$")
+_TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
+_DRIVER_URL: Final = r"\|(?:zarr|zarr2|zarr3|n5|auto)(?::[^|]*)?$"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """An array that was found: its name in the source, its place for people, how to open it."""
 
@@ -43,25 +45,10 @@ class Found:
 FoundTree: TypeAlias = Union[Found, "dict[str, FoundTree]"]
 
 
-class _Folder(Protocol):
-    """Where a node of a hierarchy lies."""
-
-    @property
-    def where(self) -> str: ...
-
-    def read(self, key: str) -> bytes | None: ...
-
-    def children(self) -> list[str]: ...
-
-    def child(self, path: str) -> _Folder: ...
-
-    def kvstore(self) -> Any: ...
-
-    def absent(self) -> NotFoundError: ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _LocalFolder:
+    """A folder of a local disk."""
+
     where: str
 
     def read(self, key: str) -> bytes | None:
@@ -102,7 +89,7 @@ class _LocalFolder:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _StoreFolder:
     """A folder in a key-value store of TensorStore: any URL that it opens."""
 
@@ -111,7 +98,7 @@ class _StoreFolder:
 
     def read(self, key: str) -> bytes | None:
         try:
-            found = self.store.read(key).result()
+            found = self.store.read(key).result(timeout=ANSWER_S)
         except (ValueError, RuntimeError, OSError) as error:
             raise SourceError(
                 f"{_WHAT}: {self.where}{key} can not be read: {reason(error)}"
@@ -136,6 +123,9 @@ class _StoreFolder:
             f"{_WHAT}: {self.where} is no Zarr array or group: it has no zarr.json, .zarray or"
             " .zgroup; check the URL, and that you may read it"
         )
+
+
+_Folder: TypeAlias = _LocalFolder | _StoreFolder
 
 
 def find_arrays(value: Any, name: str = "") -> FoundTree:
@@ -176,11 +166,11 @@ def _find_each(value: Mapping[Any, Any], name: str) -> FoundTree:
 
 def _find_path(text: str | bytes, name: str) -> FoundTree:
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
-        if _DRIVER_URL.search(text):
+        if re.search(_DRIVER_URL, text):
             return Found(name, text, text)
         url = text if text.endswith(("/", ":")) else text + "/"
         try:
-            store = ts.KvStore.open(url).result()
+            store = ts.KvStore.open(url).result(timeout=ANSWER_S)
         except (ValueError, RuntimeError, OSError) as error:
             raise SourceError(f"{_WHAT}: {text!r} can not be opened: {reason(error)}") from error
         return _find_node(_StoreFolder(url, store), name)
@@ -221,7 +211,7 @@ def _try_node(folder: _Folder, name: str) -> FoundTree | None:
 
 
 def _array(folder: _Folder, name: str, driver: str, dtype: Any) -> Found:
-    if isinstance(dtype, str) and _TEXT_TYPE.fullmatch(dtype):
+    if isinstance(dtype, str) and re.fullmatch(_TEXT_TYPE, dtype):
         # Refused before opening: TensorStore aborts the process on some of these.
         raise _unread(name, folder.where, dtype)
     return Found(name, folder.where, {"driver": driver, "kvstore": folder.kvstore()})
@@ -314,9 +304,7 @@ def _parsable(found: list[Found]) -> Iterator[Found]:
 def _opened(item: Found, future: Any) -> Any:
     named = f"array {item.name!r}" if item.name else "the array"
     try:
-        store = future if isinstance(future, ts.TensorStore) else future.result()
-    except WindrowError:
-        raise
+        store = future if isinstance(future, ts.TensorStore) else future.result(timeout=ANSWER_S)
     except (ValueError, RuntimeError, OSError) as error:
         why = reason(error)
         if "NOT_FOUND" in why or "Failed to detect format" in why:

@@ -23,10 +23,10 @@ IN_FLIGHT_BYTES: Final = 256 * 2**20
 # Rows read for nothing cost a copy; TensorStore's reading by index costs about as much per row as
 # copying this much.
 _WORTH_BYTES: Final = 64 * 2**10
-_NOISE: Final = re.compile(r" \[(?:tensorstore_spec|source locations|transform|domain)=.*", re.S)
+_NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain)=.*"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """An array whose first axis counts records; `chunk_rows` is 0 where chunks are unknown."""
 
@@ -57,7 +57,7 @@ class Rows:
         return chunk
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
     """A read of `rows`; row `take[k]` of it goes to place `to[k]` of the answer."""
 
@@ -193,4 +193,6 @@ def _held(array: Rows, row: int) -> str:
 
 def reason(error: BaseException) -> str:
     """What TensorStore says, without the settings it appends."""
-    return _NOISE.sub("", str(error)).strip().rstrip(".")
+    if isinstance(error, TimeoutError):
+        return "no answer in time; check the network, the address and your credentials"
+    return re.sub(_NOISE, "", str(error)).strip().rstrip(".")

@@ -196,6 +196,8 @@ def test_as_source_opens_tensorstores() -> None:
 def test_as_source_refuses_paths(path: str | Path) -> None:
     with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
         as_source(path)
+    with pytest.raises(ArgumentError, match=r"ArrayRecordDataSource.*ZarrDataSource"):
+        as_source({"image": path})
 
 
 @pytest.mark.parametrize("value", [3, None, iter([1]), {1, 2}, list, (i for i in [1])])

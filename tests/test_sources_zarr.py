@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import pickle
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ZarrDataSource, zarr_read
+from windrow.sources import ZarrDataSource, zarr_open, zarr_read
 
 AnyArray = npt.NDArray[Any]
 
@@ -250,6 +251,14 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
         ZarrDataSource({"a": [1]})
     with pytest.raises(SourceError, match="holds no arrays; give it at least one"):
         ZarrDataSource({})
+
+
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zarr_open, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/a.zarr"
+        with pytest.raises(SourceError, match=r"zarr\.json can not be read: no answer in time"):
+            ZarrDataSource(url)
 
 
 def test_unreadable_metadata(tmp_path: Path) -> None:

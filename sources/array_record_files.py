@@ -1,4 +1,4 @@
-"""ArrayRecord files: finding them, and telling a whole file from a broken one without reading records.
+"""ArrayRecord files: finding them, and telling a whole file from a broken one, reading no records.
 
 The array_record package opens a missing or broken file without a word, so what a file is gets
 checked here first. Layout used (little-endian): a 24-byte block header at each multiple of 65,536,

@@ -49,7 +49,7 @@ class Source(Protocol):
 
 
 class BatchedSource(abc.ABC):
-    """Base of Windrow's own sources: everything follows from `__len__`, `read` and `fingerprint`."""
+    """Base of our own sources: everything follows from `__len__`, `read` and `fingerprint`."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...

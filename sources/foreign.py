@@ -45,7 +45,11 @@ class ForeignDataSource(BatchedSource):
         try:
             self._length = len(source)
         except TypeError as error:
-            raise ArgumentError(_needs(source, f"has no length: {error}")) from error
+            # Array-likes such as zarr.Array have a shape and no len.
+            shape = getattr(source, "shape", None)
+            if not isinstance(shape, tuple) or not shape:
+                raise ArgumentError(_needs(source, f"has no length: {error}")) from error
+            self._length = int(shape[0])
         self._source = source
         self._method = next(
             (name for name in _BATCH_METHODS if callable(getattr(source, name, None))), None

@@ -6,13 +6,15 @@ import concurrent.futures
 import pickle
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources import ForeignDataSource, RandomAccessDataSource
+from windrow.sources import ForeignDataSource, RandomAccessDataSource, as_source
 
 
 class Counting:
@@ -140,6 +142,15 @@ def test_a_batch_of_the_wrong_length_is_refused() -> None:
 
     with pytest.raises(SourceError, match="returned 1 records for 2 indices"):
         ForeignDataSource(Short(5)).read(np.array([0, 1]))
+
+
+def test_an_array_like_without_len_counts_by_its_shape(tmp_path: Path) -> None:
+    array = zarr.create_array(str(tmp_path / "a"), shape=(5, 2), dtype="i4", chunks=(2, 2))
+    array[3] = 7
+    source = as_source(array)
+    assert isinstance(source, ForeignDataSource)
+    assert len(source) == 5
+    assert source[3].tolist() == [7, 7]
 
 
 def test_what_is_no_source_is_refused() -> None:

@@ -53,7 +53,7 @@ class MapDataset(_Dataset[T]):
         >>> len(dataset)
         3
         >>> [batch.tolist() for batch in dataset]
-        [[4, 5], [1, 1], [3]]
+        [[3, 5], [1, 4], [1]]
     """
 
     # --- where elements come from ----------------------------------------------------------------
@@ -280,7 +280,7 @@ class MapDataset(_Dataset[T]):
             >>> import numpy as np, windrow
             >>> dataset = windrow.MapDataset.source({"x": np.arange(6), "y": np.eye(6)})
             >>> dataset.shuffle(seed=1).read([0, 5])["x"]
-            array([1, 3])
+            array([5, 1])
         """
         table = self._table(indices)
         return (

@@ -6,7 +6,6 @@ which record it was about.
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -77,28 +76,6 @@ class ForeignDataSource(BatchedSource):
         if not wanted:
             return []
         return self._read_batch(wanted) if self.batched else self._read_each(wanted)
-
-    def read_on(
-        self, pool: concurrent.futures.Executor, indices: IntArray, *, threads: int
-    ) -> list[Any]:
-        """The records at `indices`, in that order, read side by side on threads of `pool`.
-
-        Args:
-            pool: A pool of threads; this must not be called from one of them.
-            indices: Record indices, shape `(n,)`.
-            threads: How many slices of `indices` are read at the same time, at least 1.
-        """
-        wanted: list[int] = checked_indices(indices, self._length, "ForeignDataSource").tolist()
-        if self.batched or threads <= 1 or len(wanted) <= 1:
-            return self.read(indices)
-        size = -(-len(wanted) // threads)
-        parts = [wanted[at : at + size] for at in range(0, len(wanted), size)]
-        futures = [pool.submit(self._read_each, part) for part in parts]
-        try:
-            return [record for future in futures for record in future.result()]
-        finally:
-            for future in futures:
-                future.cancel()
 
     @property
     def fingerprint(self) -> str:

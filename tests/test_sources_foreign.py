@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +66,6 @@ class RaisingBatched(Raising):
         return [self[i] for i in indices]
 
 
-@pytest.fixture
-def pool() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
-    with concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="reader") as executor:
-        yield executor
-
-
 def test_record_by_record_with_python_ints_and_one_len() -> None:
     theirs = Counting(10)
     source = ForeignDataSource(theirs)
@@ -99,23 +91,6 @@ def test_grains_batch_method_is_used() -> None:
     theirs = GrainLike(10)
     assert ForeignDataSource(theirs).__getitems__([1, 2]) == [1, 4]
     assert theirs.asked == [[1, 2]]
-
-
-def test_read_on_a_pool_keeps_the_order(pool: concurrent.futures.ThreadPoolExecutor) -> None:
-    theirs = Counting(1000)
-    indices = np.random.default_rng(0).integers(0, 1000, 203)
-    got = ForeignDataSource(theirs).read_on(pool, indices, threads=4)
-    assert got == [int(i) ** 2 for i in indices]
-    assert sorted(theirs.asked) == sorted(indices.tolist())
-    assert all(name.startswith("reader") for name in theirs.threads)
-
-
-def test_read_on_a_pool_raises_the_first_error(
-    pool: concurrent.futures.ThreadPoolExecutor,
-) -> None:
-    with pytest.raises(KeyError) as caught:
-        ForeignDataSource(Raising(KeyError("x"))).read_on(pool, np.arange(10), threads=3)
-    assert any("record 7" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("kind", [Raising, RaisingBatched])

@@ -1,0 +1,96 @@
+"""Reading: several sources, and records of slow sources, side by side; never one by one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+
+READERS = 4
+
+
+class Meeting:
+    """A source that answers only when `READERS` threads ask at the same time."""
+
+    def __init__(self) -> None:
+        self.together = threading.Barrier(READERS, timeout=20)
+
+    def __len__(self) -> int:
+        return READERS
+
+    def __getitem__(self, index: int) -> int:
+        self.together.wait()
+        return index * 10
+
+
+class Counting:
+    """A source with batched reads that counts them."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+        self.reads: list[int] = []
+        self.fingerprint = f"counting({records})"
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("records must not be read one by one")
+
+    def read(self, indices: Any) -> Any:
+        self.reads.append(len(indices))
+        return {"n": np.asarray(indices) * 10}
+
+
+def test_records_of_a_source_without_batches_are_read_side_by_side() -> None:
+    dataset = windrow.MapDataset.source(Meeting())
+    assert dataset.read(range(READERS)).tolist() == [0, 10, 20, 30]
+
+
+def test_an_iterator_reads_them_side_by_side_too() -> None:
+    options = windrow.ReadOptions(num_threads=READERS)
+    chain = windrow.MapDataset.source(Meeting()).batch(READERS)
+    assert [b.tolist() for b in chain.to_iter_dataset(options)] == [[0, 10, 20, 30]]
+
+
+def test_a_read_of_a_chain_is_one_read_of_its_source() -> None:
+    source = Counting(1000)
+    chain = windrow.MapDataset.source(source).shuffle(seed=3).map(lambda e: e["n"]).batch(50)
+    batches = chain.read(range(20))
+    assert source.reads == [1000]
+    assert batches.shape == (20, 50)
+    assert sorted(batches.ravel().tolist()) == list(range(0, 10_000, 10))
+
+
+def test_an_iterator_reads_many_batches_at_once() -> None:
+    source = Counting(10_000)
+    chain = windrow.MapDataset.source(source).shuffle(seed=3).batch(10)
+    assert sum(len(batch["n"]) for batch in chain) == 10_000
+    assert len(source.reads) < 20
+    assert sum(source.reads) == 10_000
+
+
+def test_each_parent_of_a_mixture_is_read_once() -> None:
+    first, second = Counting(600), Counting(200)
+    parts = [windrow.MapDataset.source(s).map(lambda e: e["n"]) for s in (first, second)]
+    mixed = windrow.MapDataset.mix(parts, weights=[3, 1])
+    mixed.read(range(800))
+    assert (first.reads, second.reads) == ([600], [200])
+
+
+def test_an_error_in_the_user_s_source_names_the_record() -> None:
+    class Broken(Meeting):
+        def __getitem__(self, index: int) -> int:
+            if index == 2:
+                raise KeyError("no such file")
+            return index
+
+    iterator = iter(windrow.MapDataset.source(Broken()))
+    assert [next(iterator), next(iterator)] == [0, 1]
+    with pytest.raises(KeyError, match="no such file") as caught:
+        next(iterator)
+    assert any("record 2" in note for note in caught.value.__notes__)

@@ -1,0 +1,182 @@
+"""Every program on the pages runs and shows what the pages say, and every link leads somewhere.
+
+A page's blocks run in order, in one namespace and in a folder of their own: `python` blocks as they
+are, `pycon` blocks as doctests. A comment `<!-- not run: why -->` before a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import re
+import string
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from windrow.converters import Manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_FLAGS = doctest.ELLIPSIS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page; `line` counts from 0 and is that of its first line of code."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks_to_run(page: str) -> Iterator[Block]:
+    """The `python` and `pycon` blocks of a page that are to be run."""
+    for found in _FENCE.finditer(page):
+        language = found[1]
+        if language in ("python", "pycon") and not _NOT_RUN.search(page[: found.start()]):
+            yield Block(language, found[2], page[: found.start(2)].count("\n"))
+
+
+def run_page(page: str, name: str) -> dict[str, Any]:
+    """Run the blocks of a page in order; the names that they have made.
+
+    A doctest that shows something else than the page fails the test.
+    """
+    names: dict[str, Any] = {"__name__": "program"}
+    for block in blocks_to_run(page):
+        if block.language == "python":
+            # Empty lines before it, so that a traceback names the line of the page.
+            exec(compile("\n" * block.line + block.text, name, "exec"), names)
+        else:
+            names = _run_doctest(block, name, names)
+    return names
+
+
+def _run_doctest(block: Block, name: str, names: dict[str, Any]) -> dict[str, Any]:
+    test = doctest.DocTestParser().get_doctest(block.text, names, name, name, block.line)
+    report: list[str] = []
+    doctest.DocTestRunner(optionflags=_FLAGS).run(test, out=report.append, clear_globs=False)
+    if report or not test.examples:
+        pytest.fail("".join(report) or f"{name}, line {block.line}: a block without an example")
+    return test.globs
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors that the headings of a page get."""
+    kept = string.ascii_lowercase + string.digits + "_- "
+    prose = _FENCE.sub("", page)
+    slugs = ("".join(c for c in text.lower() if c in kept) for text in _HEADING.findall(prose))
+    return {slug.replace(" ", "-") for slug in slugs}
+
+
+def broken_links(path: Path) -> list[str]:
+    """The relative links of a page that lead nowhere."""
+    broken = []
+    for link in _LINK.findall(_FENCE.sub("", path.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        file = path.parent / target if target else path
+        found = file.exists()
+        if found and anchor:
+            found = anchor in anchors(file.read_text(encoding="utf-8"))
+        if not found:
+            broken.append(link)
+    return broken
+
+
+# --- the pages -----------------------------------------------------------------------------------
+
+
+def _check_converters(names: dict[str, Any], printed: str) -> None:
+    assert printed.startswith("1000 ['digits.array_record-00000-of-00004', ")
+    assert Manifest.read("digits_array_record").records == 1000
+    images = zarr.open_array("digits_zarr/image", mode="r")[...]
+    assert np.array_equal(np.asarray(images), np.asarray(names["images"]))
+
+
+# What a page's program leaves behind, beside what the page itself shows.
+_CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {"converters.md": _check_converters}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_programs_on_a_page(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page(path.read_text(encoding="utf-8"), path.name)
+    if path.name in _CHECKS:
+        _CHECKS[path.name](names, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+def test_the_links_of_a_page(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages - set(_LINK.findall(index)) == set()
+
+
+# --- the tools of this file ----------------------------------------------------------------------
+
+_PAGE = """# A page
+
+```python
+x = 1
+```
+
+```pycon
+>>> x + 1
+2
+
+```
+
+<!-- not run: needs the moon -->
+```python
+raise SystemExit
+```
+
+## Two words, and `code`
+
+```sh
+exit 1
+```
+"""
+
+
+def test_blocks_share_names_and_others_are_left_out() -> None:
+    assert [block.line for block in blocks_to_run(_PAGE)] == [3, 7]
+    assert run_page(_PAGE, "page.md")["x"] == 1
+
+
+def test_a_wrong_output_is_found() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"line 8, in page\.md(.|\n)*Got:\n    2"):
+        run_page(_PAGE.replace(">>> x + 1\n2", ">>> x + 1\n3"), "page.md")
+
+
+def test_an_error_names_the_line_of_the_page() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_page(_PAGE.replace("x = 1", "x = 1 / 0"), "page.md")
+    assert caught.traceback[-1].lineno == 3  # pytest counts from 0
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    good = "[a](#a-page) [b](other.md#two-words-and-code) [c](https://example.org/x) [d](.)\n"
+    (tmp_path / "other.md").write_text(_PAGE, encoding="utf-8")
+    page.write_text(_PAGE + good + "[e](none.md) [f](other.md#none) [g](#none)", encoding="utf-8")
+    assert broken_links(page) == ["none.md", "other.md#none", "#none"]

@@ -292,11 +292,12 @@ def _groups(parent: Blocks, size: int) -> Blocks:
         if rows < size:
             continue
         whole = _joined(held)
-        full = rows - rows % size
-        for start in range(0, full, size):
-            yield whole if rows == size else whole.sliced(start, start + size)
-        held = [whole.sliced(full, rows)] if full < rows else []
-        rows -= full
+        cuts = [*range(0, rows, size), rows]
+        marks = [whole.marks[start:stop] for start, stop in itertools.pairwise(cuts)]
+        groups = list(map(Block, tables.cut(whole.table, cuts), marks))
+        rows %= size
+        held = [groups.pop()] if rows else []
+        yield from groups
     if rows:
         yield _joined(held)
 

@@ -118,6 +118,15 @@ def sliced(table: Table, start: int, stop: int) -> Columnar | Listed:
     return Columnar(columns.sliced(table.tree, start, stop), stop - start, present)
 
 
+def cut(table: Table, cuts: Sequence[int]) -> list[Columnar | Listed]:
+    """The rows between neighbouring `cuts`; segments as they are where those lie between them."""
+    if isinstance(table, Segments):
+        if _bounds(table) == list(cuts):
+            return list(table.tables)
+        table = single(table)  # once, not for every piece
+    return [sliced(table, start, stop) for start, stop in itertools.pairwise(cuts)]
+
+
 def taken(table: Table, at: IntArray) -> Columnar | Listed:
     """Rows at the positions `at`, copied where they are columns."""
     table = single(table)
@@ -218,12 +227,7 @@ def map_segments(
 
     Absent rows are left out of the call and stay absent.
     """
-    pieces: list[Table] = []
-    aligned = isinstance(table, Segments) and _bounds(table) == list(cuts)
-    whole = table if aligned else single(table)
-    for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
-        part = whole.tables[i] if isinstance(whole, Segments) else sliced(whole, start, stop)
-        pieces.append(_map_columns(function, part, who))
+    pieces = [_map_columns(function, part, who) for part in cut(table, cuts)]
     if not pieces:
         return Listed([])
     dense = tuple(p for p in pieces if isinstance(p, Columnar) and p.present is None)

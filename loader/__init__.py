@@ -10,6 +10,7 @@ from windrow import errors, multiprocessing, sources, transforms
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import WindrowError
 from windrow.iterator import DatasetIterator
+from windrow.multiprocessing import MultiprocessingOptions
 from windrow.transforms.options import ReadOptions
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __all__ = [
     "DatasetIterator",
     "IterDataset",
     "MapDataset",
+    "MultiprocessingOptions",
     "ReadOptions",
     "WindrowError",
     "__version__",

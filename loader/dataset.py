@@ -137,7 +137,7 @@ class MapDataset(_Dataset[T]):
         """A shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
-        order is Grain's, whose definition makes a window cost some 0.8 ms however small it is
+        order is Grain's, whose definition makes a window cost about 1 ms however small it is
         (benchmarks/orders.py): prefer windows of hundreds of elements and more.
 
         Raises:

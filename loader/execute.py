@@ -103,7 +103,7 @@ def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Fin
             rows, bounds = node.to_rows(at)
             inner = bounds.tolist()
             below = start(node.parent, rows, inner, reader)
-            return lambda: Listed(tables.batches(below(), inner, node.batch_fn))
+            return lambda: _batches(node, below(), inner, at)
         case MapNode(batched=True):
             below = start(node.parent, at, cuts, reader)
             return lambda: map_columns(node, below(), cuts)
@@ -123,6 +123,15 @@ def _start_routed(node: RoutingNode, at: Positions, cuts: Sequence[int], reader:
     if len(started) == 1:
         return started[0][0]
     return lambda: tables.merged([(finish(), rows) for finish, rows in started], len(at))
+
+
+def _batches(node: BatchNode, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+    try:
+        return Listed(tables.batches(table, bounds, node.batch_fn))
+    except Exception as error:
+        if len(at) == 1:  # an iterator narrows an error down to its batch
+            error.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")
+        raise
 
 
 def zipped(parts: Sequence[Table]) -> Table:

@@ -120,7 +120,7 @@ def window_shuffled(
     the order of Grain's WindowShuffleMapDataset where the window divides the length; elsewhere
     Grain's repeats records and leaves others out.
 
-    The definition walks over 65,536 states whatever the window is, so a window costs some 0.8 ms
+    The definition walks over 65,536 states whatever the window is, so a window costs about 1 ms
     however small it is: 90 us per record in windows of 10 (Grain: 2 ms), 0.7 us in windows of
     1,000. Prefer windows of hundreds of records and more.
 

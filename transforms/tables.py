@@ -288,14 +288,14 @@ def batches(
     if isinstance(table, Columnar) and table.present is None:
         return [columns.batch_from(table.tree, start, stop) for start, stop in spans]
     values = elements(table)
-    return [_stacked(values[start:stop], start) for start, stop in spans]
+    return [_stacked(values[start:stop]) for start, stop in spans]
 
 
-def _stacked(values: list[Any], first: int) -> Any:
+def _stacked(values: list[Any]) -> Any:
     for i, value in enumerate(values):
         if value is None:
             raise ElementError(
-                f"batch: element {first + i} of its rows is absent (a function returned None); use"
+                f"batch: element {i} of the batch is absent (a function returned None); use"
                 " filter and to_iter_dataset() before batch, which leave absent elements out"
             )
     return columns.batch_of(values)

@@ -1,0 +1,734 @@
+"""The laws of the design: access, order, streams, restarts, states, and what reads nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests import strategies as make
+from tests.strategies import Drawn
+from windrow.errors import ClosedError, ElementError, StateError
+
+M = windrow.MapDataset
+FEW = (1, 2, 3, 5, 7, 10, 13, 64, 97)
+
+
+class Counting:
+    """A source that counts the records asked for."""
+
+    def __init__(self, length: int, fingerprint: str = "counting") -> None:
+        self._length = length
+        self.fingerprint = f"{fingerprint}({length})"
+        self.records = 0
+        self.calls = 0
+        self.lengths_asked = 0
+
+    def __len__(self) -> int:
+        self.lengths_asked += 1
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(np.array([index]))[0]
+
+    def read(self, indices: npt.NDArray[np.int64]) -> Any:
+        self.calls += 1
+        self.records += len(indices)
+        return indices * 10
+
+
+def build_short(recipe: make.Recipe) -> Any:
+    """A dataset to iterate, not too long."""
+    dataset: Any = make.build(recipe)
+    if isinstance(dataset, M):
+        return dataset[:24].to_iter_dataset(make.SYNCHRONOUS)
+    return dataset.limit(24)
+
+
+# --- 1. one element and many ---------------------------------------------------------------------
+
+
+def row(columns: Any, at: int) -> Any:
+    """Row `at` of public columns."""
+    if isinstance(columns, dict):
+        return {key: row(column, at) for key, column in columns.items()}
+    if isinstance(columns, tuple):
+        return tuple(row(column, at) for column in columns)
+    return columns[at]
+
+
+@given(drawn=make.chains(ours=True, lengths=FEW), data=st.data())
+@settings(max_examples=250)
+def test_one_element_is_its_element_of_a_read_of_many(drawn: Drawn, data: st.DataObject) -> None:
+    dataset: Any = make.build(drawn.recipe)
+    assert len(dataset) == drawn.length
+    if not len(dataset):
+        return
+    indices = data.draw(make.places(drawn))
+    alone = [dataset[i] for i in indices]
+    assert make.differences(dataset.__getitems__(indices), alone) == []
+    columns = dataset.read(indices)
+    # Columns hold NumPy's numbers, where an element may be a Python int.
+    assert [repr(make.on_leaves(np.asarray, e)) for e in alone] == [
+        repr(make.on_leaves(np.asarray, row(columns, k))) for k in range(len(indices))
+    ]
+
+
+@given(drawn=make.chains(ours=True, lengths=FEW))
+@settings(max_examples=60)
+def test_the_stream_is_the_elements_without_the_absent(drawn: Drawn) -> None:
+    dataset: Any = make.build(drawn.recipe)[:60]
+    present = [e for e in dataset.__getitems__(range(len(dataset))) if e is not None]
+    assert make.differences(dataset, present) == []
+    with_none = dataset.to_iter_dataset(allow_nones=True)
+    assert make.differences(with_none, dataset.__getitems__(range(len(dataset)))) == []
+
+
+# --- 2. the stream is a function of chain, seed and data -----------------------------------------
+
+OPTIONS = [
+    windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer, block_bytes=size)
+    for threads in (0, 1, 3)
+    for buffer in (0, 1, 500)
+    for size in (1, 2**33)
+]
+
+
+def with_options(dataset: Any, options: windrow.ReadOptions) -> Any:
+    """The same stream, read in another way."""
+    return windrow.DatasetIterator(dataset._node, options)
+
+
+@given(
+    drawn=make.streams(ours=True, most=4),
+    options=st.lists(st.sampled_from(OPTIONS), min_size=2, max_size=3, unique_by=id),
+    start=st.booleans(),
+)
+@settings(max_examples=120)
+def test_read_options_do_not_change_the_stream(
+    drawn: Drawn, options: list[windrow.ReadOptions], start: bool
+) -> None:
+    dataset: Any = make.build(drawn.recipe)
+    expected = list(itertools.islice(dataset, 200))
+    for chosen in options:
+        with with_options(dataset, chosen) as iterator:
+            if start:
+                iterator.start_prefetch()
+            assert make.differences(itertools.islice(iterator, 200), expected) == []
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def test_long_streams_do_not_depend_on_options(options: windrow.ReadOptions) -> None:
+    source = {"x": np.arange(3000), "y": np.zeros((3000, 3), np.float32)}
+    dataset = M.source(source).shuffle(seed=3).filter(lambda e: e["x"] % 7 > 0)
+    expected = [e["x"] for e in dataset.__getitems__(range(3000)) if e is not None]
+    got: Any = dataset.to_iter_dataset(options).map(make.Bump(0), batched=True).batch(100)
+    found = np.concatenate([batch["x"] for batch in got])
+    assert found.tolist() == [3 * int(x) for x in expected]
+
+
+# --- 3. permutations, and the far end ------------------------------------------------------------
+
+
+@given(
+    length=st.sampled_from([1, 2, 3, 5, 16, 17, 97, 1009]),
+    seed=make.SEEDS,
+    window=st.integers(1, 1100),
+    epoch=st.integers(-3, 3),
+)
+@settings(max_examples=60)
+def test_every_epoch_is_a_permutation(length: int, seed: int, window: int, epoch: int) -> None:
+    base = M.range(length)
+    here = np.arange(epoch * length, (epoch + 1) * length)
+    for dataset in (
+        base.shuffle(seed),
+        base.window_shuffle(window, seed),
+        base.window_shuffle(window, seed).shuffle(seed)[::-1],
+        M.concatenate([base[: length // 2], base[length // 2 :]]).shuffle(seed),
+    ):
+        assert np.sort(dataset.read(here)).tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("length", [65537, 65536, 70_001])
+def test_long_epochs_are_permutations(length: int) -> None:
+    for dataset in (M.range(length).shuffle(9), M.range(length).window_shuffle(4096, 9)):
+        assert np.array_equal(np.sort(dataset.read(np.arange(length))), np.arange(length))
+
+
+FAR = st.integers(0, 60).map(lambda n: sys.maxsize - 1 - n) | st.integers(0, sys.maxsize - 1)
+
+
+@given(index=FAR)
+@settings(max_examples=60)
+def test_far_elements_of_endless_repeats_are_exact(index: int) -> None:
+    length = 10
+    shuffled = M.range(length).shuffle(seed=5)
+    assert M.range(length).repeat()[index] == index % length
+    assert M.range(length)[::2].repeat()[index] == index % 5 * 2
+    assert M.range(length).repeat()[::2][index // 2] == index // 2 * 2 % length
+    assert M.range(length).repeat()[::-1][index] == (sys.maxsize - 1 - index) % length
+    batches: Any = M.range(length).batch(3).repeat()
+    first = index % 4 * 3
+    assert batches[index].tolist() == list(range(first, min(length, first + 3)))
+    of_endless: Any = M.range(length).repeat().batch(4)
+    at = index // 4
+    rows = range(at * 4, min(at * 4 + 4, sys.maxsize))
+    assert of_endless[at].tolist() == [row % length for row in rows]
+    # A shuffle's seed is that of the epoch, modulo 2**32.
+    epoch = index // length
+    near = M.range(length).shuffle(seed=(5 + epoch) % 2**32)
+    assert shuffled.repeat()[index] == near[index % length]
+    parts = [M.range(4), M.range(100, 104)]
+    assert M.concatenate(parts).repeat()[index] == (index % 8) % 4 + 100 * (index % 8 // 4)
+    mixed = M.mix(parts, [3, 1])  # five long: the first dataset has four elements
+    assert mixed.repeat()[index] == mix_model(index, 4)
+    endless = M.mix([part.repeat() for part in parts], [3, 1])
+    assert endless[min(index, len(endless) - 1)] == mix_model(min(index, len(endless) - 1), 4)
+    noise = M.range(length).random_map(lambda _, rng: int(rng.integers(2**40)), seed=3).repeat()
+    bits = np.random.Philox(
+        key=np.random.SeedSequence(3).generate_state(2, np.uint64),
+        counter=np.array([0, 0, 0, index], np.uint64),
+    )
+    assert noise[index] == int(np.random.Generator(bits).integers(2**40))
+
+
+def mix_model(index: int, length: int) -> int:
+    """Element of a 3 to 1 mixture of `range(4)` and `range(100, 104)`: exact integers."""
+    rounds, place = divmod(index, 4)
+    if place == 3:
+        return 100 + rounds % length
+    return (rounds * 3 + place) % length
+
+
+def test_streams_reach_the_end_of_an_endless_repeat() -> None:
+    dataset = M.range(10).repeat()
+    iterator = iter(dataset)
+    state = iterator.get_state()
+    state["position"] = [sys.maxsize - 6]
+    iterator.set_state(state)
+    assert list(iterator) == [(sys.maxsize - 6 + k) % 10 for k in range(6)]
+    assert iterator.get_state()["position"] == [sys.maxsize]
+
+
+# --- 4. restarts ---------------------------------------------------------------------------------
+
+
+def check_restores(dataset: Any) -> None:
+    """Restoring at every step, through JSON, gives the rest; and so does going back."""
+    iterator = iter(dataset)
+    states, elements = [iterator.get_state()], []
+    for element in iterator:
+        elements.append(element)
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    assert len(json.dumps(states[-1])) < 1000
+    for at, state in enumerate(states):
+        fresh = iter(dataset)
+        fresh.set_state(state)
+        assert fresh.get_state() == state
+        assert make.differences(fresh, elements[at:]) == [], (at, state["position"])
+    for at in reversed(range(0, len(states), 3)):
+        iterator.set_state(states[at])
+        assert make.differences(itertools.islice(iterator, 2), elements[at : at + 2]) == []
+
+
+@given(drawn=make.streams(ours=True, most=5))
+@settings(max_examples=120)
+def test_streams_are_restored_at_every_step(drawn: Drawn) -> None:
+    check_restores(build_short(drawn.recipe))
+
+
+@given(drawn=make.chains(ours=True, lengths=FEW))
+@settings(max_examples=60)
+def test_chains_are_restored_at_every_step(drawn: Drawn) -> None:
+    check_restores(build_short(drawn.recipe))
+
+
+def nested() -> list[make.Recipe]:
+    """Streams with every stateful node inside every other."""
+    base: make.Recipe = ("to_iter", (("shuffle", (("range", (), (13,)),), (4,)),), (False,))
+    other: make.Recipe = ("to_iter", (("filter", (("range", (), (9,)),), (3,)),), (False,))
+    single: list[tuple[str, tuple[Any, ...]]] = [
+        ("window_shuffle", (4, 7)),
+        ("batched_map", (1,)),
+        ("map_with_index", ()),
+        ("random_map", (5,)),
+        ("repeat", (2,)),
+        ("limit", (11,)),
+        ("filter", (2,)),
+        ("mix", ((2, 1),)),
+        ("zip", ()),
+    ]
+    found = []
+    for inner, outer in itertools.product(single, repeat=2):
+        recipe = base
+        for name, arguments in (inner, outer):
+            parents = (recipe, other) if name in ("mix", "zip") else (recipe,)
+            recipe = (f"stream_{name}", parents, arguments)
+        found.append(recipe)
+        found.append(("stream_batch", (recipe,), (3, False, True)))
+    return found
+
+
+@pytest.mark.parametrize("recipe", nested(), ids=lambda r: "-".join(make.names_of(r)))
+def test_nested_stateful_nodes_are_restored(recipe: make.Recipe) -> None:
+    check_restores(make.build(recipe))
+
+
+CHAINS = nested()[::4]
+
+
+def restore(number: int, state: dict[str, Any]) -> list[str]:
+    """The rest of chain `number`, for a process of its own."""
+    iterator = iter(make.build(CHAINS[number]))
+    iterator.set_state(state)
+    return [repr(element) for element in iterator]
+
+
+def test_a_fresh_process_goes_on(tmp_path: pathlib.Path) -> None:
+    jobs, expected = [], []
+    for number, recipe in enumerate(CHAINS):
+        iterator = iter(make.build(recipe))
+        for _ in range(number % 5 + 1):
+            next(iterator, None)
+        jobs.append((number, iterator.get_state()))
+        expected.append([repr(element) for element in iterator])
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    script = (
+        "import json, sys\n"
+        "from tests import test_chain_laws as laws\n"
+        "jobs = json.load(open(sys.argv[1]))\n"
+        "json.dump([laws.restore(*job) for job in jobs], sys.stdout)\n"
+    )
+    root = pathlib.Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "jobs.json")],
+        cwd=root,
+        capture_output=True,
+        check=True,
+        timeout=100,
+    )
+    assert json.loads(done.stdout) == expected
+
+
+# --- 5. states -----------------------------------------------------------------------------------
+
+
+def test_states_hold_a_few_integers_and_no_data() -> None:
+    secret = "never in a state"
+    dataset = M.source([secret] * 40).shuffle(seed=1).map(str.upper).batch(2)
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.get_state()
+    assert state["position"] == [1]
+    assert json.loads(json.dumps(state)) == state
+    assert secret not in json.dumps(state).lower()
+    assert len(json.dumps(state)) < 1000
+
+
+@pytest.mark.parametrize("name", ["k" * 3000, "ключ" * 300, '"\\\n' * 500])
+def test_states_are_small_whatever_the_names(name: str) -> None:
+    dataset = M.source({name: np.arange(4)})
+    for _ in range(30):
+        dataset = dataset.map(make.Bump(1)).map_with_index(make.add_index)
+    assert len(json.dumps(iter(dataset).get_state())) < 1000
+
+
+def test_a_mixture_of_many_lanes_adds_some_20_bytes_each() -> None:
+    lanes = [M.range(10**6).to_iter_dataset() for _ in range(100)]
+    state = iter(windrow.IterDataset.mix(lanes)).get_state()
+    assert len(json.dumps(state)) < 1000 + 20 * 100
+
+
+def test_states_do_not_depend_on_how_a_stream_is_read() -> None:
+    states = []
+    for options in OPTIONS:
+        with iter(M.range(50).shuffle(3).to_iter_dataset(options).batch(4)) as iterator:
+            list(itertools.islice(iterator, 5))
+            states.append(iterator.get_state())
+    assert all(state == states[0] for state in states)
+
+
+def other_chains() -> dict[str, Any]:
+    base = M.range(20)
+    return {
+        "seed": base.shuffle(seed=2),
+        "length": M.range(21).shuffle(seed=1),
+        "start": M.range(1, 21).shuffle(seed=1),
+        "node": base.shuffle(seed=1).map(make.Bump(1)),
+        "window": base.window_shuffle(5, seed=1),
+        "data": M.source(np.arange(20)).shuffle(seed=1),
+        "dtype": M.source(np.arange(20, dtype=np.int32)).shuffle(seed=1),
+        "slice": M.range(40).shuffle(seed=1)[:20],
+        "order": base.shuffle(seed=1).repeat(1),
+        "stream": base.shuffle(seed=1).to_iter_dataset().filter(bool),
+        "batch": base.shuffle(seed=1).batch(1),
+        "reindex": base.shuffle(seed=1).slice(range(20)),
+        "reindex again": base.shuffle(seed=1).slice([*range(1, 20), 0]),
+        "select": M.select_from_datasets([base], make.Zigzag(1, 20)),
+    }
+
+
+@pytest.mark.parametrize("name", other_chains())
+def test_a_state_of_another_chain_is_refused_with_both_shown(name: str) -> None:
+    state = iter(M.range(20).shuffle(seed=1)).get_state()
+    other = iter(other_chains()[name])
+    before = other.get_state()
+    with pytest.raises(StateError, match="another chain or other data") as caught:
+        other.set_state(state)
+    message = str(caught.value)
+    assert "range(0, 20, 1) > shuffle(seed=1)" in message
+    assert before["chain"] in message
+    assert state["fingerprint"] in message
+    assert before["fingerprint"] in message
+    assert other.get_state() == before
+
+
+def test_all_those_chains_have_fingerprints_of_their_own() -> None:
+    prints = [iter(chain).get_state()["fingerprint"] for chain in other_chains().values()]
+    assert len(set(prints)) == len(prints)
+
+
+def test_how_a_stream_is_read_and_where_is_no_part_of_the_chain() -> None:
+    def state(source: Any, options: windrow.ReadOptions) -> Any:
+        return iter(M.source(source).to_iter_dataset(options)).get_state()
+
+    one = state(np.arange(5), OPTIONS[0])
+    assert one == state(np.arange(5) + 7, OPTIONS[-1])
+
+
+def test_a_changed_function_warns_and_goes_on() -> None:
+    def one(element: int) -> int:
+        return element
+
+    def two(element: int) -> int:
+        return -element
+
+    iterator = iter(M.range(9).map(one))
+    list(itertools.islice(iterator, 4))
+    again = iter(M.range(9).map(two))
+    with pytest.warns(UserWarning, match="functions of the chain have other names"):
+        again.set_state(iterator.get_state())
+    assert list(again) == [-4, -5, -6, -7, -8]
+
+
+def test_a_function_of_the_same_name_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
+    iterator = iter(M.range(9).map(make.Bump(1)).map(lambda x: x).batch(2, batch_fn=make.total))
+    again = iter(M.range(9).map(make.Bump(2)).map(lambda x: x).batch(2, batch_fn=make.total))
+    again.set_state(iterator.get_state())
+    assert not recwarn.list
+
+
+def but(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda state: {**state, **changes}
+
+
+DAMAGED: list[tuple[Any, str]] = [
+    (None, "state must be a dict, as get_state.* got NoneType"),
+    ([1], "state must be a dict, as get_state.* got list"),
+    ("{", "state is not JSON: '{'"),
+    (b"\xff", "state is not JSON"),
+    ({}, r"no state of a Windrow iterator: it has the keys \[\]"),
+    ({"version": 1, "position": [0]}, r"keys \['position', 'version'\]"),
+    (but(version=2), "state has version 2, this Windrow reads version 1"),
+    (but(position=[0]), "a position of this chain is 3 integers"),
+    (but(position=[0, 0, -1]), "at least 0"),
+    (but(position=[0, 0, 1.0]), "The state is damaged"),
+    (but(position=[0, 0, True]), "The state is damaged"),
+    (but(position="000"), "The state is damaged"),
+    (but(position=None), "The state is damaged"),
+    (but(position=[0, 0, 2**63]), r"below 2\*\*63"),
+    (but(position=[11, 0, 0]), "state is at element 11 of a dataset of 10"),
+    (but(fingerprint="0123"), r"\[0123\]"),
+    (but(fingerprint=None), "another chain or other data"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGED)
+def test_damaged_states_are_refused(damage: Any, message: str) -> None:
+    iterator = iter(M.range(10).to_iter_dataset().window_shuffle(4, seed=1))
+    expected = next(iterator)
+    state = iterator.get_state()
+    with pytest.raises(StateError, match=message):
+        iterator.set_state(damage(state) if callable(damage) else damage)
+    assert iterator.get_state() == state
+    iterator.set_state({**state, "position": [0, 0, 0]})
+    assert next(iterator) == expected
+
+
+@pytest.mark.parametrize("damaged", [[0, 0, 4], [0, 0, 2**62], [8, 2, 2]])
+def test_a_place_outside_a_window_is_refused(damaged: list[int]) -> None:
+    iterator = iter(M.range(10).to_iter_dataset().window_shuffle(4, seed=1))
+    iterator.set_state({**iterator.get_state(), "position": damaged})
+    with pytest.raises(StateError, match="it is damaged: restore another one"):
+        next(iterator)
+
+
+def test_positions_beyond_the_data_are_refused_in_every_part_of_a_mixture() -> None:
+    parts = [M.range(5).to_iter_dataset(), M.range(6).to_iter_dataset().map_with_index(max)]
+    for many in (windrow.IterDataset.mix(parts), windrow.IterDataset.zip(parts, strict=False)):
+        iterator = iter(many)
+        state = iterator.get_state()
+        wrong = [0, 7, *state["position"][2:]]
+        with pytest.raises(StateError, match="at element 7 of a dataset of 6"):
+            iterator.set_state({**state, "position": wrong})
+
+
+def test_states_are_taken_as_text_and_as_bytes() -> None:
+    dataset = M.range(9).shuffle(1)
+    iterator = iter(dataset)
+    next(iterator)
+    text = json.dumps(iterator.get_state())
+    rest = list(iterator)
+    for form in (text, text.encode()):
+        iterator.set_state(form)  # type: ignore[arg-type]  # what checkpoints hand over
+        assert list(iterator) == rest
+
+
+# --- 7. what reads nothing -----------------------------------------------------------------------
+
+
+def test_building_printing_and_restoring_read_nothing() -> None:
+    source = Counting(1000)
+    chain = M.source(source).seed(1).shuffle().map(make.Bump(1)).filter(bool).repeat(3)[::2]
+    chain = M.mix([chain, M.source(source)]).map_with_index(make.add_index)
+    zipped = M.zip([chain[:100], M.source(source)[:100]])
+    many = windrow.IterDataset.mix([zipped.to_iter_dataset().window_shuffle(9, 1).batch(2)] * 2)
+    assert len(zipped) == 100
+    assert "counting(1000)" in repr(many)
+    iterator = iter(many.limit(7))
+    iterator.set_state(json.loads(json.dumps(iterator.get_state())))
+    assert "window_shuffle" in repr(iterator)
+    iterator.close()
+    assert source.records == source.calls == 0
+    # Restoring far into the data reads what follows alone.
+    plain = iter(M.source(source).to_iter_dataset(make.SYNCHRONOUS))
+    state = plain.get_state()
+    plain.set_state({**state, "position": [990]})
+    assert source.records == 0
+    assert len(list(plain)) == 10
+    assert source.records == 10
+
+
+def test_a_source_is_read_in_few_calls_and_no_record_twice() -> None:
+    source = Counting(10_000)
+    dataset = M.source(source).shuffle(seed=1).batch(100)
+    assert sorted(np.concatenate([*dataset]).tolist()) == list(range(0, 100_000, 10))
+    assert source.records == 10_000
+    assert source.calls <= 40
+    M.source(source).read(np.arange(5000))
+    assert source.calls <= 41
+
+
+def test_the_length_of_a_source_is_not_asked_for_again() -> None:
+    source = Counting(100)
+    dataset = M.source(source).shuffle(seed=1).batch(10)
+    before = source.lengths_asked
+    list(dataset)
+    assert source.lengths_asked == before
+
+
+# --- iterators -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [make.SYNCHRONOUS, windrow.ReadOptions(2, 10)])
+def test_a_closed_iterator_says_so(options: windrow.ReadOptions) -> None:
+    iterator = iter(M.source(np.arange(100)).to_iter_dataset(options))
+    assert next(iterator) == 0
+    state = iterator.get_state()
+    iterator.close()
+    iterator.close()
+    assert iterator.get_state() == state
+    for call in (
+        lambda: next(iterator),
+        iterator.start_prefetch,
+        lambda: iterator.set_state(state),
+    ):
+        with pytest.raises(ClosedError, match="this iterator was closed"):
+            call()
+
+
+def test_a_with_block_closes_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with iter(M.source(np.arange(10_000)).to_iter_dataset(windrow.ReadOptions(4, 10))) as iterator:
+        assert next(iterator) == 0
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+    with pytest.raises(ClosedError, match="closed"):
+        next(iterator)
+    with pytest.raises(KeyError), iter(M.range(3)) as iterator:
+        raise KeyError
+    with pytest.raises(ClosedError, match="closed"):
+        next(iterator)
+
+
+def test_the_end_stays_the_end() -> None:
+    for options in (make.SYNCHRONOUS, windrow.ReadOptions()):
+        iterator = iter(M.range(3).to_iter_dataset(options))
+        assert [*iterator, *iterator] == [0, 1, 2]
+        assert iterator.get_state()["position"] == [3]
+        assert next(iterator, "end") == "end"
+
+
+def test_iterators_of_one_dataset_are_apart() -> None:
+    dataset = M.range(5).shuffle(1)
+    one, two = iter(dataset), iter(dataset)
+    assert [next(one) for _ in range(3)] == [next(two) for _ in range(3)]
+    assert list(one) == list(two) == list(dataset)[3:]
+    assert iter(one) is one
+
+
+# --- errors come at their place, and the step is tried again -------------------------------------
+
+
+class Flaky:
+    """Raises for one element until it is mended."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad: int | None = bad
+
+    def check(self, element: Any) -> Any:
+        if self.bad is not None and self.bad in np.ravel(element).tolist():
+            raise OSError(f"no {self.bad} today")
+        return element
+
+    def keep(self, element: Any) -> bool:
+        self.check(element)
+        return True
+
+    def indexed(self, _: int, element: Any) -> Any:
+        return self.check(element)
+
+    def random(self, element: Any, _: np.random.Generator) -> Any:
+        return self.check(element)
+
+    def stacked(self, elements: Any) -> Any:
+        return np.array(self.check(list(elements)))
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.check(index))
+
+
+class FlakyColumns(Counting):
+    """A batched source of the same kind."""
+
+    def __init__(self, flaky: Flaky) -> None:
+        super().__init__(40)
+        self._flaky = flaky
+
+    def read(self, indices: npt.NDArray[np.int64]) -> Any:
+        return self._flaky.check(indices)
+
+
+class FlakySelection:
+    def __init__(self, flaky: Flaky) -> None:
+        self._flaky = flaky
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return 0, self._flaky.check(index)
+
+
+def failing(flaky: Flaky) -> dict[str, Any]:
+    """Chains of 0 to 39 (in batches: of 4), which fail at element 22."""
+    base = M.range(40)
+    streamed = base.to_iter_dataset()
+    mix = windrow.IterDataset.mix
+    far = M.range(100, 200).to_iter_dataset()
+    return {
+        "source": M.source(flaky),
+        "batched source": M.source(FlakyColumns(flaky)),
+        "map": base.map(flaky.check),
+        "filter": base.filter(flaky.keep),
+        "map_with_index": base.map_with_index(flaky.indexed),
+        "random_map": base.random_map(flaky.random, seed=1),
+        "selection": M.select_from_datasets([base], FlakySelection(flaky)),
+        "batch of map": base.map(flaky.check).batch(4),
+        "batch_fn": base.batch(4, batch_fn=flaky.stacked),
+        "batched map": base.map(flaky.check, batched=True).batch(4),
+        "map of batches": base.batch(4).map(flaky.check),
+        "stream map": streamed.map(flaky.check),
+        "stream filter": streamed.filter(flaky.keep),
+        "stream map_with_index": streamed.map_with_index(flaky.indexed),
+        "stream random_map": streamed.random_map(flaky.random, seed=1),
+        "stream batched map": streamed.map(flaky.check, batched=True).batch(4),
+        "stream batch_fn": streamed.batch(4, batch_fn=flaky.stacked),
+        "stream batch of map": streamed.map(flaky.check).batch(4),
+        "window shuffle": streamed.map(flaky.check).window_shuffle(4, seed=2).batch(4),
+        "mix": mix([base.map(flaky.check).to_iter_dataset(), far], [3, 1]),
+        "mix of the other": mix([far, base.map(flaky.check).to_iter_dataset()], [1, 3]),
+        "zip": windrow.IterDataset.zip([streamed.map(flaky.check), far], strict=False),
+        "repeat": streamed.map(flaky.check).repeat(2),
+        "limit": streamed.map(flaky.check).limit(30),
+        "mix in batches": mix([streamed.map(flaky.check), far], [1, 1]).batch(4),
+    }
+
+
+@pytest.mark.parametrize("options", [*OPTIONS[::5], windrow.ReadOptions()], ids=repr)
+@pytest.mark.parametrize("name", failing(Flaky(22)))
+def test_what_fails_comes_at_its_place_and_is_tried_again(
+    name: str, options: windrow.ReadOptions
+) -> None:
+    flaky = Flaky(22)
+    dataset = failing(flaky)[name]
+    if isinstance(dataset, M):
+        dataset = dataset.to_iter_dataset()
+    flaky.bad = None
+    with with_options(dataset, options) as iterator:
+        expected = list(iterator)
+    flaky.bad = 22
+    # The first element that cannot be made without 22.
+    at = next(i for i, element in enumerate(expected) if 22 in np.ravel(element).tolist())
+    with with_options(dataset, options) as iterator:
+        before = list(itertools.islice(iterator, at))
+        assert make.differences(before, expected[:at]) == []
+        state = iterator.get_state()
+        for _ in range(2):
+            with pytest.raises(OSError, match="no 22 today"):
+                next(iterator)
+            assert iterator.get_state() == state
+        flaky.bad = None
+        assert make.differences(iterator, expected[at:]) == []
+
+
+def test_errors_keep_their_type_and_say_where() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        M.range(10).map(lambda x: 1 // (x - 7)).batch(5).read([0, 1])
+    notes = " ".join(caught.value.__notes__)
+    assert "map(test_errors_keep_their_type_and_say_where" in notes
+    assert "for element 7" in notes
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(M.range(10).to_iter_dataset().random_map(lambda x, _: 1 // (x - 7), seed=1))
+    assert "random_map(seed=1)" in " ".join(caught.value.__notes__)
+    with pytest.raises(KeyError) as missing:
+        M.source({"x": np.arange(4)}).map(lambda c: c["y"], batched=True).read([0, 1])
+    assert "batched=True" in " ".join(missing.value.__notes__)
+    with pytest.raises(ValueError, match="ambiguous") as ambiguous:
+        M.range(4).map(lambda x: np.array([x, x])).filter(lambda x: x > 1).read([0])
+    assert "filter(" in " ".join(ambiguous.value.__notes__)
+
+
+def test_a_strict_zip_gives_whole_tuples_before_it_complains() -> None:
+    parts = [M.range(5).to_iter_dataset(), M.range(3).to_iter_dataset()]
+    iterator = iter(windrow.IterDataset.zip(parts))
+    assert [next(iterator) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
+    with pytest.raises(ElementError, match="zip: dataset 0 is longer than dataset 1"):
+        next(iterator)
+    assert list(windrow.IterDataset.zip(parts, strict=False)) == [(0, 0), (1, 1), (2, 2)]
+    assert list(windrow.IterDataset.zip([parts[0], parts[0]]))[4] == (4, 4)

@@ -126,9 +126,9 @@ def blocks(node: Node, position: Sequence[int], options: ReadOptions, unit: int 
         case StreamRepeatNode():
             return _repeated(node, position, options)
         case StreamLimitNode():
-            return _limited(node, position, options)
+            return _limited(node, position, options, unit)
         case ZipNode():
-            return _zipped(node, position, options)
+            return _zipped(node, position, options, unit)
         case StreamMixNode():
             return _mixed(node, position, options)
         case _:
@@ -369,12 +369,14 @@ def _repeated(node: StreamRepeatNode, position: Sequence[int], options: ReadOpti
         begin, epoch = start, epoch + 1
 
 
-def _limited(node: StreamLimitNode, position: Sequence[int], options: ReadOptions) -> Blocks:
+def _limited(
+    node: StreamLimitNode, position: Sequence[int], options: ReadOptions, unit: int | None
+) -> Blocks:
     """Position: the parent's, and the elements already given."""
     given = position[-1]
     if given >= node.size:
         return
-    for block in blocks(node.parent, position[:-1], options, None):
+    for block in blocks(node.parent, position[:-1], options, unit):
         block = block.sliced(0, min(len(block), node.size - given))
         numbers = np.arange(given + 1, given + 1 + len(block))
         yield Block(block.table, np.column_stack([block.marks, numbers]))
@@ -427,9 +429,11 @@ def _split_position(node: Node, position: Sequence[int]) -> list[Sequence[int]]:
     return [position[start:stop] for start, stop in itertools.pairwise([0, *ends])]
 
 
-def _zipped(node: ZipNode, position: Sequence[int], options: ReadOptions) -> Blocks:
+def _zipped(
+    node: ZipNode, position: Sequence[int], options: ReadOptions, unit: int | None
+) -> Blocks:
     parts = zip(node.parents, _split_position(node, position), strict=True)
-    feeds = [_Feed(blocks(parent, part, options, None)) for parent, part in parts]
+    feeds = [_Feed(blocks(parent, part, options, unit)) for parent, part in parts]
     while True:
         ready = [feed.ready() for feed in feeds]
         rows = min(ready)

@@ -144,6 +144,14 @@ def test_functions_in_a_row_get_the_same_rows_under_a_batch() -> None:
     assert first.sizes == second.sizes == [8, 8, 8, 6]
 
 
+def test_zip_and_limit_hand_the_rows_of_the_batch_on() -> None:
+    record = Recorder()
+    stream: Any = M.source(np.arange(24)).to_iter_dataset().map(record, batched=True)
+    zipped: Any = list(windrow.IterDataset.zip([stream, stream]).limit(12).batch(4))
+    assert [pair[1].tolist() for pair in zipped] == [[2 * x for x in c] for c in record.calls[:6:2]]
+    assert set(record.sizes) == {4}
+
+
 def test_in_a_mixture_it_gets_its_rows_of_the_batch() -> None:
     record = Recorder()
     mixed = M.mix([M.source(np.arange(30)).map(record, batched=True), M.source(np.arange(30))])

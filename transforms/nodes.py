@@ -147,7 +147,7 @@ class ShuffleNode(SameLength, IndexNode):
         return f"shuffle(seed={self.seed})"
 
     def to_parent(self, at: Positions) -> Positions:
-        offsets = orders.epoch_shuffled(at.epochs, at.offsets, self.length, self.seed)
+        offsets = orders.epoch_shuffled(at.seed_epochs(), at.offsets, self.length, self.seed)
         return Positions(at.epochs, offsets)
 
 
@@ -164,7 +164,7 @@ class WindowShuffleNode(SameLength, IndexNode):
 
     def to_parent(self, at: Positions) -> Positions:
         offsets = orders.window_shuffled(
-            at.epochs, at.offsets, self.length, self.window_size, self.seed
+            at.seed_epochs(), at.offsets, self.length, self.window_size, self.seed
         )
         return Positions(at.epochs, offsets)
 

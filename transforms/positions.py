@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import RecordIndexError
-
 IntArray = npt.NDArray[np.int64]
 _LARGEST = 2**62
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Positions:
-    """Elements of one node: int64 `epochs` and `offsets` of the same length."""
+    """Elements of one node: int64 `epochs` and `offsets` of the same length.
 
-    epochs: IntArray
+    Epochs that do not fit are Python ints.
+    """
+
+    epochs: npt.NDArray[Any]
     offsets: IntArray
 
     def __len__(self) -> int:
@@ -40,6 +41,10 @@ class Positions:
             return self.epochs * length + self.offsets
         exact: npt.NDArray[Any] = self.epochs.astype(object) * length + self.offsets.astype(object)
         return exact
+
+    def seed_epochs(self) -> IntArray:
+        """The epochs, or integers that are equal to them modulo 2**32: all that a seed sees."""
+        return (self.epochs % 2**32).astype(np.int64) if self.epochs.dtype == object else self.epochs
 
     def taken(self, at: IntArray) -> Positions:
         """The positions at `at`."""
@@ -61,9 +66,7 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
     epochs = indices // length
     offsets = indices - epochs * length
     try:
-        return Positions(epochs.astype(np.int64), offsets.astype(np.int64))
+        epochs = epochs.astype(np.int64)
     except OverflowError:
-        far = max(indices.tolist(), key=abs)
-        raise RecordIndexError(
-            f"index {far} of {length} elements is in an epoch beyond 64 bits; ask for earlier ones"
-        ) from None
+        pass  # Python ints: parts of endless datasets have epochs as long as those
+    return Positions(epochs, offsets.astype(np.int64))

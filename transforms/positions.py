@@ -9,6 +9,7 @@ Invariant: `0 <= offsets < length` of the node they belong to.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -44,7 +45,9 @@ class Positions:
 
     def seed_epochs(self) -> IntArray:
         """The epochs, or integers that are equal to them modulo 2**32: all that a seed sees."""
-        return (self.epochs % 2**32).astype(np.int64) if self.epochs.dtype == object else self.epochs
+        return (
+            (self.epochs % 2**32).astype(np.int64) if self.epochs.dtype == object else self.epochs
+        )
 
     def taken(self, at: IntArray) -> Positions:
         """The positions at `at`."""
@@ -65,8 +68,7 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
         return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
     epochs = indices // length
     offsets = indices - epochs * length
-    try:
+    # Parts of endless datasets have epochs as long as those: beyond 64 bits they stay Python ints.
+    with contextlib.suppress(OverflowError):
         epochs = epochs.astype(np.int64)
-    except OverflowError:
-        pass  # Python ints: parts of endless datasets have epochs as long as those
     return Positions(epochs, offsets.astype(np.int64))

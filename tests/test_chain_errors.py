@@ -166,15 +166,13 @@ def test_arguments_of_the_wrong_type(name: str) -> None:
         (lambda: TEN[2**63], "index 9223372036854775808 is too large; choose one below"),
         (lambda: TEN[-(2**63) - 1], "index -9223372036854775809 is too large"),
         (lambda: TEN.read(np.array([2**63], np.uint64)), "index 9223372036854775808 is too large"),
-        (lambda: TEN.repeat()[::3][-(2**63) :: 1][0], None),
-        (lambda: M.range(1).repeat()[::2][-(2**63)], "is in an epoch beyond 64 bits"),
-        (lambda: M.mix([TEN.repeat(), TEN.repeat()])[::2][-(2**63)], "beyond 64 bits"),
+        (
+            lambda: M.mix([TEN.repeat(), TEN.repeat()])[::2][-(2**63)],
+            "mix: index .* beyond 64 bits",
+        ),
     ],
 )
-def test_indices_out_of_reach(call: Callable[[], Any], message: str | None) -> None:
-    if message is None:
-        assert call() == 0
-        return
+def test_indices_out_of_reach(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(RecordIndexError, match=message):
         call()
 

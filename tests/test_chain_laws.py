@@ -299,7 +299,7 @@ def nested() -> list[make.Recipe]:
     return found
 
 
-@pytest.mark.parametrize("recipe", nested(), ids=lambda r: "-".join(make.names_of(r)))
+@pytest.mark.parametrize("recipe", nested(), ids=lambda r: "-".join(sorted(make.names_of(r))))
 def test_nested_stateful_nodes_are_restored(recipe: make.Recipe) -> None:
     check_restores(make.build(recipe))
 

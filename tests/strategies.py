@@ -232,11 +232,13 @@ def is_endless(recipe: Recipe) -> bool:
     return (name == "repeat" and arguments[0] is None) or any(map(is_endless, parents))
 
 
-def places(drawn: Drawn, *, negative: bool = True) -> st.SearchStrategy[list[int]]:
-    """Indices of several epochs."""
+def places(
+    drawn: Drawn, *, negative: bool = True, epochs: bool = True
+) -> st.SearchStrategy[list[int]]:
+    """Indices of several epochs, or of one."""
     # A mixture counts in 64 bits.
     n = drawn.length
-    epochs = not (is_endless(drawn.recipe) and "mix" in names_of(drawn.recipe))
+    epochs = epochs and not (is_endless(drawn.recipe) and "mix" in names_of(drawn.recipe))
     below = -2 * n if epochs and negative else 0
     stop = 3 * n if epochs else n - 1
     many = st.integers(max(below, -(10**9)), min(stop, 10**9))
@@ -374,7 +376,7 @@ def batched(draw: st.DrawFn, chain: Drawn, name: str) -> Drawn:
     own = "ragged" in chain.tree or draw(st.integers(0, 3)) == 0
     n = chain.length // size if drop else -(-chain.length // size)
     n = -1 if chain.length < 0 else n
-    if chain.length >= sys.maxsize:
+    if chain.length >= 2**53:
         # Grain computes this length in floating point.
         return chain
     whole = drop or size == 1 or (chain.length >= 0 and chain.length % size == 0)

@@ -32,7 +32,9 @@ def test_random_access_equals_grain(drawn: Drawn, data: st.DataObject) -> None:
     if not len(ours):
         return
     negative = not make.names_of(drawn.recipe) & NOT_BELOW_ZERO
-    indices = [*data.draw(make.places(drawn, negative=negative)), 0, min(len(ours), 10**9) - 1]
+    # Grain's generators count in 64 bits, so epochs of what is endless are beyond them.
+    places = make.places(drawn, negative=negative, epochs=not make.is_endless(drawn.recipe))
+    indices = [*data.draw(places), 0, min(len(ours), 10**9) - 1]
     expected = [theirs[i] for i in indices]
     assert make.differences((ours[i] for i in indices), expected) == []
     assert make.differences(ours.__getitems__(indices), expected) == []

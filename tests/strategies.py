@@ -387,6 +387,8 @@ def batched(draw: st.DrawFn, chain: Drawn, name: str) -> Drawn:
 @st.composite
 def _several(draw: st.DrawFn, chain: Drawn, *, ours: bool, lengths: Sequence[int]) -> Drawn:
     kind = draw(st.sampled_from(["mix", "select", "concatenate", "zip"]))
+    if kind == "zip" and 2**62 <= chain.length < sys.maxsize:
+        return chain  # longer than a range of ours can be
     if kind == "zip":
         other = Drawn(("range", (), (chain.length,)), chain.length, "leaf")
         if chain.length >= sys.maxsize:

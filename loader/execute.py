@@ -10,7 +10,7 @@ Invariant: starting runs no function of the user's (but a selection map) and wai
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -164,27 +164,37 @@ def call(
         absent element, for which it is not called unless `on_none`.
     """
     values = tables.elements(table)
-    arguments: Iterable[tuple[Any, ...]]
-    match node:
-        case MapNode() | FilterNode():
-            arguments = zip(values)
-        case MapWithIndexNode():
-            arguments = zip(indices.tolist(), values, strict=True)
-        case RandomMapNode():
-            random = IndexedRandom(node.seed)
-            arguments = zip(values, map(random.at, indices.tolist()), strict=True)
-        case _:
-            raise TypeError(f"{type(node).__name__} does not look at elements one by one")
-    function = _verdict(node.function) if isinstance(node, FilterNode) else node.function
-    out, error = tables.call_each(function, arguments, None if on_none else values)
-    if error is not None:
-        name = f"{node.label}({name_of(node.function)})"
-        error.add_note(f"windrow: raised in {name} for element {indices[len(out)]}")
+    if on_none or not tables.any_absent(values):
+        return _called(node, values, indices)
+    here = [row for row, value in enumerate(values) if value is not None]
+    made, error = _called(node, [values[row] for row in here], indices[here])
+    out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
+    for row, value in zip(here, made, strict=False):
+        out[row] = value
     return out, error
 
 
-def _verdict(predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
-    return lambda element: bool(predicate(element))
+def _called(
+    node: Node, values: list[Any], indices: npt.NDArray[Any]
+) -> tuple[list[Any], Exception | None]:
+    results: Iterator[Any]
+    match node:
+        case MapNode():
+            results = map(node.function, values)
+        case FilterNode():
+            results = map(bool, map(node.function, values))
+        case MapWithIndexNode():
+            results = map(node.function, indices.tolist(), values)
+        case RandomMapNode():
+            generators = map(IndexedRandom(node.seed).at, indices.tolist())
+            results = map(node.function, values, generators)
+        case _:
+            raise TypeError(f"{type(node).__name__} does not look at elements one by one")
+    who = f"{node.label}({name_of(node.function)})"
+    out, error = tables.gathered(results, len(values), who)
+    if error is not None:
+        error.add_note(f"windrow: raised in {who} for element {indices[len(out)]}")
+    return out, error
 
 
 def apply(node: Node, table: Table, indices: npt.NDArray[Any]) -> Table:

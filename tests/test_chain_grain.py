@@ -12,7 +12,7 @@ import grain.python
 import numpy as np
 import pytest
 from grain import experimental as grain_more
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import windrow
@@ -27,6 +27,8 @@ NOT_BELOW_ZERO = {"random_map", "window_shuffle"}
 @given(drawn=make.chains(), data=st.data())
 @settings(max_examples=300)
 def test_random_access_equals_grain(drawn: Drawn, data: st.DataObject) -> None:
+    # Grain's window seeds count in 32 bits.
+    assume("window_shuffle" not in make.names_of(drawn.recipe) or not make.is_endless(drawn.recipe))
     ours, theirs = make.build(drawn.recipe), make.build(drawn.recipe, "grain")
     assert len(ours) == len(theirs) == drawn.length
     if not len(ours):

@@ -229,7 +229,7 @@ def test_tables_are_bounded_and_shared_by_threads() -> None:
             table = store.find(20_000, seed)
             if table is None:
                 table = expected[seed].astype(np.uint16)
-                store.keep(20_000, seed, table)
+                store.keep(20_000, seed, table=table)
             if not np.array_equal(table, expected[seed]) or store.held_bytes > 200_000:
                 wrong.append(seed)
 
@@ -425,3 +425,30 @@ def test_benchmark_runs() -> None:
     results = benchmarks.orders.run(small=True, repeats=1)
     assert len(json.loads(json.dumps(results))) == len(benchmarks.orders.SMALL_CASES)
     assert all(float(str(result["ns_per_index"])) > 0 for result in results)
+
+
+@given(
+    length=st.sampled_from([262_145, 262_146, 300_000, 10**6, 2**40, 2**63 - 1]),
+    place=st.floats(0, 1),
+    count=st.sampled_from([2, 41, 64, 1000, 65_535, 65_536, 70_000]),
+    step=st.sampled_from([-3, 1, 2, 7, 1000]),
+)
+@settings(max_examples=40)
+def test_evenly_spaced_offsets_have_the_order_of_single_ones(
+    length: int, place: float, count: int, step: int
+) -> None:
+    count = min(count, (length - 1) // abs(step))
+    first = int(place * (length - 1 - count * abs(step))) + (count * -step if step < 0 else 0)
+    offsets = first + step * np.arange(count)
+    some = np.random.default_rng(0).permutation(count)
+    # Out of order they are walked one by one; in order, a stretch at a time.
+    expected = orders.shuffled(offsets[some], length, 7)
+    for _ in range(2):
+        assert np.array_equal(orders.shuffled(offsets, length, 7)[some], expected)
+
+
+def test_what_a_stream_is_given_is_its_own() -> None:
+    first = orders.shuffled(np.arange(1000, 2000), 10**6, 5)
+    expected = first.copy()
+    first[:] = 0
+    assert np.array_equal(orders.shuffled(np.arange(1000, 2000), 10**6, 5), expected)

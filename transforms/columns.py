@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
@@ -25,6 +26,8 @@ Tree = Any
 Column = Any  # an array or a list
 
 _NUMBERS = (bool, int, float, complex)
+_shape = operator.attrgetter("shape")
+_dtype = operator.attrgetter("dtype")
 
 
 class ListColumns(list[Any]):
@@ -98,17 +101,18 @@ def batch_of(elements: list[Any]) -> Tree:
 def _gathered(
     values: list[Any], leaf: Callable[[list[Any]], Column], *, strict: bool = False
 ) -> Tree:
-    first = values[0]
+    first, rows, kinds = values[0], len(values), set(map(type, values))
     if isinstance(first, dict):
-        keys = first.keys()
-        if all(isinstance(v, dict) and v.keys() == keys for v in values):
+        same = all(issubclass(kind, dict) for kind in kinds)
+        if same and list(map(dict.keys, values)).count(first.keys()) == rows:
             return {k: _gathered([v[k] for v in values], leaf, strict=strict) for k in first}
     elif isinstance(first, (list, tuple)):
-        kind, size = type(first), len(first)
-        if all(type(v) is kind and len(v) == size for v in values):
-            children = [_gathered([v[i] for v in values], leaf, strict=strict) for i in range(size)]
+        if len(kinds) == 1 and list(map(len, values)).count(len(first)) == rows:
+            children = [
+                _gathered([v[i] for v in values], leaf, strict=strict) for i in range(len(first))
+            ]
             return rebuilt(first, children)
-    elif not strict or not any(isinstance(v, (dict, list, tuple)) for v in values):
+    elif not strict or not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
         return leaf(values)
     if strict:
         raise ElementError(_differ(values))
@@ -152,17 +156,23 @@ def column_of(rows: list[Any]) -> Column:
         return list(rows)
     if any(_is_foreign_array(row) for row in _one_of_each_type(rows)):
         rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
-    first = rows[0]
-    if isinstance(first, _NUMBERS) and not isinstance(first, np.generic):
-        kind = type(first)
-        return _numbers(rows) if all(type(r) is kind for r in rows) else list(rows)
-    if isinstance(first, (np.ndarray, np.generic)) and not first.dtype.hasobject:
-        same = (first.shape, first.dtype)
-        if all(
-            isinstance(r, (np.ndarray, np.generic)) and (r.shape, r.dtype) == same for r in rows
-        ):
-            return _joined_rows(rows)
+    # Whole passes in C over types, shapes and dtypes: a Python loop costs as much as the copy.
+    kinds = set(map(type, rows))
+    if all(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds):
+        return _joined_rows(rows) if _agree(rows) else list(rows)
+    if len(kinds) == 1 and issubclass(kinds.pop(), _NUMBERS):
+        return _numbers(rows)
     return list(rows)
+
+
+def _agree(rows: list[Any]) -> bool:
+    """Whether arrays agree in shape and dtype, and hold no objects."""
+    first = rows[0]
+    return (
+        not first.dtype.hasobject
+        and list(map(_shape, rows)).count(first.shape) == len(rows)
+        and list(map(_dtype, rows)).count(first.dtype) == len(rows)
+    )
 
 
 def _is_foreign_array(value: Any) -> bool:

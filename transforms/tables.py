@@ -145,9 +145,9 @@ def without_absent(table: Table) -> tuple[Table, IntArray | None]:
             return table, None
         kept = np.flatnonzero(table.present)
         return Columnar(columns.taken(table.tree, kept), len(kept)), kept
-    kept = np.array([i for i, e in enumerate(table.elements) if e is not None], np.int64)
-    if len(kept) == table.rows:
+    if not any_absent(table.elements):
         return table, None
+    kept = np.array([i for i, e in enumerate(table.elements) if e is not None], np.int64)
     return taken(table, kept), kept
 
 
@@ -157,7 +157,7 @@ def as_columns(table: Table) -> Tree:
     if isinstance(table, Columnar) and table.present is None:
         return columns.map_columns(_public, table.tree)
     values = elements(table)
-    return values if any(v is None for v in values) else columns.columns_of(values)
+    return values if any_absent(values) else columns.columns_of(values)
 
 
 def _public(column: Any) -> Any:
@@ -191,33 +191,22 @@ def from_source(read: Any, rows: int, who: str) -> Table:
 # --- functions of users --------------------------------------------------------------------------
 
 
-def call_each(
-    function: Callable[..., Any],
-    arguments: Iterable[tuple[Any, ...]],
-    skipped: Sequence[Any] | None = None,
-) -> tuple[list[Any], Exception | None]:
-    """Results of `function(*arguments)` up to the first error, and that error.
-
-    Where `skipped` has None, the function is not called and the result is None.
-    """
+def gathered(results: Iterable[Any], rows: int, who: str) -> tuple[list[Any], Exception | None]:
+    """What an iterator over calls of a user's function yields up to the first error; that error."""
     out: list[Any] = []
     try:
-        if skipped is None:
-            for a in arguments:
-                out.append(function(*a))  # noqa: PERF401 - what came before an error is kept
-        else:
-            for element, a in zip(skipped, arguments, strict=True):
-                out.append(None if element is None else function(*a))
-    except StopIteration as stop:
-        # It would end the user's loop in silence: the data must not seem to be over.
-        error = ElementError(
-            "a function of the chain raised StopIteration; return or raise another"
-        )
-        error.__cause__ = stop
-        return out, error
+        out.extend(results)  # keeps what came before an error
     except Exception as error:
         return out, error
-    return out, None
+    if len(out) == rows:
+        return out, None
+    # It would end the user's loop in silence too: the data must not seem to be over.
+    return out, ElementError(f"{who} raised StopIteration; return or raise another error")
+
+
+def any_absent(values: list[Any]) -> bool:
+    """Whether an element is None."""
+    return type(None) in set(map(type, values))  # `in` on the values would compare arrays
 
 
 def map_segments(

@@ -196,6 +196,94 @@ def test_what_a_batched_function_may_return() -> None:
     assert dataset.map(lambda e: e["b"])[2] == "w2"
 
 
+PAIRS = {"pair": [np.arange(2.0), np.ones(3)], "text": "x"}
+
+
+def _in_place(columns: Any) -> Any:
+    columns["pair"] = [columns["pair"][0], columns["pair"][1]]
+    return columns
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda c: c | {"pair": [c["pair"][0], c["pair"][1]]},
+        lambda c: c | {"pair": c["pair"][::-1]},
+        _in_place,
+    ],
+)
+@pytest.mark.parametrize("rows", [2, 3])  # two rows are as many as there are columns in the list
+def test_a_plain_list_where_a_list_of_columns_was_is_refused(
+    returned: Callable[[Any], Any], rows: int
+) -> None:
+    dataset = M.source([PAIRS] * rows).map(returned, batched=True)
+    message = (
+        r"returned a plain list where its input has a list of 2 columns; return"
+        r" windrow\.transforms\.ListColumns\(\[\.\.\.\]\) for a list"
+    )
+    with pytest.raises(ElementError, match=message):
+        dataset.read(range(rows))
+    with pytest.raises(ElementError, match=message):
+        M.source([[1, 2]] * rows).map(list, batched=True).read(range(rows))
+
+
+def test_the_ways_out_of_a_refused_list() -> None:
+    pairs: Any = M.source([[1, 10], [2, 20]])
+    lists = windrow.transforms.ListColumns
+    swapped = pairs.map(lambda c: lists([c[1], c[0]]), batched=True)
+    assert swapped.__getitems__([0, 1]) == [[10, 1], [20, 2]]
+    texts = pairs.map(
+        lambda c: np.array([f"{a}{b}" for a, b in zip(*c, strict=True)], object), batched=True
+    )
+    assert texts.__getitems__([0, 1]) == ["110", "220"]
+    assert pairs.map(lambda c: c, batched=True)[1] == [2, 20]
+    assert pairs.map(lambda c: {"sum": c[0] + c[1], "s": ["a"] * len(c[0])}, batched=True)[0] == {
+        "sum": 11,
+        "s": "a",
+    }
+
+
+STRINGS: list[Any] = [
+    (np.array([b"ab", b"c"]), [b"ab", b"c"]),
+    (np.array(["ab", "c"]), ["ab", "c"]),
+    (np.array(["ab\0", "c"], np.dtypes.StringDType()), ["ab\0", "c"]),
+    (np.array([b"ab\0", "c"], object), [b"ab\0", "c"]),
+    (np.array([{"k": 1}, (2, 3)], object), [{"k": 1}, (2, 3)]),
+]
+
+
+@pytest.mark.parametrize(("array", "values"), STRINGS, ids=lambda v: repr(v)[:24])
+def test_arrays_of_strings_and_objects_become_lists(array: Any, values: list[Any]) -> None:
+    class Strings:
+        fingerprint = "strings"
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            return values[index]
+
+        def read(self, indices: npt.NDArray[np.int64]) -> Any:
+            return array[indices]
+
+    kinds = [type(value) for value in values]
+    for dataset in (M.source(Strings()), M.range(2).map(lambda c: array[c], batched=True)):
+        elements: Any = dataset.__getitems__([0, 1])
+        assert elements == values
+        assert [type(element) for element in elements] == kinds
+        assert [type(dataset[i]) for i in (0, 1)] == kinds
+    nested: Any = M.range(2).map(lambda c: {"s": array[c], "n": c}, batched=True)
+    assert type(nested.batch(2)[0]["s"]) is list
+    assert nested[0] == {"s": values[0], "n": 0}
+    assert type(nested[0]["s"]) is kinds[0]
+
+
+def test_rows_that_are_arrays_of_objects_are_a_list_of_arrays() -> None:
+    grid = np.array([["a", None], ["b", 3]], object)
+    dataset: Any = M.range(2).map(lambda c: grid[c], batched=True)
+    assert [row.tolist() for row in dataset.read([1, 0])] == [["b", 3], ["a", None]]
+
+
 # --- absent elements -----------------------------------------------------------------------------
 
 
@@ -364,6 +452,23 @@ def test_a_batch_that_nobody_took_apart_is_not_copied() -> None:
     keep = M.source(source).map(double, batched=True)
     results: Any = list(keep.to_iter_dataset().batch(5))
     assert all(np.shares_memory(r, m) for r, m in zip(results, made, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (jnp.zeros((100, 4), jnp.float32), 1600),
+        (bytearray(300), 300),
+        (memoryview(bytes(200)), 200),
+        (np.float64(1), 8),
+        (b"abc", 3),
+        ({"a": bytearray(10), "b": [np.zeros(2), "four"]}, 30),
+        (object(), 64),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_bytes_of_elements(value: Any, expected: int) -> None:
+    assert columns.nbytes(value) == expected
 
 
 # --- forms ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Nodes are values with pure functions: they map indices and turn tables of elemen
 never read.
 """
 
+from windrow.transforms.columns import ListColumns
 from windrow.transforms.functions import (
     Batch,
     DatasetSelectionMap,
@@ -19,6 +20,7 @@ __all__ = [
     "Batch",
     "DatasetSelectionMap",
     "Filter",
+    "ListColumns",
     "Map",
     "MapWithIndex",
     "RandomMap",

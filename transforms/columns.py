@@ -25,6 +25,7 @@ IntArray = npt.NDArray[np.int64]
 Tree = Any
 Column = Any  # an array or a list
 
+_OPAQUE_BYTES = 64
 _NUMBERS = (bool, int, float, complex)
 _shape = operator.attrgetter("shape")
 _dtype = operator.attrgetter("dtype")
@@ -327,15 +328,24 @@ def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Co
     return merged
 
 
-def checked_columns(tree: Tree, rows: int, who: str) -> Tree:
+def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> Tree:
     """`tree` as columns of exactly `rows` rows, as a function or a source of a user returned them.
 
+    Args:
+        tree: What was returned. Arrays of strings or objects become lists of those.
+        rows: The number of rows that it must have.
+        who: Who returned it, for messages.
+        given: The columns that the function was given, if it is one.
+
     Raises:
-        ElementError: If a leaf is no column, or has another number of rows.
+        ElementError: If a leaf is no column, or has another number of rows, or a plain list stands
+            where `given` had a list of columns: it could be either.
     """
     children = children_of(tree)
     if children is not None:
-        return rebuilt(tree, [checked_columns(child, rows, who) for child in children])
+        below = _children_given(tree, given, len(children))
+        pairs = zip(children, below, strict=True)
+        return rebuilt(tree, [checked_columns(c, rows, who, given=g) for c, g in pairs])
     column = tree
     if _is_foreign_array(column):
         column = np.asarray(column)
@@ -345,21 +355,43 @@ def checked_columns(tree: Tree, rows: int, who: str) -> Tree:
             f"{who} returned {spec(tree)} where a column of {rows} rows is needed; return arrays"
             " with a leading axis of rows, or lists with one entry per row"
         )
+    if isinstance(given, ListColumns) and isinstance(column, list):
+        raise ElementError(
+            f"{who} returned a plain list where its input has a list of {len(given)} columns;"
+            " return windrow.transforms.ListColumns([...]) for a list of columns, or an array (of"
+            " dtype object for strings and objects) for one column"
+        )
     if len(column) != rows:
         raise ElementError(
             f"{who} returned {len(column)} rows for {rows}; it must return one row for each"
         )
-    return column
+    return column if isinstance(column, list) else _without_strings(column)
+
+
+def _children_given(tree: Tree, given: Tree, count: int) -> Sequence[Tree]:
+    """What stood in `given` where each child of `tree` stands; None where nothing did."""
+    if isinstance(tree, dict):
+        return [given.get(key) if isinstance(given, dict) else None for key in tree]
+    below = None if isinstance(given, dict) else children_of(given)
+    return below if below is not None and len(below) == count else [None] * count
+
+
+def _without_strings(column: npt.NDArray[Any]) -> Column:
+    """An array as a column; a list where its rows are strings or hold objects."""
+    if column.ndim == 1 and column.dtype.kind in "SUTO":
+        return column.tolist()
+    return list(column) if column.dtype.hasobject else column
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of the arrays and strings in an element or in columns, roughly."""
+    """Bytes of the arrays and strings in an element or in columns, roughly; 64 for any other."""
     if isinstance(tree, dict):
         return sum(nbytes(child) for child in tree.values())
     if isinstance(tree, (list, tuple)):
         # Long lists are columns or batches of like rows: a sample of them will do.
         some = tree[:8]
         return sum(nbytes(child) for child in some) * len(tree) // max(1, len(some))
-    if isinstance(tree, (np.ndarray, np.generic)):
-        return int(tree.nbytes)
-    return len(tree) if isinstance(tree, (bytes, str)) else 64
+    if isinstance(tree, (bytes, str, bytearray)):
+        return len(tree)
+    size = getattr(tree, "nbytes", None)  # of NumPy's arrays, of JAX's, of memoryview
+    return size if isinstance(size, int) else _OPAQUE_BYTES

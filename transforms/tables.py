@@ -185,7 +185,8 @@ def from_source(read: Any, rows: int, who: str) -> Table:
         if len(read) != rows:
             raise ElementError(f"{who}: read returned {len(read)} records for {rows} indices")
         return Listed(read)
-    return Columnar(columns.checked_columns(read, rows, f"{who}: read"), rows)
+    tree = columns.checked_columns(read, rows, f"{who}: read")
+    return Listed(tree) if type(tree) is list else Columnar(tree, rows)
 
 
 # --- functions of users --------------------------------------------------------------------------
@@ -231,8 +232,10 @@ def _map_columns(function: Callable[[Tree], Tree], part: Columnar | Listed, who:
     dense, kept = without_absent(part)
     if dense.rows == 0:
         return Listed([None] * part.rows)
-    made = call_without_stop(function, as_columns(dense))
-    made = columns.checked_columns(made, dense.rows, who)
+    given = as_columns(dense)
+    # Containers of its own: the function may put other columns into them.
+    made = call_without_stop(function, columns.map_columns(lambda column: column, given))
+    made = columns.checked_columns(made, dense.rows, who, given=given)
     table = Listed(made) if type(made) is list else Columnar(made, dense.rows)
     if kept is None:
         return table

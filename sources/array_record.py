@@ -28,8 +28,10 @@ from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record_files import FileFacts, Part, find_parts, inspect_file
 from windrow.sources.base import BatchedSource, IntArray, checked_indices
 from windrow.sources.paths import listing
+from windrow.sources.process import refuse_forked
 
 _WHAT: Final = "ArrayRecordDataSource"
+_LIBRARY: Final = "array_record"
 _OPENING_THREADS: Final = 16
 _READING_THREADS: Final = 4
 # The package's advice for random access; the readahead buffer alone is 16 MB per reader.
@@ -69,7 +71,9 @@ class ArrayRecordDataSource(BatchedSource):
             NotFoundError: If nothing is found, or a shard is missing.
             SourceError: If a file is broken or none of ArrayRecord, or a split must be chosen.
             ConversionError: If the conversion that writes the folder has not finished.
+            ReadError: If this process was forked from one that had used array_record.
         """
+        refuse_forked(_LIBRARY, _WHAT)
         parts = find_parts(paths, split=split)
         self._options = _option_text(reader_options)
         names = sorted({part.path for part in parts})
@@ -119,8 +123,10 @@ class ArrayRecordDataSource(BatchedSource):
         """The records at `indices`, in that order.
 
         Raises:
-            ReadError: If a record is damaged or its file changed; the message names both.
+            ReadError: If a record is damaged or its file changed; the message names both. Or if
+                this process was forked from one that had used array_record.
         """
+        refuse_forked(_LIBRARY, _WHAT)
         wanted = checked_indices(indices, len(self), _WHAT)
         if not len(wanted):
             return []

@@ -15,10 +15,12 @@ import tensorstore as ts
 
 from windrow.errors import SourceError
 from windrow.sources.base import BatchedSource, Columns, IntArray, checked_indices
+from windrow.sources.process import refuse_forked
 from windrow.sources.zarr_open import Found, FoundTree, find_arrays, open_all
 from windrow.sources.zarr_read import Rows, read_rows, rows_of
 
 _WHAT: Final = "ZarrDataSource"
+_LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
 
 _Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # the tree, each leaf a number of an array
@@ -41,7 +43,9 @@ class ZarrDataSource(BatchedSource):
             SourceError: If metadata is unreadable, a dtype is not supported, an array has no
                 first axis, or lengths differ.
             ConversionError: If the conversion that writes the folder has not finished.
+            ReadError: If this process was forked from one that had used TensorStore.
         """
+        refuse_forked(_LIBRARY, _WHAT)
         found: list[Found] = []
         self._layout = _numbered(find_arrays(arrays), found)
         stores = open_all(found)
@@ -108,8 +112,10 @@ class ZarrDataSource(BatchedSource):
         """Rows at `indices`: an array `(n, ...)`, or a dict of them, in new memory.
 
         Raises:
-            ReadError: If a chunk can not be read; the message names array, file and records.
+            ReadError: If a chunk can not be read; the message names array, file and records. Or
+                if this process was forked from one that had used TensorStore.
         """
+        refuse_forked(_LIBRARY, _WHAT)
         wanted = checked_indices(indices, self._length, _WHAT)
         columns = read_rows(self._open(), wanted)
         return _shaped(self._layout, columns.__getitem__)
@@ -118,6 +124,7 @@ class ZarrDataSource(BatchedSource):
         rows = self._rows
         if rows is not None:
             return rows
+        refuse_forked(_LIBRARY, _WHAT)
         with self._lock:
             if self._rows is None:
                 stores = open_all(self._specs)

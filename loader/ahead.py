@@ -15,9 +15,9 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-from windrow.stream import Block, Blocks
+from windrow.errors import ClosedError
+from windrow.stream import Block, Blocks, Run
 from windrow.transforms import tables
-from windrow.transforms.options import ReadOptions
 
 # What closing waits at most for a read or a function that is under way.
 _STOP_S = 10.0
@@ -38,10 +38,10 @@ atexit.register(_join_all)
 class Ahead:
     """Blocks of a generator, made on a thread of their own."""
 
-    def __init__(self, blocks: Blocks, options: ReadOptions) -> None:
-        self._shared = _Shared(options)
+    def __init__(self, blocks: Blocks, run: Run) -> None:
+        self._shared = _Shared(run)
         self._thread = threading.Thread(
-            target=_make, args=(blocks, self._shared), name="windrow-ahead", daemon=True
+            target=_make, args=(blocks, self._shared, run), name="windrow-ahead", daemon=True
         )
         weakref.finalize(self, self._shared.stop)
         self._thread.start()
@@ -62,21 +62,23 @@ class Ahead:
 class _Shared:
     """A bounded queue, which knows neither the consumer nor the thread."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._options = run.options
         self._changed = threading.Condition()
         self._blocks: collections.deque[tuple[Block, int]] = collections.deque()
         self._rows = 0
         self._bytes = 0
-        self._stopped = False
         self._end: BaseException | None = None
 
     def put(self, block: Block) -> bool:
         """Hand a block over once there is room; False when nobody wants it any more."""
         size_bytes = tables.nbytes(block.table)
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._has_room(len(block), size_bytes))
-            if self._stopped:
+            self._changed.wait_for(
+                lambda: self._stopped() or self._has_room(len(block), size_bytes)
+            )
+            if self._stopped():
                 return False
             self._blocks.append((block, size_bytes))
             self._rows += len(block)
@@ -101,25 +103,29 @@ class _Shared:
     def get(self) -> Block:
         """The next block, or what ended them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._blocks or self._end is not None or self._stopped)
+            self._changed.wait_for(lambda: self._blocks or self._end is not None or self._stopped())
             if self._blocks:
                 block, size_bytes = self._blocks.popleft()
                 self._rows -= len(block)
                 self._bytes -= size_bytes
                 self._changed.notify_all()
                 return block
-            if self._end is not None:
-                raise self._end
-            raise StopIteration
+            if self._stopped():
+                raise ClosedError("this iterator was closed by another thread while it was waiting")
+            raise self._end or StopIteration
 
     def stop(self) -> None:
+        """Nobody wants more blocks."""
         with self._changed:
-            self._stopped = True
+            self._run.stopped.set()
             self._blocks.clear()
             self._changed.notify_all()
 
+    def _stopped(self) -> bool:
+        return self._run.stopped.is_set()
 
-def _make(blocks: Blocks, shared: _Shared) -> None:
+
+def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
     try:
         for block in blocks:
             if not shared.put(block):
@@ -129,3 +135,4 @@ def _make(blocks: Blocks, shared: _Shared) -> None:
         shared.finish(error)
     finally:
         blocks.close()
+        run.end_threads()

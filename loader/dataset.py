@@ -455,7 +455,7 @@ class IterDataset(_Dataset[T]):
         return _applied(self, transformations)
 
     def __iter__(self) -> DatasetIterator[T]:
-        return DatasetIterator(self._node, _stream_options(self._node))
+        return DatasetIterator(self._node)
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -544,15 +544,3 @@ def _default_options(node: Node) -> ReadOptions:
     if all(isinstance(leaf, nodes.RangeNode) for leaf in _leaves(node)):
         return ReadOptions(num_threads=0)
     return ReadOptions()
-
-
-def _stream_options(node: Node) -> ReadOptions:
-    """How to read a stream of several parts: ahead where one of them is to be read ahead."""
-    found: list[ReadOptions] = []
-    queue = [node]
-    for below in queue:  # grows while it is walked
-        if isinstance(below, streams.ToStreamNode):
-            found.append(below.read_options)
-        else:
-            queue.extend(below.parents)
-    return next((options for options in found if options.ahead), found[0])

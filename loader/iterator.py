@@ -22,7 +22,6 @@ from windrow.state import Identity
 from windrow.stream import Blocks
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
-from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ToStreamNode, origin, width
 
 T_co = TypeVar("T_co", covariant=True)
@@ -45,9 +44,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         True
     """
 
-    def __init__(self, node: Node, options: ReadOptions) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._options = options
         self._identity: Identity | None = None
         self._position = origin(node)
         self._blocks: Blocks | Ahead | None = None
@@ -100,8 +98,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         if self._blocks is None:
-            rest = stream.blocks(self._node, self._position, self._options, None)
-            self._blocks = Ahead(rest, self._options) if self._options.ahead else rest
+            run = stream.Run(self._node)
+            rest = stream.blocks(self._node, self._position, run, None)
+            self._blocks = Ahead(rest, run) if run.options.ahead else rest
         return self._blocks
 
     def start_prefetch(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from windrow.errors import PlanError
+from windrow.transforms.arguments import at_least
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class MultiprocessingOptions:
         enable_profiling: Taken for compatibility with Grain.
 
     Raises:
+        ArgumentError: If a number is no integer.
         PlanError: If a number is out of range.
     """
 
@@ -25,12 +26,7 @@ class MultiprocessingOptions:
     enable_profiling: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0:
-            raise PlanError(
-                f"MultiprocessingOptions: num_workers must be at least 0, got {self.num_workers}"
-            )
-        if self.per_worker_buffer_size < 1:
-            raise PlanError(
-                "MultiprocessingOptions: per_worker_buffer_size must be at least 1, got"
-                f" {self.per_worker_buffer_size}"
-            )
+        at_least(0, self.num_workers, "MultiprocessingOptions: num_workers")
+        at_least(
+            1, self.per_worker_buffer_size, "MultiprocessingOptions: per_worker_buffer_size"
+        )

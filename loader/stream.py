@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,41 +97,76 @@ class BlockSize:
         self.rows = max(1, wanted // self._unit) * self._unit
 
 
-def blocks(node: Node, position: Sequence[int], options: ReadOptions, unit: int | None) -> Blocks:
+class Run:
+    """What the streams of one iterator share: its threads, its budget, and whether it goes on."""
+
+    def __init__(self, node: Node) -> None:
+        parts = _to_streams(node)
+        found = [part.read_options for part in parts]
+        self.options = next((options for options in found if options.ahead), found[0])
+        self._share_bytes = self.options.block_bytes // len(parts)
+        self.stopped = threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        if self.options.ahead:
+            threads = max(options.num_threads for options in found)
+            self._pool = ThreadPoolExecutor(threads, "windrow-read")
+
+    def options_of(self, node: ToStreamNode) -> ReadOptions:
+        """How to read one of several streams: with its part of the bytes of a round."""
+        own = node.read_options
+        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
+
+    def reader(self, options: ReadOptions) -> execute.Reader:
+        """A reader on the iterator's threads, where the stream may use them."""
+        return execute.Reader(self._pool if options.ahead else None, options.num_threads)
+
+    def end_threads(self) -> None:
+        """Wait for the reads under way and let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _to_streams(node: Node) -> list[ToStreamNode]:
+    if isinstance(node, ToStreamNode):
+        return [node]
+    return [part for parent in node.parents for part in _to_streams(parent)]
+
+
+def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
     """The stream of `node` from `position` on.
 
     Args:
         node: A node of a stream.
         position: `width(node)` integers, as in the marks of a block.
-        options: How to read; it changes no row.
+        run: What the streams of an iterator share; it changes no row.
         unit: Rows that the next batch above takes at a time, if nothing in between drops or
             reorders rows: a batched function is then called on just those.
     """
     match node:
         case ToStreamNode():
-            return _random_access(node, position, options, unit)
+            return _random_access(node, position, run, unit)
         case SeedNode():
-            return blocks(node.parent, position, options, unit)
+            return blocks(node.parent, position, run, unit)
         case MapNode(batched=True):
-            return _batched_map(node, position, options, unit or BLOCK_ROWS)
+            return _batched_map(node, position, run, unit or BLOCK_ROWS)
         case MapNode():
-            return _mapped(node, blocks(node.parent, position, options, unit))
+            return _mapped(node, blocks(node.parent, position, run, unit))
         case FilterNode():
-            return _filtered(node, blocks(node.parent, position, options, None))
+            return _filtered(node, blocks(node.parent, position, run, None))
         case MapWithIndexNode() | RandomMapNode():
-            return _counted_map(node, position, options, unit)
+            return _counted_map(node, position, run, unit)
         case BatchNode():
-            return _batched(node, position, options)
+            return _batched(node, position, run)
         case StreamWindowShuffleNode():
-            return _window_shuffled(node, position, options)
+            return _window_shuffled(node, position, run)
         case StreamRepeatNode():
-            return _repeated(node, position, options)
+            return _repeated(node, position, run)
         case StreamLimitNode():
-            return _limited(node, position, options, unit)
+            return _limited(node, position, run, unit)
         case ZipNode():
-            return _zipped(node, position, options, unit)
+            return _zipped(node, position, run, unit)
         case StreamMixNode():
-            return _mixed(node, position, options)
+            return _mixed(node, position, run)
         case _:
             raise TypeError(f"{type(node).__name__} is no node of a stream")
 
@@ -139,35 +175,32 @@ def blocks(node: Node, position: Sequence[int], options: ReadOptions, unit: int 
 
 
 def _random_access(
-    node: ToStreamNode, position: Sequence[int], options: ReadOptions, unit: int | None
+    node: ToStreamNode, position: Sequence[int], run: Run, unit: int | None
 ) -> Blocks:
     """Rounds of reads in order; with a thread pool the next round is read while one is made."""
     first, length = position[0], node.parent.length
     # Batched functions get the same rows whatever the position, so rounds keep to their bounds.
     rows = (unit or BLOCK_ROWS) if _calls_on_rows(node.parent) else 1
+    options = run.options_of(node)
     size = BlockSize(options, unit or rows)
-    pool = ThreadPoolExecutor(options.num_threads, "windrow-read") if options.ahead else None
     rounds: collections.deque[_Round] = collections.deque()
     following = first - first % rows
-    try:
-        while following < length or rounds:
-            while following < length and len(rounds) < (2 if pool else 1):
-                stop = min(length, following + size.rows)
-                reader = execute.Reader(pool, options.num_threads)
-                rounds.append(_Round(node.parent, following, stop, rows, reader))
-                following = stop
-            current = rounds.popleft()
-            began = time.perf_counter()
-            for start, table in current.tables():
-                took_s = time.perf_counter() - began
-                size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
-                block = _as_block(table, start, allow_nones=node.allow_nones)
-                kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
-                if len(kept):
-                    yield kept if len(kept) < len(block) else block
-    finally:
-        if pool:
-            pool.shutdown(cancel_futures=True)
+    # A filter may drop everything for ever, so a run that is not wanted any more is noticed here.
+    while (following < length or rounds) and not run.stopped.is_set():
+        while following < length and len(rounds) < (2 if options.ahead else 1):
+            stop = min(length, following + size.rows)
+            reader = run.reader(options)
+            rounds.append(_Round(node.parent, following, stop, rows, reader))
+            following = stop
+        current = rounds.popleft()
+        began = time.perf_counter()
+        for start, table in current.tables():
+            took_s = time.perf_counter() - began
+            size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
+            block = _as_block(table, start, allow_nones=node.allow_nones)
+            kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
+            if len(kept):
+                yield kept if len(kept) < len(block) else block
 
 
 def _calls_on_rows(node: Node) -> bool:
@@ -256,12 +289,10 @@ def _filtered(node: FilterNode, parent: Blocks) -> Blocks:
             raise error
 
 
-def _counted_map(
-    node: Node, position: Sequence[int], options: ReadOptions, unit: int | None
-) -> Blocks:
+def _counted_map(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
     """Maps that see how many elements came before; position: the parent's, and that number."""
     seen = position[-1]
-    for block in blocks(node.parent, position[:-1], options, unit):
+    for block in blocks(node.parent, position[:-1], run, unit):
         numbers = np.arange(seen, seen + len(block))
         out, error = execute.call(node, block.table, numbers)
         if out:
@@ -302,30 +333,28 @@ def _groups(parent: Blocks, size: int) -> Blocks:
         yield _joined(held)
 
 
-def _batched(node: BatchNode, position: Sequence[int], options: ReadOptions) -> Blocks:
-    for group in _groups(blocks(node.parent, position, options, node.size), node.size):
+def _batched(node: BatchNode, position: Sequence[int], run: Run) -> Blocks:
+    for group in _groups(blocks(node.parent, position, run, node.size), node.size):
         if len(group) == node.size or not node.drop_remainder:
             batch = tables.batches(group.table, [0, len(group)], node.batch_fn)
             yield Block(Listed(batch), group.marks[-1:])
 
 
-def _batched_map(node: MapNode, position: Sequence[int], options: ReadOptions, rows: int) -> Blocks:
+def _batched_map(node: MapNode, position: Sequence[int], run: Run, rows: int) -> Blocks:
     """Position: the parent's where the group of rows began, and the rows of it already given."""
     before, given = np.array(position[:-1], np.int64), position[-1]
-    for group in _groups(blocks(node.parent, position[:-1], options, rows), rows):
+    for group in _groups(blocks(node.parent, position[:-1], run, rows), rows):
         table = execute.map_columns(node, group.table, [0, len(group)])
         yield _behind(Block(table, _marks_in_group(before, group, [])), given)
         before, given = group.marks[-1], 0
 
 
-def _window_shuffled(
-    node: StreamWindowShuffleNode, position: Sequence[int], options: ReadOptions
-) -> Blocks:
+def _window_shuffled(node: StreamWindowShuffleNode, position: Sequence[int], run: Run) -> Blocks:
     """Position: the parent's where the window began, the window, and what of it was given."""
     before, window, given = np.array(position[:-2], np.int64), position[-2], position[-1]
-    parent = blocks(node.parent, position[:-2], options, None)
+    parent = blocks(node.parent, position[:-2], run, None)
     for group in _groups(parent, node.window_size):
-        order = orders.window_order(len(group), node.seed + window)
+        order = orders.window_order(len(group), (node.seed + window) % 2**32)
         table = tables.taken(group.table, order)
         marks = _marks_in_group(before, group, [window])
         marks[-1, -2] = window + 1
@@ -355,12 +384,12 @@ def _marks_in_group(before: IntArray, group: Block, numbers: list[int]) -> IntAr
 # --- whole streams -------------------------------------------------------------------------------
 
 
-def _repeated(node: StreamRepeatNode, position: Sequence[int], options: ReadOptions) -> Blocks:
+def _repeated(node: StreamRepeatNode, position: Sequence[int], run: Run) -> Blocks:
     """Position: the parent's in this epoch, and the epoch."""
     begin, epoch = list(position[:-1]), position[-1]
     while node.times is None or epoch < node.times:
         given = False
-        for block in blocks(node.parent, begin, options, None):
+        for block in blocks(node.parent, begin, run, None):
             given = True
             yield Block(block.table, np.insert(block.marks, block.marks.shape[1], epoch, axis=1))
         start = origin(node.parent)
@@ -369,14 +398,12 @@ def _repeated(node: StreamRepeatNode, position: Sequence[int], options: ReadOpti
         begin, epoch = start, epoch + 1
 
 
-def _limited(
-    node: StreamLimitNode, position: Sequence[int], options: ReadOptions, unit: int | None
-) -> Blocks:
+def _limited(node: StreamLimitNode, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
     """Position: the parent's, and the elements already given."""
     given = position[-1]
     if given >= node.size:
         return
-    for block in blocks(node.parent, position[:-1], options, unit):
+    for block in blocks(node.parent, position[:-1], run, unit):
         block = block.sliced(0, min(len(block), node.size - given))
         numbers = np.arange(given + 1, given + 1 + len(block))
         yield Block(block.table, np.column_stack([block.marks, numbers]))
@@ -429,20 +456,22 @@ def _split_position(node: Node, position: Sequence[int]) -> list[Sequence[int]]:
     return [position[start:stop] for start, stop in itertools.pairwise([0, *ends])]
 
 
-def _zipped(
-    node: ZipNode, position: Sequence[int], options: ReadOptions, unit: int | None
-) -> Blocks:
+def _zipped(node: ZipNode, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
     parts = zip(node.parents, _split_position(node, position), strict=True)
-    feeds = [_Feed(blocks(parent, part, options, unit)) for parent, part in parts]
+    feeds = [_Feed(blocks(parent, part, run, unit)) for parent, part in parts]
     while True:
-        ready = [feed.ready() for feed in feeds]
+        ready: list[int] = []
+        for feed in feeds:
+            ready.append(feed.ready())
+            if ready[-1] == 0 and not node.strict:
+                return  # what the others have is not asked for
         rows = min(ready)
         if rows == 0:
             break
         taken = [_joined(feed.take(rows)) for feed in feeds]
         table = execute.zipped([block.table for block in taken])
         yield Block(table, np.column_stack([block.marks for block in taken]))
-    if node.strict and any(ready):
+    if any(ready):
         longer, shorter = next(i for i, n in enumerate(ready) if n), ready.index(0)
         raise ElementError(
             f"zip: dataset {longer} is longer than dataset {shorter}; make them equally long, or"
@@ -450,14 +479,14 @@ def _zipped(
         )
 
 
-def _mixed(node: StreamMixNode, position: Sequence[int], options: ReadOptions) -> Blocks:
+def _mixed(node: StreamMixNode, position: Sequence[int], run: Run) -> Blocks:
     """Position: the parents', and the elements already given."""
     parts = [np.array([part], np.int64) for part in _split_position(node, position[:-1])]
     feeds = [
-        _Feed(blocks(parent, part[0].tolist(), options, None))
+        _Feed(blocks(parent, part[0].tolist(), run, None))
         for parent, part in zip(node.parents, parts, strict=True)
     ]
-    size = BlockSize(options, 1)
+    size = BlockSize(run.options, 1)
     given = position[-1]
     while True:
         began = time.perf_counter()

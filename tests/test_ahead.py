@@ -162,3 +162,89 @@ def test_an_error_comes_at_its_element_and_can_be_tried_again() -> None:
         assert any("map(" in n and "element 37" in n for n in caught.value.__notes__)
     broken = False
     assert got + list(iterator) == list(range(100))
+
+
+@pytest.mark.parametrize("end", ["close", "set_state", "drop"])
+def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
+    calls = threading.Semaphore(0)
+
+    def nothing(x: Any) -> bool:
+        calls.release()
+        return False
+
+    iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(nothing))
+    state = iterator.get_state()
+    iterator.start_prefetch()
+    assert calls.acquire(timeout=20)
+    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    if end == "close":
+        iterator.close()
+    elif end == "set_state":
+        iterator.set_state(state)
+    else:
+        del iterator
+        gc.collect()
+    for thread in threads:
+        thread.join(20)
+    assert windrow_threads() == []
+
+
+def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
+    stop = threading.Event()
+    iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(lambda x: stop.is_set()))
+    errors: list[Exception] = []
+
+    def consume() -> None:
+        try:
+            next(iterator)
+        except Exception as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    iterator.start_prefetch()
+    consumer.start()
+    iterator.close()
+    stop.set()
+    consumer.join(20)
+    assert [type(error) for error in errors] == [ClosedError]
+
+
+def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:
+    reads: list[int] = []
+
+    class Source:
+        fingerprint = "counted"
+
+        def __len__(self) -> int:
+            return 10_000
+
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("read in batches")
+
+        def read(self, indices: Any) -> Any:
+            reads.append(len(indices))
+            return np.asarray(indices)
+
+    few = windrow.ReadOptions(num_threads=2, prefetch_buffer_size=2)
+    parts = [windrow.MapDataset.source(Source()).to_iter_dataset(few) for _ in range(40)]
+    with iter(windrow.IterDataset.mix(parts)) as iterator:
+        for _ in range(400):
+            next(iterator)
+        assert max(reads) == 2
+        assert len(windrow_threads()) <= 1 + 2
+
+
+def test_a_zip_that_need_not_be_strict_ends_with_its_first_part() -> None:
+    def fail(x: int) -> int:
+        if x == 2:
+            raise AssertionError("beyond the end of the first part")
+        return x
+
+    short = windrow.MapDataset.range(2).to_iter_dataset()
+    long = windrow.MapDataset.range(5).map(fail).to_iter_dataset()
+    assert list(windrow.IterDataset.zip([short, long], strict=False)) == [(0, 0), (1, 1)]
+
+
+def test_seeds_of_windows_wrap_around() -> None:
+    stream = windrow.MapDataset.range(20).to_iter_dataset().window_shuffle(4, seed=2**64 - 1)
+    assert sorted(stream) == list(range(20))

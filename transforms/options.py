@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from windrow.errors import ArgumentError, PlanError
+from windrow.errors import ArgumentError
+from windrow.transforms.arguments import at_least
 
 MIB = 1 << 20
 
@@ -23,26 +24,24 @@ class ReadOptions:
         prefetch_bytes: Bytes of elements made ahead at most, per iterator.
         block_bytes: Bytes that one round of reads aims at. Two rounds are under way at a time.
 
+    Bytes are those of arrays, strings and bytes. Any other object counts as 64 bytes, whatever it
+    holds: where elements are large objects of your own, choose a small `prefetch_buffer_size`.
+
     Raises:
+        ArgumentError: If one is no integer.
         PlanError: If a number is negative, or `block_bytes` or `prefetch_bytes` is 0.
     """
 
     num_threads: int = 16
     prefetch_buffer_size: int = 500
-    prefetch_bytes: int = 128 * MIB
-    block_bytes: int = 8 * MIB
+    prefetch_bytes: int = 64 * MIB
+    block_bytes: int = 4 * MIB
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
-            if getattr(self, name) < 0:
-                raise PlanError(
-                    f"ReadOptions: {name} must be at least 0, got {getattr(self, name)}"
-                )
+            at_least(0, getattr(self, name), f"ReadOptions: {name}")
         for name in ("prefetch_bytes", "block_bytes"):
-            if getattr(self, name) < 1:
-                raise PlanError(
-                    f"ReadOptions: {name} must be at least 1, got {getattr(self, name)}"
-                )
+            at_least(1, getattr(self, name), f"ReadOptions: {name}")
 
     @property
     def ahead(self) -> bool:

@@ -37,7 +37,8 @@ class Positions:
         """The indices `epoch * length + offset`: int64, or Python ints where those do not fit."""
         if not self.epochs.any():
             return self.offsets
-        largest = int(np.abs(self.epochs).max()) + 1
+        # Not abs of the array: -2**63 has none in 64 bits.
+        largest = max(-int(self.epochs.min()), int(self.epochs.max())) + 1
         if largest * length < _LARGEST:
             return self.epochs * length + self.offsets
         exact: npt.NDArray[Any] = self.epochs.astype(object) * length + self.offsets.astype(object)

@@ -32,12 +32,12 @@ def as_source(value: Any) -> Source:
             any object with `len` and `[i]`.
 
     Raises:
-        ArgumentError: If `value` is a path (name the source that reads it), or has no length or
-            no `[i]`.
+        ArgumentError: If `value` is a path (name the source that reads it), has no length or
+            no `[i]`, or its `fingerprint` is no text.
         SourceError: If arrays have no first axis or differ in length.
     """
     if isinstance(value, BatchedSource):
-        return value
+        return _with_fingerprint(value)
     if isinstance(value, str | bytes | bytearray | os.PathLike):
         raise ArgumentError(_path_message(value))
     if isinstance(value, np.ndarray):
@@ -50,11 +50,23 @@ def as_source(value: Any) -> Source:
                 raise ArgumentError(_path_message(item))
         return ZarrDataSource(value) if _holds_stores(value) else ArrayDataSource(value)
     if not isinstance(value, type) and isinstance(value, Source):
-        return value
+        return _with_fingerprint(value)
     if isinstance(value, _SEQUENCES):
         # A tuple or list of a class of its own is still a sequence of records.
         return SequenceDataSource(value)
     return ForeignDataSource(value)
+
+
+def _with_fingerprint(source: Source) -> Source:
+    # A method would be taken for its name and address, which differ in every process.
+    found: object = source.fingerprint
+    if not isinstance(found, str):
+        shown = "a method" if callable(found) else f"{found!r} of type {type(found).__name__}"
+        raise ArgumentError(
+            f"{type(source).__name__}.fingerprint must be a text, got {shown}; write @property above"
+            " `def fingerprint(self) -> str`, or set it to a text"
+        )
+    return source
 
 
 def _holds_stores(value: Mapping[str, Any]) -> bool:

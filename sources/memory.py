@@ -119,8 +119,8 @@ class ArrayDataSource(BatchedSource):
 class SequenceDataSource(BatchedSource):
     """The items of a list, a tuple or any other sequence.
 
-    Dicts, lists, tuples and NamedTuples are rebuilt and NumPy arrays in them copied; other objects
-    are handed out as they are.
+    Dicts, lists, tuples and NamedTuples are rebuilt, and NumPy arrays, bytearrays and sets in them
+    copied; other objects are handed out as they are.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -160,21 +160,34 @@ class SequenceDataSource(BatchedSource):
 
 
 def own(value: Any) -> Any:
-    """`value` with containers rebuilt and NumPy arrays copied; other leaves as they are."""
-    kind = type(value)
-    if kind in _PLAIN:
+    """`value` with containers rebuilt, and arrays, bytearrays and sets copied; else as it is.
+
+    Subclasses count too, as in the chain's trees: a dict of any class gives a plain dict in its
+    order, a list a list, and a tuple a tuple; NamedTuples keep their class.
+    """
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray):
-        return value.copy()
-    if kind is dict:
+        return _own_array(value)
+    if isinstance(value, dict):
         return {key: own(item) for key, item in value.items()}
-    if kind is list:
+    if isinstance(value, list):
         return [own(item) for item in value]
-    if kind is tuple:
-        return tuple([own(item) for item in value])
-    if isinstance(value, tuple) and getattr(kind, "_fields", None) is not None:
-        return kind(*[own(item) for item in value])
+    if isinstance(value, tuple):
+        items = [own(item) for item in value]
+        named = getattr(type(value), "_fields", None) is not None
+        return type(value)(*items) if named else tuple(items)
+    if isinstance(value, (bytearray, set)):
+        return value.copy()
     return value
+
+
+def _own_array(array: AnyArray) -> AnyArray:
+    copied = array.copy()
+    if array.dtype == object:
+        for at, item in enumerate(array.flat):
+            copied.flat[at] = own(item)
+    return copied
 
 
 def _checked_tree(value: Any, name: str) -> ArrayTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
 from windrow.sources import (
     ArrayDataSource,
+    BatchedSource,
     ForeignDataSource,
     RangeDataSource,
     SequenceDataSource,
@@ -136,6 +138,70 @@ def test_sequence_items_are_rebuilt() -> None:
     assert len(source[1]["a"]) == 2
 
 
+class OwnDict(dict[str, Any]):
+    pass
+
+
+class OwnList(list[Any]):
+    pass
+
+
+class OwnTuple(tuple[Any, ...]):
+    pass
+
+
+def counts() -> collections.defaultdict[str, list[int]]:
+    made: collections.defaultdict[str, list[int]] = collections.defaultdict(list)
+    made["b"].append(1)
+    made["a"].append(2)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        (counts(), dict),
+        (collections.OrderedDict(b=[1], a=[2]), dict),
+        (OwnDict(b=[1], a=[2]), dict),
+        (OwnList([[1], [2]]), list),
+        (OwnTuple(([1], [2])), tuple),
+        (Pair([1], [2]), Pair),
+    ],
+)
+def test_containers_of_any_class_are_rebuilt(item: Any, kind: type) -> None:
+    before = copy.deepcopy(item)
+    first: Any = SequenceDataSource([item])[0]
+    got_kind: object = type(first)
+    assert got_kind is kind
+    assert list(first) == list(item)
+    for inner in list(first.values()) if kind is dict else list(first):
+        inner.append(9)
+    if kind is dict:
+        first["new"] = 1
+    assert item == before
+
+
+@pytest.mark.parametrize("leaf", [bytearray(b"ab"), {1, 2}, np.array([[1], {}, 3], object)])
+def test_leaves_that_can_change_are_copied(leaf: Any) -> None:
+    before = copy.deepcopy(leaf)
+    got = SequenceDataSource([{"leaf": leaf}])[0]["leaf"]
+    assert type(got) is type(leaf)
+    if isinstance(got, bytearray):
+        got += b"c"
+    elif isinstance(got, set):
+        got.add(3)
+    else:
+        got[0].append(2)
+        got[1]["new"] = 1
+        got[2] = None
+    assert str(leaf) == str(before)
+
+
+def test_other_objects_are_shared() -> None:
+    shared = collections.deque([1])
+    assert SequenceDataSource([(shared,)])[0][0] is shared
+
+
 def test_sequence_hands_out_plain_records_as_they_are() -> None:
     records = [b"a" * 2000, "text", 3, None, np.float32(2)]
     got = SequenceDataSource(records).read(np.array([4, 0, -1, 1]))
@@ -183,6 +249,48 @@ def test_as_source_keeps_sources_and_wraps_the_rest(tmp_path: Path) -> None:
         pass
 
     assert isinstance(as_source(Plain([1])), ForeignDataSource)
+
+
+class MethodFingerprint:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def read(self, indices: Any) -> list[int]:
+        return list(indices)
+
+    def fingerprint(self) -> str:
+        return "theirs"
+
+
+class NumberFingerprint(MethodFingerprint):
+    fingerprint = 7  # type: ignore[assignment]
+
+
+class OursMethodFingerprint(BatchedSource):
+    def __len__(self) -> int:
+        return 2
+
+    def read(self, indices: Any) -> list[int]:
+        return list(indices)
+
+    def fingerprint(self) -> str:  # type: ignore[override]
+        return "theirs"
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (MethodFingerprint(), "a method"),
+        (OursMethodFingerprint(), "a method"),
+        (NumberFingerprint(), "7 of type int"),
+    ],
+)
+def test_as_source_wants_a_text_as_fingerprint(source: Any, shown: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"must be a text, got {shown}; write @property"):
+        as_source(source)
 
 
 def test_as_source_opens_tensorstores() -> None:

@@ -7,8 +7,7 @@ Names, arguments and meaning are Grain's. Where Grain loses or repeats records, 
 from __future__ import annotations
 
 import builtins
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, overload
 
@@ -20,6 +19,7 @@ from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
 from windrow.sources import ForeignDataSource, as_source
 from windrow.transforms import functions, nodes, streams, tables
+from windrow.transforms.arguments import checked_seed, integer, weights_given
 from windrow.transforms.nodes import Node
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
@@ -73,10 +73,15 @@ class MapDataset(_Dataset[T]):
 
     @classmethod
     def range(cls, start: int, stop: int | None = None, step: int = 1) -> MapDataset[int]:
-        """The Python ints of `range(start, stop, step)`; `range(n)` counts from 0."""
+        """The Python ints of `range(start, stop, step)`; `range(n)` counts from 0.
+
+        Raises:
+            PlanError: If the step is 0, or a number is 2**62 or more in size.
+        """
         if stop is None:
             start, stop = 0, start
-        bounds = (_integer(n, "range") for n in (start, stop, step))
+        given = {"start": start, "stop": stop, "step": step}
+        bounds = (integer(n, f"range: {name}") for name, n in given.items())
         return MapDataset(nodes.RangeNode((), *bounds))
 
     @classmethod
@@ -86,9 +91,12 @@ class MapDataset(_Dataset[T]):
         """Elements of the datasets in the proportions of `weights` (equal ones by default).
 
         One epoch ends before the first dataset would come to its end; the next goes on from there.
+
+        Raises:
+            PlanError: If there is no dataset, one is empty, or weights are too few or not positive.
         """
         parents = _nodes(datasets, MapDataset, "mix")
-        return MapDataset(nodes.MixNode(parents, None if weights is None else tuple(weights)))
+        return MapDataset(nodes.MixNode(parents, weights_given(weights)))
 
     @classmethod
     def select_from_datasets(
@@ -97,26 +105,43 @@ class MapDataset(_Dataset[T]):
         """Element `i` is element `k` of dataset `d`, where `selection_map[i]` is `(d, k)`.
 
         `selection_map` is a `windrow.transforms.DatasetSelectionMap` or anything with its two
-        methods. It is asked for any index, also beyond its length, in later epochs.
+        methods. It is asked for any index, also beyond its length, in later epochs. Where it has a
+        `fingerprint`, a str, that is part of a state's; otherwise a state of another selection of
+        the same class and length is taken.
+
+        Raises:
+            PlanError: If there is no dataset, or one is empty; on reading, if the map names none.
         """
         parents = _nodes(datasets, MapDataset, "select_from_datasets")
         return MapDataset(nodes.SelectNode(parents, selection_map))
 
     @classmethod
     def concatenate(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
-        """The datasets one after the other, epoch by epoch."""
+        """The datasets one after the other, epoch by epoch.
+
+        Raises:
+            PlanError: If there is no dataset, one is endless, or together they are too long.
+        """
         return MapDataset(nodes.ConcatenateNode(_nodes(datasets, MapDataset, "concatenate")))
 
     @classmethod
     def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[tuple[Any, ...]]:
-        """Tuples of the elements that datasets of one length have at the same index."""
+        """Tuples of the elements that datasets of one length have at the same index.
+
+        Raises:
+            PlanError: If there is no dataset, or they differ in length.
+        """
         return MapDataset(nodes.ZipNode(_nodes(datasets, MapDataset, "zip")))
 
     # --- order -----------------------------------------------------------------------------------
 
     def seed(self, seed: int) -> MapDataset[T]:
-        """Derive the seeds of the nodes above, where they are given none, from `seed`."""
-        return MapDataset(nodes.SeedNode((self._node,), _seed(seed, "seed", 2**64)))
+        """Derive the seeds of the nodes above, where they are given none, from `seed`.
+
+        Raises:
+            PlanError: If it is not in `[0, 2**64)`.
+        """
+        return MapDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
     def shuffle(self, seed: int | None = None) -> MapDataset[T]:
         """A true global shuffle, another one in each epoch.
@@ -143,9 +168,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If the window is smaller than 1, or there is no seed.
         """
-        size = _integer(window_size, "window_shuffle")
-        if size < 1:
-            raise PlanError(f"window_shuffle: window_size must be at least 1, got {size}")
+        size = integer(window_size, "window_shuffle: window_size")
         found = self._seed_for(seed, "window_shuffle", 2**64)
         return MapDataset(nodes.WindowShuffleNode((self._node,), size, found))
 
@@ -188,8 +211,11 @@ class MapDataset(_Dataset[T]):
             num_epochs: At least 1.
             reseed_each_epoch: With False each epoch is the first one again, in its order and with
                 its random values.
+
+        Raises:
+            PlanError: If `num_epochs` is less than 1, or the dataset is endless already.
         """
-        times = None if num_epochs is None else _integer(num_epochs, "repeat")
+        times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return MapDataset(nodes.RepeatNode((self._node,), times, reseed_each_epoch))
 
     # --- values ----------------------------------------------------------------------------------
@@ -203,12 +229,19 @@ class MapDataset(_Dataset[T]):
             batched: The function gets the columns of many elements at once and returns columns of
                 as many rows. It must treat rows independently of each other: in a stream it is
                 called on the rows of the next batch above, else on aligned blocks.
+
+        Raises:
+            ArgumentError: If `transform` is neither a function nor a `transforms.Map`.
         """
         function = functions.as_function(transform, "Map")
         return MapDataset(nodes.MapNode((self._node,), function, batched))
 
     def map_with_index(self, transform: Any) -> MapDataset[Any]:
-        """`transform(index, element)` of each element; indices count on over the epochs."""
+        """`transform(index, element)` of each element; indices count on over the epochs.
+
+        Raises:
+            ArgumentError: If `transform` is neither a function nor a `transforms.MapWithIndex`.
+        """
         function = functions.as_function(transform, "MapWithIndex")
         return MapDataset(nodes.MapWithIndexNode((self._node,), function))
 
@@ -228,6 +261,9 @@ class MapDataset(_Dataset[T]):
         """Elements for which `transform` is false become absent: None, with the length unchanged.
 
         Iteration leaves them out. `batch` comes after `to_iter_dataset()`.
+
+        Raises:
+            ArgumentError: If `transform` is neither a function nor a `transforms.Filter`.
         """
         function = functions.as_function(transform, "Filter")
         return MapDataset(nodes.FilterNode((self._node,), function))
@@ -251,7 +287,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If `batch_size` is less than 1, or a filter is below.
         """
-        size = _integer(batch_size, "batch")
+        size = integer(batch_size, "batch: batch_size")
         if nodes.may_be_absent(self._node):
             raise PlanError(
                 "batch: a filter below leaves gaps that random access cannot close; write"
@@ -323,7 +359,7 @@ class MapDataset(_Dataset[T]):
     def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
         if isinstance(index, slice):
             return self.slice(index)
-        number = _integer(index, "index")
+        number = integer(index, "index")
         if not -(2**63) <= number < 2**63:
             raise RecordIndexError(f"index {number} is too large; choose one below 2**63")
         element: T | None = self.__getitems__(np.array([number], np.int64))[0]
@@ -369,6 +405,9 @@ class IterDataset(_Dataset[T]):
         Args:
             datasets: Streams, in a sequence or by name (in the order of the mapping).
             weights: As many, or by the same names.
+
+        Raises:
+            PlanError: If there is no dataset, or weights do not match them or are not positive.
         """
         if isinstance(datasets, Mapping):
             if weights is not None and not isinstance(weights, Mapping):
@@ -383,20 +422,26 @@ class IterDataset(_Dataset[T]):
         if isinstance(weights, Mapping):
             raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
         parents = _nodes(datasets, IterDataset, "mix")
-        return IterDataset(
-            streams.StreamMixNode(parents, None if weights is None else tuple(weights))
-        )
+        return IterDataset(streams.StreamMixNode(parents, weights_given(weights)))
 
     @classmethod
     def zip(
         cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = True
     ) -> IterDataset[tuple[Any, ...]]:
-        """Tuples of the streams' next elements; with `strict` they must end together."""
+        """Tuples of the streams' next elements; with `strict` they must end together.
+
+        Raises:
+            PlanError: If there is no dataset.
+        """
         return IterDataset(nodes.ZipNode(_nodes(datasets, IterDataset, "zip"), strict))
 
     def seed(self, seed: int) -> IterDataset[T]:
-        """Derive the seeds of the nodes above, where they are given none, from `seed`."""
-        return IterDataset(nodes.SeedNode((self._node,), _seed(seed, "seed", 2**64)))
+        """Derive the seeds of the nodes above, where they are given none, from `seed`.
+
+        Raises:
+            PlanError: If it is not in `[0, 2**64)`.
+        """
+        return IterDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
     def map(self, transform: Any, *, batched: bool = False) -> IterDataset[Any]:
         """`transform` of each element; with `batched`, of the columns of many (see MapDataset)."""
@@ -409,7 +454,11 @@ class IterDataset(_Dataset[T]):
         return IterDataset(nodes.MapWithIndexNode((self._node,), function))
 
     def random_map(self, transform: Any, *, seed: int | None = None) -> IterDataset[Any]:
-        """`transform(element, rng)`, where `rng` depends on the seed and the element's number."""
+        """`transform(element, rng)`, where `rng` depends on the seed and the element's number.
+
+        Raises:
+            PlanError: If there is no seed at all.
+        """
         function = functions.as_function(transform, "RandomMap")
         found = _seed_for(self._node, seed, "random_map", 2**64)
         return IterDataset(nodes.RandomMapNode((self._node,), function, found))
@@ -423,10 +472,11 @@ class IterDataset(_Dataset[T]):
         """A shuffle inside windows of consecutive elements, each gathered before it is given out.
 
         Costs per window and prefers large windows, as `MapDataset.window_shuffle` does.
+
+        Raises:
+            PlanError: If the window is smaller than 1, or there is no seed.
         """
-        size = _integer(window_size, "window_shuffle")
-        if size < 1:
-            raise PlanError(f"window_shuffle: window_size must be at least 1, got {size}")
+        size = integer(window_size, "window_shuffle: window_size")
         found = _seed_for(self._node, seed, "window_shuffle", 2**64)
         return IterDataset(streams.StreamWindowShuffleNode((self._node,), size, found))
 
@@ -437,18 +487,33 @@ class IterDataset(_Dataset[T]):
         drop_remainder: bool = False,
         batch_fn: Callable[[Sequence[Any]], Any] | None = None,
     ) -> IterDataset[Any]:
-        """Batches of consecutive elements of the stream, across epochs too (see MapDataset)."""
-        size = _integer(batch_size, "batch")
+        """Batches of consecutive elements of the stream, across epochs too (see MapDataset).
+
+        Raises:
+            PlanError: If `batch_size` is less than 1.
+        """
+        size = integer(batch_size, "batch: batch_size")
         return IterDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
 
     def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
-        """The stream again from its start, in the same order; with None, for ever."""
-        times = None if num_epochs is None else _integer(num_epochs, "repeat")
+        """The stream again from its start, in the same order; with None, for ever.
+
+        Raises:
+            PlanError: If `num_epochs` is less than 1.
+        """
+        times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return IterDataset(streams.StreamRepeatNode((self._node,), times))
 
     def limit(self, count: int) -> IterDataset[T]:
-        """The first `count` elements."""
-        return IterDataset(streams.StreamLimitNode((self._node,), _integer(count, "limit")))
+        """The first `count` elements.
+
+        A batched function below may be called on more rows than those.
+
+        Raises:
+            PlanError: If `count` is less than 1.
+        """
+        size = integer(count, "limit: count")
+        return IterDataset(streams.StreamLimitNode((self._node,), size))
 
     def apply(self, transformations: Any) -> IterDataset[Any]:
         """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
@@ -490,8 +555,10 @@ def _applied(dataset: D, transformations: Any) -> D:
 
 
 def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ...]:
-    if not isinstance(datasets, (list, tuple)):
-        datasets = list(datasets)
+    # A dataset is iterable too, but its elements are no datasets, and reading them is not asked for.
+    if isinstance(datasets, _Dataset) or not isinstance(datasets, Iterable):
+        raise ArgumentError(f"{who}: needs a list of {kind.__name__}, got {datasets!r}")
+    datasets = list(datasets)
     for i, dataset in enumerate(datasets):
         if not isinstance(dataset, kind):
             raise ArgumentError(
@@ -500,27 +567,9 @@ def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ..
     return tuple(dataset._node for dataset in datasets)
 
 
-def _integer(value: Any, who: str) -> int:
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{who}: needs an integer, got {value!r}") from None
-
-
-def _seed(seed: Any, who: str, stop: int) -> int:
-    number = _integer(seed, who)
-    if not 0 <= number < stop:
-        raise PlanError(
-            f"{who}: seed={number} is out of range; choose 0 <= seed < 2**{stop.bit_length() - 1}"
-        )
-    return number
-
-
 def _seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
     if seed is not None:
-        return _seed(seed, who, stop)
+        return checked_seed(seed, who, stop)
     found = nodes.default_seed(node)
     if found is None:
         raise PlanError(f"{who}: has no seed; pass seed=..., or put .seed(...) further down")

@@ -27,6 +27,4 @@ class MultiprocessingOptions:
 
     def __post_init__(self) -> None:
         at_least(0, self.num_workers, "MultiprocessingOptions: num_workers")
-        at_least(
-            1, self.per_worker_buffer_size, "MultiprocessingOptions: per_worker_buffer_size"
-        )
+        at_least(1, self.per_worker_buffer_size, "MultiprocessingOptions: per_worker_buffer_size")

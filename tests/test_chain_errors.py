@@ -13,7 +13,7 @@ import pytest
 import windrow
 from windrow import errors
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError, WindrowError
-from windrow.transforms import nodes, random
+from windrow.transforms import nodes, random, streams
 
 M = windrow.MapDataset
 I = windrow.IterDataset  # noqa: E741 - beside M
@@ -31,6 +31,19 @@ class _Selection:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return self._dataset, index
+
+
+class _Picks:
+    """A selection map that holds one thing everywhere."""
+
+    def __init__(self, picked: Any) -> None:
+        self._picked = picked
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self._picked
 
 
 class _Flat:
@@ -92,6 +105,22 @@ PLAN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: M.select_from_datasets([TEN], _Selection(-1)).read([2]),
         r"named dataset -1 \(key 2\) of 1",
     ),
+    "select no pair": (
+        lambda: M.select_from_datasets([TEN], _Picks(3))[2],
+        "_Picks has 3 at index 2; it must be a pair of integers: which dataset",
+    ),
+    "select three": (
+        lambda: M.select_from_datasets([TEN], _Picks((0, 1, 2)))[0],
+        r"_Picks has \(0, 1, 2\) at index 0; it must be a pair",
+    ),
+    "select float": (
+        lambda: M.select_from_datasets([TEN], _Picks((0, 1.5)))[0],
+        r"_Picks has \(0, 1.5\) at index 0; it must be a pair of integers",
+    ),
+    "select far": (
+        lambda: M.select_from_datasets([TEN], _Picks((0, 2**63)))[0],
+        r"_Picks has index 9223372036854775808 at index 0; it must be at least -2\*\*63",
+    ),
     "zip none": (lambda: M.zip([]), "zip: needs at least one dataset, got none"),
     "zip lengths": (lambda: M.zip([TEN, TEN[:3]]), r"must have one length, got \[10, 3\]"),
     "threads": (lambda: windrow.ReadOptions(-1), "num_threads must be at least 0, got -1"),
@@ -111,18 +140,58 @@ PLAN: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 ARGUMENT: dict[str, tuple[Callable[[], Any], str]] = {
-    "shuffle": (lambda: TEN.shuffle(1.5), "shuffle: needs an integer, got 1.5"),  # type: ignore[arg-type]
-    "batch": (lambda: TEN.batch("3"), "batch: needs an integer, got '3'"),  # type: ignore[arg-type]
-    "bool": (lambda: TEN.batch(True), "batch: needs an integer, got True"),
-    "range": (lambda: M.range(2.0), "range: needs an integer, got 2.0"),  # type: ignore[arg-type]
-    "repeat": (lambda: TEN.repeat(1.0), "repeat: needs an integer, got 1.0"),  # type: ignore[arg-type]
-    "index": (lambda: TEN["a"], "index: needs an integer, got 'a'"),  # type: ignore[call-overload]
-    "index float": (lambda: TEN[1.0], "index: needs an integer, got 1.0"),  # type: ignore[call-overload]
+    "shuffle": (lambda: TEN.shuffle(1.5), "shuffle: seed must be an integer, got 1.5"),  # type: ignore[arg-type]
+    "batch": (lambda: TEN.batch("3"), "batch: batch_size must be an integer, got '3'"),  # type: ignore[arg-type]
+    "bool": (lambda: TEN.batch(True), "batch: batch_size must be an integer, got True"),
+    "range": (lambda: M.range(2.0), "range: stop must be an integer, got 2.0"),  # type: ignore[arg-type]
+    "repeat": (lambda: TEN.repeat(1.0), "repeat: num_epochs must be an integer, got 1.0"),  # type: ignore[arg-type]
+    "index": (lambda: TEN["a"], "index must be an integer, got 'a'"),  # type: ignore[call-overload]
+    "index float": (lambda: TEN[1.0], "index must be an integer, got 1.0"),  # type: ignore[call-overload]
     "slice": (lambda: TEN.slice([1.5]), "slice: needs a slice or a sequence of integers, got list"),  # type: ignore[list-item]
     "slice 2d": (lambda: TEN.slice(np.zeros((2, 2), int)), r"got ndarray of shape \(2, 2\)"),
     "read": (lambda: TEN.read([0.5]), r"in one dimension, got shape \(1,\) and dtype float64"),  # type: ignore[list-item]
     "read 2d": (lambda: TEN.read(np.zeros((1, 1), int)), r"got shape \(1, 1\)"),
     "read huge": (lambda: TEN.read([2**70]), "dtype object"),
+    "window": (lambda: TEN.window_shuffle("a", 1), "window_size must be an integer, got 'a'"),  # type: ignore[arg-type]
+    "limit": (lambda: STREAM.limit(2.0), "limit: count must be an integer, got 2.0"),  # type: ignore[arg-type]
+    "batch transform": (
+        lambda: windrow.transforms.Batch("a"),  # type: ignore[arg-type]
+        "batch: batch_size must be an integer, got 'a'",
+    ),
+    "threads": (
+        lambda: windrow.ReadOptions("a"),  # type: ignore[arg-type]
+        "ReadOptions: num_threads must be an integer, got 'a'",
+    ),
+    "block": (
+        lambda: windrow.ReadOptions(block_bytes=1e6),  # type: ignore[arg-type]
+        "ReadOptions: block_bytes must be an integer, got 1000000.0",
+    ),
+    "workers": (
+        lambda: windrow.multiprocessing.MultiprocessingOptions("a"),  # type: ignore[arg-type]
+        "MultiprocessingOptions: num_workers must be an integer, got 'a'",
+    ),
+    "worker buffer": (
+        lambda: windrow.multiprocessing.MultiprocessingOptions(1, None),  # type: ignore[arg-type]
+        "per_worker_buffer_size must be an integer, got None",
+    ),
+    "concatenate none": (
+        lambda: M.concatenate(None),  # type: ignore[arg-type]
+        "concatenate: needs a list of MapDataset, got None",
+    ),
+    "concatenate one": (
+        lambda: M.concatenate(TEN.repeat()),  # type: ignore[arg-type]
+        r"concatenate: needs a list of MapDataset, got MapDataset\(range",
+    ),
+    "mix none": (lambda: M.mix(None), "mix: needs a list of MapDataset, got None"),  # type: ignore[arg-type]
+    "mix none stream": (lambda: I.mix(None), "mix: needs a list of IterDataset, got None"),  # type: ignore[arg-type]
+    "zip none": (lambda: M.zip(None), "zip: needs a list of MapDataset, got None"),  # type: ignore[arg-type]
+    "mix weight": (lambda: M.mix([TEN], 3), "mix: weights must be a list of numbers, got 3"),  # type: ignore[arg-type]
+    "mix weight kind": (lambda: M.mix([TEN], ["a"]), "mix: weight 0 must be a number, got 'a'"),  # type: ignore[list-item]
+    "mix weight stream": (lambda: I.mix([STREAM], [None]), "weight 0 must be a number, got None"),  # type: ignore[list-item]
+    "selection": (
+        lambda: M.select_from_datasets([TEN], 3),
+        r"selection_map must be a windrow.transforms.DatasetSelectionMap or have its two .* got 3",
+    ),
     "map": (lambda: TEN.map(3), r"map: needs a function or a windrow.transforms.Map, got 3 of"),
     "filter": (lambda: TEN.filter(None), "filter: needs a function or a windrow.transforms.Filter"),
     "wrong kind": (
@@ -286,6 +355,33 @@ def test_a_stop_iteration_never_ends_the_data() -> None:
     ):
         with pytest.raises(ElementError, match="raised StopIteration"):
             list(stream)
+
+
+@pytest.mark.parametrize("size", [2**63 - 1, 2**63, 2**200])
+def test_sizes_beyond_64_bits_are_the_whole(size: int) -> None:
+    whole = list(range(10))
+    assert [batch.tolist() for batch in TEN.batch(size)] == [whole]
+    assert TEN.batch(size).read([7]).tolist() == [whole]
+    assert len(TEN.batch(size, drop_remainder=True)) == 0
+    assert [batch.tolist() for batch in STREAM.batch(size)] == [whole]
+    assert sorted(TEN.window_shuffle(size, 1)) == sorted(STREAM.window_shuffle(size, 1)) == whole
+    assert list(STREAM.limit(size)) == list(STREAM.repeat(size).limit(10)) == whole
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda n: nodes.WindowShuffleNode((n,), 0, 1), "window_shuffle: window_size must be at"),
+        (lambda n: nodes.BatchNode((n,), 0), "batch: batch_size must be at least 1, got 0"),
+        (lambda n: nodes.RepeatNode((n,), 0), "repeat: num_epochs must be at least 1"),
+        (lambda n: streams.StreamWindowShuffleNode((n,), -1, 1), "must be at least 1, got -1"),
+        (lambda n: streams.StreamRepeatNode((n,), 0), "repeat: num_epochs must be at least 1"),
+        (lambda n: streams.StreamMixNode((n,), (0.0,)), "mix: weight 0 is 0.0"),
+    ],
+)
+def test_nodes_check_themselves(make: Callable[[nodes.Node], nodes.Node], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make(nodes.RangeNode((), 0, 10, 1))
 
 
 def test_nodes_are_told_apart_in_print() -> None:

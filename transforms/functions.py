@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.errors import ArgumentError, ElementError
+from windrow.transforms.arguments import at_least
 
 
 class Map(abc.ABC):
@@ -53,15 +54,19 @@ class Filter(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """Stack `batch_size` consecutive elements along a new leading axis."""
+    """Stack `batch_size` consecutive elements along a new leading axis.
+
+    Raises:
+        ArgumentError: If `batch_size` is no integer.
+        PlanError: If it is less than 1.
+    """
 
     batch_size: int
     drop_remainder: bool = False
     batch_fn: Callable[[Sequence[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise PlanError(f"batch: batch_size must be at least 1, got {self.batch_size}")
+        at_least(1, self.batch_size, "batch: batch_size")
 
 
 class DatasetSelectionMap(abc.ABC):

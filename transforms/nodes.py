@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -19,8 +20,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import PlanError, RecordIndexError
+from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import orders, random
+from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.positions import Positions, positions
 
@@ -152,11 +154,15 @@ class ShuffleNode(SameLength, IndexNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class WindowShuffleNode(SameLength, IndexNode):
+class WindowShuffleNode(IndexNode):
     """A shuffle inside windows of consecutive elements; an epoch's last window may be shorter."""
 
     window_size: int
     seed: int
+
+    def count(self) -> int:
+        at_least(1, self.window_size, "window_shuffle: window_size")
+        return self.parent.length
 
     @property
     def label(self) -> str:
@@ -214,11 +220,8 @@ class RepeatNode(IndexNode):
     reseed: bool = True
 
     def count(self) -> int:
+        check_times(self.times)
         parent = self.parent.length
-        if self.times is not None and self.times < 1:
-            raise PlanError(
-                f"repeat: num_epochs must be at least 1, or None for ever, got {self.times}"
-            )
         if parent >= ENDLESS:
             raise PlanError("repeat: the dataset is endless already; repeat it once")
         endless = ENDLESS if parent else 0
@@ -307,6 +310,7 @@ def mix_proportions(parents: int, weights: Sequence[float] | None) -> tuple[int,
     """Integers in the proportion of the weights, one for each of at least one parent.
 
     Raises:
+        ArgumentError: If a weight is no number.
         PlanError: If there is no parent, or a weight is missing, too many or not positive.
     """
     if not parents:
@@ -315,6 +319,9 @@ def mix_proportions(parents: int, weights: Sequence[float] | None) -> tuple[int,
         return (1,) * parents
     if len(weights) != parents:
         raise PlanError(f"mix: {len(weights)} weights for {parents} datasets; give one for each")
+    for i, weight in enumerate(weights):
+        if getattr(weight, "__float__", None) is None:
+            raise ArgumentError(f"mix: weight {i} must be a number, got {weight!r}")
     return tuple(orders.mix_weights(weights))
 
 
@@ -330,25 +337,52 @@ class SelectNode(RoutingNode):
         for i, parent in enumerate(self.parents):
             if parent.length == 0:
                 raise PlanError(f"select_from_datasets: dataset {i} is empty; leave it out")
-        return len(self.selection_map)
+        try:
+            return len(self.selection_map)
+        except TypeError as error:
+            raise ArgumentError(
+                "select_from_datasets: selection_map must be a windrow.transforms"
+                f".DatasetSelectionMap or have its two methods, got {self.selection_map!r}"
+            ) from error
+
+    @property
+    def kind(self) -> str:
+        """The name of the selection map's class."""
+        return type(self.selection_map).__qualname__
 
     @property
     def label(self) -> str:
-        kind = type(self.selection_map).__qualname__
-        return f"select_from_datasets({kind}, length={self.length})"
+        own = getattr(self.selection_map, "fingerprint", None)
+        shown = f", fingerprint={own}" if isinstance(own, str) else ""
+        return f"select_from_datasets({self.kind}, length={self.length}{shown})"
 
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
         pick = self.selection_map.__getitem__
-        picked = [call_without_stop(pick, i) for i in at.flat(self.length).tolist()]
-        which = np.array([dataset for dataset, _ in picked], np.int64)
-        for dataset, key in picked:
-            if not 0 <= dataset < len(self.parents):
-                raise PlanError(
-                    f"select_from_datasets: {type(self.selection_map).__qualname__} named dataset"
-                    f" {dataset} (key {key}) of {len(self.parents)}; they count from 0"
-                )
-        keys = np.array([int(key) for _, key in picked], np.int64)
+        indices = at.flat(self.length).tolist()
+        pairs = [self._pair(i, call_without_stop(pick, i)) for i in indices]
+        which, keys = np.array(pairs, np.int64).reshape(-1, 2).T
         return which, positions(keys, _lengths(self.parents)[which])
+
+    def _pair(self, index: int, picked: Any) -> tuple[int, int]:
+        """What the selection map holds at `index`, checked."""
+        try:
+            dataset, key = map(operator.index, picked)
+        except (TypeError, ValueError) as error:
+            raise PlanError(
+                f"select_from_datasets: {self.kind} has {picked!r} at index {index}; it must be a"
+                " pair of integers: which dataset, and the index in it"
+            ) from error
+        if not 0 <= dataset < len(self.parents):
+            raise PlanError(
+                f"select_from_datasets: {self.kind} named dataset {dataset} (key {key}) of"
+                f" {len(self.parents)}; they count from 0"
+            )
+        if not -(2**63) <= key < 2**63:
+            raise PlanError(
+                f"select_from_datasets: {self.kind} has index {key} at index {index}; it must be"
+                " at least -2**63 and below 2**63"
+            )
+        return dataset, key
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -430,8 +464,7 @@ class BatchNode(Node):
     batch_fn: Callable[[list[Any]], Any] | None = None
 
     def count(self) -> int:
-        if self.size < 1:
-            raise PlanError(f"batch: batch_size must be at least 1, got {self.size}")
+        at_least(1, self.size, "batch: batch_size")
         n = self.parent.length
         if n == STREAM:
             return STREAM
@@ -445,8 +478,9 @@ class BatchNode(Node):
 
     def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
         """The parent's positions for batches, and the bounds of each batch in them."""
-        starts = at.offsets * self.size
-        counts = np.minimum(self.size, self.parent.length - starts)
+        size = min(self.size, self.parent.length)  # any integer may be given, int64 holds this
+        starts = at.offsets * size
+        counts = np.minimum(size, self.parent.length - starts)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
         rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)

@@ -27,7 +27,7 @@ class IndexedRandom:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._counter = np.zeros(4, np.uint64)
-        self._bits = np.random.Philox(key=_philox_key(seed))
+        self._bits = np.random.Philox(key=philox_key(seed))
         self._generator = np.random.Generator(self._bits)
         self._state = self._bits.state
         self._state["state"]["counter"] = self._counter
@@ -46,20 +46,18 @@ class IndexedRandom:
         return self._generator
 
 
+@functools.lru_cache(maxsize=256)
 def philox_key(seed: int) -> npt.NDArray[np.uint64]:
-    """The Philox key of a seed: uint64 `(2,)`.
+    """The Philox key of a seed: uint64 `(2,)`, not to be written to.
 
     Raises:
         PlanError: If the seed is negative.
     """
-    return _philox_key(seed).copy()
-
-
-@functools.lru_cache(maxsize=256)
-def _philox_key(seed: int) -> npt.NDArray[np.uint64]:
     if seed < 0:
         raise PlanError(f"random_map: seed={seed} is negative; choose a seed of 0 or more")
-    return np.random.SeedSequence(seed).generate_state(2, np.uint64).astype(np.uint64)
+    key = np.random.SeedSequence(seed).generate_state(2, np.uint64).astype(np.uint64)
+    key.setflags(write=False)  # it is shared
+    return key
 
 
 def default_seed(pairs: Sequence[tuple[int, int]]) -> int:

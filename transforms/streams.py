@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from windrow.errors import PlanError
+from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.nodes import (
     STREAM,
     MapNode,
     MapWithIndexNode,
     Node,
     RandomMapNode,
-    SameLength,
     mix_proportions,
 )
 from windrow.transforms.options import ReadOptions
@@ -38,11 +37,15 @@ class ToStreamNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class StreamWindowShuffleNode(SameLength):
+class StreamWindowShuffleNode(Node):
     """A shuffle inside windows of consecutive elements of a stream."""
 
     window_size: int
     seed: int
+
+    def count(self) -> int:
+        at_least(1, self.window_size, "window_shuffle: window_size")
+        return STREAM
 
     @property
     def label(self) -> str:
@@ -56,10 +59,7 @@ class StreamRepeatNode(Node):
     times: int | None
 
     def count(self) -> int:
-        if self.times is not None and self.times < 1:
-            raise PlanError(
-                f"repeat: num_epochs must be at least 1, or None for ever, got {self.times}"
-            )
+        check_times(self.times)
         return STREAM
 
     @property
@@ -74,8 +74,7 @@ class StreamLimitNode(Node):
     size: int
 
     def count(self) -> int:
-        if self.size < 1:
-            raise PlanError(f"limit: count must be at least 1, got {self.size}")
+        at_least(1, self.size, "limit: count")
         return STREAM
 
     @property
@@ -90,7 +89,8 @@ class StreamMixNode(Node):
     weights: tuple[float, ...] | None
 
     def count(self) -> int:
-        return STREAM if self.proportions else 0
+        mix_proportions(len(self.parents), self.weights)
+        return STREAM
 
     @property
     def proportions(self) -> tuple[int, ...]:

@@ -1,0 +1,80 @@
+"""Checks of single arguments: one wording for what a user gives that is of a wrong kind or size.
+
+Nodes and options check themselves with these, so that a wrong value fails where it was written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from windrow.errors import ArgumentError, PlanError
+
+
+def integer(value: Any, what: str) -> int:
+    """`value` as a Python int; NumPy's integers are taken, booleans and floats are not.
+
+    Raises:
+        ArgumentError: If it is no integer.
+    """
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{what} must be an integer, got {value!r}") from None
+
+
+def at_least(least: int, value: Any, what: str) -> int:
+    """`value` as a Python int of at least `least`.
+
+    Raises:
+        ArgumentError: If it is no integer.
+        PlanError: If it is smaller.
+    """
+    number = integer(value, what)
+    if number < least:
+        raise PlanError(f"{what} must be at least {least}, got {number}")
+    return number
+
+
+def check_times(times: int | None) -> None:
+    """Check the number of epochs of a repeat, where None is for ever.
+
+    Raises:
+        ArgumentError: If it is no integer.
+        PlanError: If it is smaller than 1.
+    """
+    if times is not None and integer(times, "repeat: num_epochs") < 1:
+        raise PlanError(f"repeat: num_epochs must be at least 1, or None for ever, got {times}")
+
+
+def checked_seed(seed: Any, who: str, stop: int) -> int:
+    """`seed` as a Python int in `[0, stop)`, where `stop` is a power of two.
+
+    Raises:
+        ArgumentError: If it is no integer.
+        PlanError: If it is out of range.
+    """
+    number = integer(seed, f"{who}: seed")
+    if not 0 <= number < stop:
+        raise PlanError(
+            f"{who}: seed={number} is out of range; choose 0 <= seed < 2**{stop.bit_length() - 1}"
+        )
+    return number
+
+
+def weights_given(weights: Any) -> tuple[Any, ...] | None:
+    """The weights of a mixture as a tuple; None where none are given.
+
+    Raises:
+        ArgumentError: If they are no sequence.
+    """
+    if weights is None:
+        return None
+    if not isinstance(weights, Iterable):
+        raise ArgumentError(f"mix: weights must be a list of numbers, got {weights!r}")
+    return tuple(weights)

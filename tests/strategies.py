@@ -26,6 +26,14 @@ Recipe: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 Library: TypeAlias = Literal["windrow", "grain"]
 
 SYNCHRONOUS = windrow.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+READ_OPTIONS = [
+    windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer, block_bytes=size)
+    for threads in (0, 1, 3)
+    for buffer in (0, 1, 500)
+    for size in (1, 2**33)
+]
+# Lengths of chains whose elements are all looked at.
+FEW = (1, 2, 3, 5, 7, 10, 13, 64, 97)
 
 
 class Pair(NamedTuple):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
+from windrow.sources.zarr_guard import Guard, guard_of
 
 AnyArray = npt.NDArray[Any]
 
@@ -39,6 +40,7 @@ class Rows:
     origin: int
     chunk_rows: int
     chunk_origin: int
+    guard: Guard | None
 
     @property
     def row_bytes(self) -> int:
@@ -71,6 +73,7 @@ def rows_of(store: Any, name: str, where: str) -> Rows:
     shape = tuple(int(n) for n in store.shape)
     chunk = store.chunk_layout.read_chunk.shape
     origins = store.chunk_layout.grid_origin
+    dtype = np.dtype(store.dtype.numpy_dtype)
     known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
     return Rows(
         store=store,
@@ -78,10 +81,11 @@ def rows_of(store: Any, name: str, where: str) -> Rows:
         where=where,
         length=shape[0],
         row_shape=shape[1:],
-        dtype=np.dtype(store.dtype.numpy_dtype),
+        dtype=dtype,
         origin=int(store.domain.inclusive_min[0]),
         chunk_rows=int(chunk[0]) if known else 0,
         chunk_origin=int(origins[0]) if known else 0,
+        guard=guard_of(store, dtype),
     )
 
 
@@ -89,7 +93,8 @@ def read_rows(arrays: Sequence[Rows], wanted: IntArray) -> list[AnyArray]:
     """Rows `wanted` of each array, in that order, in new memory.
 
     Raises:
-        ReadError: If a chunk can not be read; the message names array, chunk and records.
+        ReadError: If a chunk can not be read; the message names array, chunk and records. Or if
+            the array is gone, which would read as fill values.
     """
     budget = IN_FLIGHT_BYTES // max(1, len(arrays))
     plans = [_plan(array, wanted, budget) for array in arrays]
@@ -114,10 +119,25 @@ def read_rows(arrays: Sequence[Rows], wanted: IntArray) -> list[AnyArray]:
             if answer is None:
                 answer = answers[at] = _empty(array, len(wanted))
             answer[piece.to] = block if piece.take is None else block[piece.take]
+    for array, plan, answer in zip(arrays, plans, answers, strict=True):
+        if array.guard is not None and answer is not None:
+            array.guard.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
     return [
         _empty(array, 0) if answer is None else answer
         for array, answer in zip(arrays, answers, strict=True)
     ]
+
+
+def _a_row_per_chunk(array: Rows, first: _Piece, wanted: IntArray) -> Sequence[int] | IntArray:
+    """Places in `wanted` that together lie in all its chunks; `first` is the first piece read."""
+    if isinstance(first.rows, slice) and first.to is None:
+        size = max(1, array.chunk_rows)
+        begun = (first.rows.start + array.origin - array.chunk_origin) % size
+        return [0, *range(size - begun, len(wanted), size)]
+    chunk = array.chunk_of(wanted)
+    begins = np.ones(len(chunk), np.bool_)
+    np.not_equal(chunk[1:], chunk[:-1], out=begins[1:])
+    return np.flatnonzero(begins)
 
 
 def _empty(array: Rows, count: int) -> AnyArray:

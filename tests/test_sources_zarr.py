@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import pickle
 import shutil
 import socket
@@ -27,7 +28,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ZarrDataSource, zarr_open, zarr_read
+from windrow.sources import ZarrDataSource, zarr_guard, zarr_open, zarr_read
 
 AnyArray = npt.NDArray[Any]
 
@@ -114,6 +115,77 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     )
     store[:10] = 1
     assert ZarrDataSource(tmp_path / "a").read(np.array([5, 35])).tolist() == [1, 7]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("fill", [0, np.nan])
+def test_a_store_that_is_gone_is_no_fill_value(tmp_path: Path, name: str, fill: float) -> None:
+    path = write(tmp_path / "a", values() + 1, fill_value=fill, **LAYOUTS[name])
+    source = ZarrDataSource({"x": path})
+    source.read(np.arange(100))
+    shutil.rmtree(path)
+    for wanted in (np.array([37]), np.arange(20, 70), np.array([9, 90, 3])):
+        with pytest.raises(ReadError, match=r"array in .*/a was removed or replaced .* is gone"):
+            source.read(wanted)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_cut_shorter_is_no_fill_value(tmp_path: Path, zarr_format: Any) -> None:
+    path = write(tmp_path / "a", values() + 1, chunks=(16, 4), zarr_format=zarr_format)
+    source = ZarrDataSource(path)
+    zarr.open_array(str(path), mode="r+").resize((40, 4))
+    np.testing.assert_array_equal(source.read(np.arange(32)), values()[:32] + 1)
+    for wanted in (np.arange(0, 60), np.array([3, 60, 3]), np.array([99])):
+        with pytest.raises(ReadError, match=r"says that the array is another one"):
+            source.read(wanted)
+
+
+def test_a_file_in_place_of_the_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", values() + 1, chunks=(16, 4))
+    source = ZarrDataSource(path)
+    shutil.rmtree(path)
+    path.mkdir()
+    for content in ("", "[]", "{}"):
+        (path / "zarr.json").write_text(content)
+        with pytest.raises(ReadError, match=r"was removed or replaced"):
+            source[3]
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i8", "f2", "c16", ml_dtypes.bfloat16])
+def test_sparse_arrays_that_grow_and_get_attributes_are_read(tmp_path: Path, dtype: Any) -> None:
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path)}}
+    ts.open(spec, create=True, dtype=np.dtype(dtype), shape=[40, 3]).result()[0] = 1
+    source = ZarrDataSource(tmp_path)
+    expected = np.zeros((40, 3), dtype)
+    expected[0] = 1
+    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
+    meta = json.loads((tmp_path / "zarr.json").read_text())
+    grown = {**meta, "shape": [50, 3], "attributes": {"units": "K"}}
+    (tmp_path / "zarr.json").write_text(json.dumps(grown))
+    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
+
+
+def test_only_rows_of_fill_value_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats: list[str] = []
+
+    class CountingOs:
+        @staticmethod
+        def stat(path: str) -> os.stat_result:
+            stats.append(path)
+            return os.stat(path)
+
+    data = values() + 1
+    data[50:] = 0
+    source = ZarrDataSource(write(tmp_path / "a", data, chunks=(16, 4)))
+    monkeypatch.setattr(zarr_guard, "os", CountingOs)
+    for wanted in (np.arange(40), np.array([3, 48, 3]), np.array([], np.int64)):
+        source.read(wanted)
+    assert stats == []
+    source.read(np.arange(100))
+    source.read(np.array([99, 3, 70, 60]))
+    assert len(stats) == 2
 
 
 def test_rounds_within_the_byte_budget(

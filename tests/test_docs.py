@@ -27,6 +27,7 @@ LINKING = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\s*\Z")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FLAGS = doctest.ELLIPSIS
 
@@ -125,6 +126,11 @@ def test_the_links_of_a_page(path: Path) -> None:
     assert broken_links(path) == []
 
 
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+def test_no_page_has_a_place_that_is_not_filled_in(path: Path) -> None:
+    assert _PLACEHOLDER.findall(path.read_text(encoding="utf-8")) == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
@@ -172,6 +178,11 @@ def test_an_error_names_the_line_of_the_page() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         run_page(_PAGE.replace("x = 1", "x = 1 / 0"), "page.md")
     assert caught.traceback[-1].lineno == 3  # pytest counts from 0
+
+
+def test_places_to_fill_in_are_found() -> None:
+    page = "about @AR_RATIO@ times @TIMES_2@, mail to a@example.org and b@EXAMPLE"
+    assert _PLACEHOLDER.findall(page) == ["@AR_RATIO@", "@TIMES_2@"]
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:

@@ -14,19 +14,13 @@ import tempfile
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from windrow.converters.folder import (
-    OutputFolder,
-    Part,
-    begin,
-    output_file,
-    publish,
-    unwritable,
-)
+from windrow.converters.folder import OutputFolder, Part, output_file, publish
 from windrow.converters.inputs import Input, Paths, find_inputs
+from windrow.converters.job import Job, carry_out, finished_part, planned
 from windrow.converters.manifest import InputFile, Manifest, Plan
-from windrow.converters.pipeline import Progress, run_pipeline
+from windrow.converters.pipeline import Progress
 from windrow.converters.tfrecord import read_records
-from windrow.errors import ConversionError, WindrowError
+from windrow.errors import ConversionError
 
 _FORMAT = "array_record"
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
@@ -71,23 +65,16 @@ def tfrecord_to_array_record(
     found = find_inputs(inputs)
     _check_options(writer_options)
     names = _output_names(found)
-    plan = Plan(
-        _FORMAT,
-        tuple((file.name, file.size_bytes) for file in found),
-        {"writer_options": writer_options},
-    )
-    folder, manifest = begin(output, plan, overwrite=overwrite)
-    if manifest is not None:
-        return manifest
-    tasks = [_Task(*pair) for pair in zip(found, names, strict=True)]
-    run_pipeline(
-        tasks,
-        functools.partial(_convert_file, folder, writer_options),
-        finish=functools.partial(_write_manifest, folder, plan, names),
-        runner=runner,
-        progress=progress,
-    )
-    return Manifest.read(folder.root)
+    plan = planned(_FORMAT, found, {"writer_options": writer_options})
+
+    def prepare(folder: OutputFolder) -> Job:
+        return Job(
+            [_Task(*pair) for pair in zip(found, names, strict=True)],
+            functools.partial(_convert_file, folder, writer_options),
+            functools.partial(_write_manifest, folder, plan, names),
+        )
+
+    return carry_out(plan, output, prepare, overwrite=overwrite, runner=runner, progress=progress)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,21 +84,16 @@ class _Task:
 
 
 def _convert_file(folder: OutputFolder, writer_options: str, task: _Task) -> Part:
-    kept = folder.kept(task.name)
-    if kept is not None:
-        return kept
-    try:
+    final = folder.final(task.name)
+
+    def make() -> Part:
         with folder.temporary(task.name) as temporary:
             records = _write(task.source, temporary, writer_options)
             file = output_file(temporary, task.name, records=records)
-            publish(temporary, folder.final(task.name))
-        part = Part(task.name, records, (file,))
-        folder.finished(part)
-    except OSError as error:
-        if isinstance(error, WindrowError):
-            raise
-        raise unwritable(folder.final(task.name), error) from error
-    return part
+            publish(temporary, final)
+        return Part(task.name, records, (file,))
+
+    return finished_part(folder, task.name, make, where=final)
 
 
 def _write(source: Input, path: str, writer_options: str) -> int:

@@ -17,15 +17,9 @@ from typing import Any
 
 import tensorstore as ts
 
-from windrow.converters.folder import (
-    OutputFolder,
-    Part,
-    begin,
-    output_file,
-    publish,
-    unwritable,
-)
+from windrow.converters.folder import OutputFolder, Part, output_file, publish
 from windrow.converters.inputs import Input, Paths, find_inputs
+from windrow.converters.job import Job, carry_out, finished_part, planned
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, read_json
 from windrow.converters.pipeline import Progress, run_pipeline
 from windrow.converters.rows import (
@@ -39,7 +33,7 @@ from windrow.converters.rows import (
     cut,
     fields_of_first,
 )
-from windrow.errors import ConversionError, WindrowError
+from windrow.errors import ConversionError
 
 _FORMAT = "zarr"
 _METADATA = "zarr.json"
@@ -94,33 +88,37 @@ def tfrecord_to_zarr(
     """
     _check_rows(chunk_rows, shard_rows)
     found = find_inputs(inputs)
-    plan = Plan(
-        _FORMAT,
-        tuple((file.name, file.size_bytes) for file in found),
-        {
-            "chunk_rows": chunk_rows,
-            "shard_rows": shard_rows,
-            "compression": f"zstd:{_ZSTD_LEVEL}",
-            "decode": getattr(decode, "__qualname__", type(decode).__qualname__),
-        },
-    )
-    folder, manifest = begin(output, plan, overwrite=overwrite)
-    if manifest is not None:
-        return manifest
-    files = _count_all(folder, found, runner=runner)
-    fields = _agreed_fields(folder, fields_of_first(files, decode))
-    store = _Store(folder, fields, chunk_rows, shard_rows)
-    rows = sum(file.records for file in files)
-    store.create(rows)
+    plan = _plan(found, decode, chunk_rows, shard_rows)
+
+    def prepare(folder: OutputFolder) -> Job:
+        files = _count_all(folder, found, runner=runner)
+        fields = _agreed_fields(folder, fields_of_first(files, decode))
+        return _job(_Store(folder, fields, chunk_rows, shard_rows), plan, files, decode)
+
+    return carry_out(plan, output, prepare, overwrite=overwrite, runner=runner, progress=progress)
+
+
+def _plan(
+    found: tuple[Input, ...], decode: Decode, chunk_rows: int, shard_rows: int | None
+) -> Plan:
+    settings = {
+        "chunk_rows": chunk_rows,
+        "shard_rows": shard_rows,
+        "compression": f"zstd:{_ZSTD_LEVEL}",
+        "decode": getattr(decode, "__qualname__", type(decode).__qualname__),
+    }
+    return planned(_FORMAT, found, settings)
+
+
+def _job(store: _Store, plan: Plan, files: list[Counted], decode: Decode) -> Job:
+    """The rows of `files` as pieces to write into `store`, whose arrays are made."""
     sizes = [file.records for file in files]
-    run_pipeline(
+    store.create(sum(sizes))
+    return Job(
         cut(files, rows_per_piece=store.rows_per_piece),
         functools.partial(_convert_piece, store, decode),
-        finish=functools.partial(_write_manifest, store, plan, sizes),
-        runner=runner,
-        progress=progress,
+        functools.partial(_write_manifest, store, plan, sizes),
     )
-    return Manifest.read(folder.root)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -288,18 +286,13 @@ def _agreed_fields(folder: OutputFolder, fields: tuple[Field, ...]) -> tuple[Fie
 
 def _convert_piece(store: _Store, decode: Decode, piece: Piece) -> Part:
     key = f"rows-{piece.start}-{piece.stop}"
-    kept = store.folder.kept(key, at=store.unfinished)
-    if kept is not None:
-        return kept
-    try:
+
+    def make() -> Part:
         store.write(piece, columns(piece, store.fields, decode))
-        part = Part(key, piece.stop - piece.start, store.files(piece))
-        store.folder.finished(part)
-    except OSError as error:
-        if isinstance(error, WindrowError):
-            raise
-        raise unwritable(store.folder.root, error) from error
-    return part
+        return Part(key, piece.stop - piece.start, store.files(piece))
+
+    folder = store.folder
+    return finished_part(folder, key, make, where=folder.root, at=store.unfinished)
 
 
 def _write_manifest(store: _Store, plan: Plan, sizes: list[int], parts: list[Part]) -> None:

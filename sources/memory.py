@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import BatchedSource, Columns, IntArray, checked_indices, run_of
+from windrow.sources.mapped import MappedArray, mapped
 
 AnyArray = npt.NDArray[Any]
 ArrayTree: TypeAlias = Union[AnyArray, "dict[str, ArrayTree]"]
@@ -114,6 +115,12 @@ class ArrayDataSource(BatchedSource):
     def fingerprint(self) -> str:
         """Names, dtypes and shapes of the arrays."""
         return f"arrays({_layout(self._arrays)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_arrays": _packed(self._arrays)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _arrays=_unpacked(state["_arrays"]))
 
 
 class SequenceDataSource(BatchedSource):
@@ -216,6 +223,19 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
             f"ArrayDataSource: {shown} an array of shape (), which has no first axis to count"
             " records; use array[None] for one record"
         )
+    return array
+
+
+def _packed(tree: ArrayTree) -> Any:
+    if isinstance(tree, dict):
+        return {name: _packed(item) for name, item in tree.items()}
+    return mapped(tree) or tree
+
+
+def _unpacked(tree: Any) -> ArrayTree:
+    if isinstance(tree, dict):
+        return {name: _unpacked(item) for name, item in tree.items()}
+    array: AnyArray = tree.open() if isinstance(tree, MappedArray) else tree
     return array
 
 

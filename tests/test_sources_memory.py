@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.errors import ArgumentError, RecordIndexError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, RecordIndexError, SourceError
 from windrow.sources import (
     ArrayDataSource,
     BatchedSource,
@@ -298,6 +298,49 @@ def test_as_source_opens_tensorstores() -> None:
     store = ts.array(np.arange(6).reshape(3, 2))
     assert isinstance(as_source(store), ZarrDataSource)
     assert as_source({"a": store})[2]["a"].tolist() == [4, 5]
+
+
+def test_a_memmap_pickles_as_its_place_in_a_file(tmp_path: Path) -> None:
+    values = np.arange(40_000, dtype="i4").reshape(10_000, 4)
+    np.save(tmp_path / "a.npy", values)
+    saved = np.load(tmp_path / "a.npy", mmap_mode="r")
+    written = np.memmap(tmp_path / "b", "f8", "w+", shape=(10_000,), offset=24)
+    written[:] = values[:, 1]
+    source = ArrayDataSource({"a": saved[100:], "in": {"b": written[10:][90:]}})
+    sent = pickle.dumps(source)
+    assert len(sent) < 2000
+    again = pickle.loads(sent)
+    wanted = np.array([9899, 0, 5, 5])
+    assert again.fingerprint == source.fingerprint
+    got = again.read(wanted)
+    np.testing.assert_array_equal(got["a"], values[100:][wanted])
+    np.testing.assert_array_equal(got["in"]["b"], values[100:, 1][wanted])
+    assert pickle.dumps(again) == sent
+    got["a"][...] = 0
+    np.testing.assert_array_equal(source.read(wanted)["a"], values[100:][wanted])
+
+
+def test_other_memmaps_pickle_with_their_data(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    private = np.load(tmp_path / "a.npy", mmap_mode="c")
+    private[3] = -1
+    assert pickle.loads(pickle.dumps(ArrayDataSource(private)))[3] == -1
+    strided = np.load(tmp_path / "a.npy", mmap_mode="r")[::2]
+    assert pickle.loads(pickle.dumps(ArrayDataSource(strided)))[3] == 6
+    gone = np.load(tmp_path / "a.npy", mmap_mode="r")
+    (tmp_path / "a.npy").unlink()
+    assert pickle.loads(pickle.dumps(ArrayDataSource(gone)))[3] == 3
+
+
+def test_the_file_of_a_memmap_gone_or_changed(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    sent = pickle.dumps(ArrayDataSource(np.load(tmp_path / "a.npy", mmap_mode="r")))
+    np.save(tmp_path / "a.npy", np.arange(900))
+    with pytest.raises(ReadError, match=r"a\.npy, .* changed since .* 7,328 bytes, then 8,128"):
+        pickle.loads(sent)
+    (tmp_path / "a.npy").unlink()
+    with pytest.raises(NotFoundError, match=r"a\.npy, .* is gone or not on this machine"):
+        pickle.loads(sent)
 
 
 @pytest.mark.parametrize("path", ["data.zarr", Path("data.array_record")])

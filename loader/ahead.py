@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import atexit
 import collections
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
+
+import numpy as np
 
 from windrow.errors import ClosedError
 from windrow.stream import Block, Blocks, Run
@@ -35,10 +38,26 @@ def _join_all() -> None:
 atexit.register(_join_all)
 
 
+# The largest block, in bytes, by whose release glibc learns to keep freed memory.
+_LESSON_BYTES = (32 << 20) - (64 << 10)
+
+
+@functools.cache
+def _teach_malloc() -> None:
+    """Have freed blocks kept for the next ones, instead of given back and faulted in again.
+
+    When an allocation of this size is freed for the first time, glibc raises its thresholds for
+    giving memory back to the system, as a large array of the user's would make it do. The pages
+    are never touched. Batches of ArrayRecord come some 10% faster; a process keeps some 40 MB more.
+    """
+    np.empty(_LESSON_BYTES, np.uint8)
+
+
 class Ahead:
     """Blocks of a generator, made on a thread of their own."""
 
     def __init__(self, blocks: Blocks, run: Run) -> None:
+        _teach_malloc()
         self._shared = _Shared(run)
         self._thread = threading.Thread(
             target=_make, args=(blocks, self._shared, run), name="windrow-ahead", daemon=True

@@ -65,13 +65,26 @@ class Reader:
         if len(records) == 0:
             return list
         if self.pool is None:
-            return lambda: call_without_stop(source.read, records)
+            return lambda: _read(source, records)
         if isinstance(source, ForeignDataSource) and not source.batched:
             # Its read is a loop in Python over records: let several threads wait side by side.
             parts = np.array_split(records, min(self.threads, len(records)))
             waits = [self.pool.submit(source.read, part).result for part in parts]
             return lambda: [record for wait in waits for record in wait()]
-        return self.pool.submit(call_without_stop, source.read, records).result
+        return self.pool.submit(_read, source, records).result
+
+
+def _read(source: Any, records: IntArray) -> Any:
+    try:
+        return call_without_stop(source.read, records)
+    except Exception as error:
+        # Windrow's own sources name the record themselves.
+        if not isinstance(error, WindrowError) and not isinstance(source, ForeignDataSource):
+            error.add_note(
+                f"windrow: raised in {type(source).__name__}.read of {len(records)} records, the"
+                f" first of them {records[0]}"
+            )
+        raise
 
 
 def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:

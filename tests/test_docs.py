@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import zarr
 
+import windrow
 from windrow.converters import Manifest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +120,10 @@ def test_the_programs_on_a_page(
     names = run_page(path.read_text(encoding="utf-8"), path.name)
     if path.name in _CHECKS:
         _CHECKS[path.name](names, capsys.readouterr().out)
+    # Other tests count threads; the functions of a page keep its names in a cycle.
+    for value in names.values():
+        if isinstance(value, windrow.DatasetIterator):
+            value.close()
 
 
 @pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)

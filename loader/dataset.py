@@ -344,7 +344,7 @@ class MapDataset(_Dataset[T]):
         if wanted.dtype.kind == "u" and wanted.max() > np.iinfo(np.int64).max:
             raise RecordIndexError(f"index {wanted.max()} is too large; choose one below 2**63")
         at = positions(wanted.astype(np.int64), length)
-        if len(wanted) == 1 or not _reads_one_by_one(self._node):
+        if not _reads_records_alone(self._node, len(wanted)):
             return execute.start(self._node, at, [0, len(at)], execute.Reader())()
         threads = ReadOptions().num_threads
         with ThreadPoolExecutor(threads, "windrow-read") as pool:
@@ -576,20 +576,22 @@ def _seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
     return found
 
 
-def _leaves(node: Node) -> Iterator[Node]:
-    if not node.parents:
-        yield node
+def _nodes_of(node: Node) -> Iterator[Node]:
+    yield node
     for parent in node.parents:
-        yield from _leaves(parent)
+        yield from _nodes_of(parent)
 
 
-def _reads_one_by_one(node: Node) -> bool:
-    sources = (leaf.source for leaf in _leaves(node) if isinstance(leaf, nodes.SourceNode))
-    return any(isinstance(s, ForeignDataSource) and not s.batched for s in sources)
+def _reads_records_alone(node: Node, elements: int) -> bool:
+    """Whether making so many elements reads several records one by one, so that threads help."""
+    below = list(_nodes_of(node))
+    sources = [leaf.source for leaf in below if isinstance(leaf, nodes.SourceNode)]
+    several = elements > 1 or any(isinstance(n, nodes.BatchNode) for n in below)
+    return several and any(isinstance(s, ForeignDataSource) and not s.batched for s in sources)
 
 
 def _default_options(node: Node) -> ReadOptions:
     """Threads ahead of the consumer, unless there is nothing to read."""
-    if all(isinstance(leaf, nodes.RangeNode) for leaf in _leaves(node)):
-        return ReadOptions(num_threads=0)
-    return ReadOptions()
+    if any(isinstance(below, nodes.SourceNode) for below in _nodes_of(node)):
+        return ReadOptions()
+    return ReadOptions(num_threads=0)

@@ -284,10 +284,10 @@ def batches(
 
 
 def _stacked(values: list[Any]) -> Any:
-    for i, value in enumerate(values):
-        if value is None:
-            raise ElementError(
-                f"batch: element {i} of the batch is absent (a function returned None); use"
-                " filter and to_iter_dataset() before batch, which leave absent elements out"
-            )
+    if any_absent(values):
+        row = next(row for row, value in enumerate(values) if value is None)
+        raise ElementError(
+            f"batch: element {row} of the batch is absent (a function returned None); use filter"
+            " and to_iter_dataset() before batch, which leave absent elements out"
+        )
     return columns.batch_of(values)

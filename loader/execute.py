@@ -206,8 +206,15 @@ def _called(
     who = f"{node.label}({name_of(node.function)})"
     out, error = tables.gathered(results, len(values), who)
     if error is not None:
-        error.add_note(f"windrow: raised in {who} for element {indices[len(out)]}")
+        error.add_note(f"windrow: raised in {who} for {place_of(indices[len(out)])}")
     return out, error
+
+
+def place_of(index: Any) -> str:
+    """An element in words: by its index, or by the position behind it in a stream of parts."""
+    if np.ndim(index) == 0:
+        return f"element {index}"
+    return f"the element before position {index.tolist()}"
 
 
 def apply(node: Node, table: Table, indices: npt.NDArray[Any]) -> Table:

@@ -268,9 +268,14 @@ def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:
 # --- row by row ----------------------------------------------------------------------------------
 
 
+def _places(block: Block) -> IntArray:
+    """What an error calls a row: its index, or, of a stream in parts, the position behind it."""
+    return block.marks[:, 0] - 1 if block.marks.shape[1] == 1 else block.marks
+
+
 def _mapped(node: MapNode, parent: Blocks) -> Blocks:
     for block in parent:
-        out, error = execute.call(node, block.table, block.marks[:, 0] - 1)
+        out, error = execute.call(node, block.table, _places(block))
         if out:
             yield Block(Listed(out), block.marks[: len(out)])
         if error is not None:
@@ -279,7 +284,7 @@ def _mapped(node: MapNode, parent: Blocks) -> Blocks:
 
 def _filtered(node: FilterNode, parent: Blocks) -> Blocks:
     for block in parent:
-        verdicts, error = execute.call(node, block.table, block.marks[:, 0] - 1, on_none=True)
+        verdicts, error = execute.call(node, block.table, _places(block), on_none=True)
         kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
         if len(kept) == len(block):
             yield block
@@ -336,7 +341,12 @@ def _groups(parent: Blocks, size: int) -> Blocks:
 def _batched(node: BatchNode, position: Sequence[int], run: Run) -> Blocks:
     for group in _groups(blocks(node.parent, position, run, node.size), node.size):
         if len(group) == node.size or not node.drop_remainder:
-            batch = tables.batches(group.table, [0, len(group)], node.batch_fn)
+            try:
+                batch = tables.batches(group.table, [0, len(group)], node.batch_fn)
+            except Exception as error:
+                first = execute.place_of(_places(group)[0])
+                error.add_note(f"windrow: raised in {node.label} for the batch from {first} on")
+                raise
             yield Block(Listed(batch), group.marks[-1:])
 
 

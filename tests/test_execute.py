@@ -112,3 +112,33 @@ def test_an_error_in_a_batched_source_names_the_records() -> None:
     assert caught.value.__notes__ == [
         "windrow: raised in Broken.read of 2 records, the first of them 4"
     ]
+
+
+def fail_at(number: int) -> Any:
+    def function(x: Any) -> Any:
+        if x == number:
+            raise ValueError("cannot be decoded")
+        return x
+
+    return function
+
+
+def notes_of(stream: Any) -> str:
+    with pytest.raises(ValueError, match=r"cannot be decoded|agree in shape") as caught:
+        list(stream)
+    return "\n".join(caught.value.__notes__)
+
+
+def test_an_error_in_a_stream_names_the_element() -> None:
+    stream = windrow.MapDataset.range(10).to_iter_dataset()
+    assert notes_of(stream.map(fail_at(7))).endswith("for element 7")
+    # Of several parts each has an index of its own: the note has the position that a state would.
+    mixed = windrow.IterDataset.mix([stream, stream.map(lambda x: x + 10)])
+    assert "the element before position [4, 4, 8]" in notes_of(mixed.map(fail_at(13)))
+
+
+def test_an_error_in_a_batch_of_a_stream_names_where_it_begins() -> None:
+    ragged = windrow.MapDataset.range(10).map(lambda x: np.zeros(2 if x == 6 else 1))
+    assert "in batch(4) for the batch from element 4 on" in notes_of(
+        ragged.to_iter_dataset().batch(4)
+    )

@@ -16,10 +16,10 @@ help:
 	@echo "make bench     the measured comparisons"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
 	@echo "make coverage  coverage of the last tests as pages in htmlcov/"
-	@echo "make clean     remove what was built, .venv too"
+	@echo "make clean     remove what was built, .venv too; then PYTHON=... chooses another Python"
 
 # A copied or moved checkout has an environment that points to the old one's code.
-ifneq ($(firstword $(shell cat $(VENV)/.made 2>/dev/null)),$(CURDIR))
+ifneq ($(shell case "$$(cat $(VENV)/.made 2>/dev/null)" in "$(CURDIR) "*) echo same;; esac),same)
 .PHONY: $(READY)
 endif
 

@@ -28,7 +28,7 @@ import json
 import pathlib
 from typing import Any
 
-from windrow.errors import NotFoundError, StateError, missing_extra
+from windrow.errors import ArgumentError, NotFoundError, StateError, missing_extra
 from windrow.iterator import DatasetIterator
 
 try:
@@ -56,6 +56,14 @@ class CheckpointHandler(ocp.CheckpointHandler):
         """
         args.item.set_state(json.loads(_saved(directory)))
         return args.item
+
+
+def _check_item(item: object, who: str) -> None:
+    if not isinstance(item, DatasetIterator):
+        raise ArgumentError(
+            f"{who}: needs an iterator, got a {type(item).__name__}; pass iter(dataset), the one"
+            " that the training loop takes its batches from"
+        )
 
 
 def _file_name(process: int, count: int) -> str:
@@ -88,6 +96,9 @@ class CheckpointSave(ocp.args.CheckpointArgs):
 
     item: DatasetIterator[Any]
 
+    def __post_init__(self) -> None:
+        _check_item(self.item, type(self).__name__)
+
 
 @ocp.args.register_with_handler(CheckpointHandler, for_restore=True)
 @dataclasses.dataclass
@@ -95,3 +106,6 @@ class CheckpointRestore(ocp.args.CheckpointArgs):
     """Restore the state of `item`, a `DatasetIterator`, in place."""
 
     item: DatasetIterator[Any]
+
+    def __post_init__(self) -> None:
+        _check_item(self.item, type(self).__name__)

@@ -182,6 +182,8 @@ class MapDataset(_Dataset[T]):
         """
         length = self._node.length
         if isinstance(sl, slice):
+            if sl.step == 0:
+                raise PlanError("slice: step must not be 0; leave it out to take every element")
             start, stop, step = sl.indices(length)
             size = len(range(start, stop, step))
             return MapDataset(nodes.SliceNode((self._node,), start, step, size))

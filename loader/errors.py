@@ -71,5 +71,6 @@ class MissingExtraError(WindrowError, ImportError):
 def missing_extra(what: str, extra: str) -> MissingExtraError:
     """The error for `what` needing the optional dependencies of `windrow[extra]`."""
     return MissingExtraError(
-        f"{what} needs packages that are not installed; run: pip install 'windrow[{extra}]'"
+        f"{what} needs the packages of windrow[{extra}], which are not installed; in Windrow's"
+        f" folder run: pip install '.[{extra}]'"
     )

@@ -151,6 +151,11 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as the chain and the position: what was made ahead is made again."""
+        self._keep_position()
+        return _restored, (self._node, list(self._position))
+
     def __repr__(self) -> str:
         return f"DatasetIterator({self._named().chain})"
 
@@ -166,6 +171,12 @@ def _check_reach(node: Node, position: list[int]) -> None:
     for parent in node.parents:
         _check_reach(parent, position[: width(parent)])
         position = position[width(parent) :]
+
+
+def _restored(node: Node, position: list[int]) -> DatasetIterator[Any]:
+    iterator: DatasetIterator[Any] = DatasetIterator(node)
+    iterator._position = position
+    return iterator
 
 
 def _register_with_grain() -> None:

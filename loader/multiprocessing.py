@@ -11,6 +11,8 @@ from windrow.transforms.arguments import at_least
 class MultiprocessingOptions:
     """How many worker processes run a chain's functions, and how far ahead.
 
+    For `mp_prefetch`, which Windrow does not have yet: programs that make one go on to work.
+
     Args:
         num_workers: Worker processes; 0 runs everything in this process.
         per_worker_buffer_size: Elements made ahead per worker, at least 1.

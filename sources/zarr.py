@@ -7,6 +7,7 @@ has them when it is opened again is refused.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, Union
@@ -72,7 +73,10 @@ class ZarrDataSource(BatchedSource):
             (f"{r.name}: " if r.name else "") + f"{r.dtype} {list(r.row_shape)}" for r in rows[:4]
         )
         more = f" and {len(rows) - 4} more arrays" if len(rows) > 4 else ""
-        return f"{_WHAT}({self._length:,} records of {shown}{more} in {rows[0].where})"
+        levels = zip(*(r.where.split("/") for r in rows), strict=False)
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
+        place = "/".join(names[0] for names in shared) or "several places"
+        return f"{_WHAT}({self._length:,} records of {shown}{more} in {place})"
 
     def __getstate__(self) -> dict[str, Any]:
         specs = [

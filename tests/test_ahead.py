@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -248,3 +249,12 @@ def test_a_zip_that_need_not_be_strict_ends_with_its_first_part() -> None:
 def test_seeds_of_windows_wrap_around() -> None:
     stream = windrow.MapDataset.range(20).to_iter_dataset().window_shuffle(4, seed=2**64 - 1)
     assert sorted(stream) == list(range(20))
+
+
+def test_an_iterator_pickles_as_its_chain_and_position() -> None:
+    iterator = iter(windrow.MapDataset.source(np.arange(50)).shuffle(seed=1).batch(4))
+    for _ in range(3):
+        next(iterator)
+    copy = pickle.loads(pickle.dumps(iterator))
+    assert copy.get_state() == iterator.get_state()
+    assert [b.tolist() for b in copy] == [b.tolist() for b in iterator]

@@ -324,7 +324,7 @@ def test_errors_survive_pickling_and_are_builtins_too(kind: type[WindrowError]) 
 
 def test_the_error_for_a_missing_extra_says_what_to_install() -> None:
     error = errors.missing_extra("the handler", "jax")
-    assert str(error).endswith("run: pip install 'windrow[jax]'")
+    assert str(error).endswith("run: pip install '.[jax]'")
     assert type(pickle.loads(pickle.dumps(error))) is errors.MissingExtraError
 
 
@@ -393,3 +393,8 @@ def test_nodes_are_told_apart_in_print() -> None:
         "> zip(2) > map > batch(4) > repeat(for ever) > to_iter_dataset > limit(3))"
     )
     assert len(chain.repeat()) == nodes.ENDLESS == sys.maxsize
+
+
+def test_a_slice_of_step_0_is_refused() -> None:
+    with pytest.raises(PlanError, match="slice: step must not be 0"):
+        windrow.MapDataset.range(5)[::0]

@@ -16,7 +16,7 @@ import pytest
 
 import windrow
 from windrow.checkpoint import CheckpointRestore, CheckpointSave
-from windrow.errors import NotFoundError, StateError
+from windrow.errors import ArgumentError, NotFoundError, StateError
 
 HANDLERS = [
     pytest.param(CheckpointSave, CheckpointRestore, id="windrow"),
@@ -117,4 +117,10 @@ def test_without_orbax_the_extra_is_named() -> None:
         "except windrow.errors.MissingExtraError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install 'windrow[jax]'" in done.stdout, done.stderr
+    assert "pip install '.[jax]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", [CheckpointSave, CheckpointRestore])
+def test_a_dataset_in_place_of_its_iterator_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"got a MapDataset; pass iter\(dataset\)"):
+        kind(chain())

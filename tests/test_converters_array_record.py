@@ -297,5 +297,5 @@ def test_errors_of_the_runner_and_of_a_missing_package(
     with pytest.raises(ConversionError, match=r"the Beam pipeline failed: .*NoSuchRunner"):
         tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* 'windrow\[beam\]'"):
+    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):
         tfrecord_to_array_record(inputs, out)

@@ -423,3 +423,11 @@ def test_sixteen_threads_at_once(stores: dict[str, Path]) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         assert all(pool.map(read, range(64)))
+
+
+def test_a_group_is_shown_by_its_own_folder(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "g.zarr")
+    for name in ("image", "imagination"):
+        array = zarr.create_array(tmp_path / "g.zarr" / name, shape=(4, 2), dtype="float32")
+        array[:] = 1
+    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr)")

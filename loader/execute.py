@@ -44,11 +44,16 @@ Finish = Callable[[], Table]
 
 @dataclasses.dataclass(slots=True)
 class Reader:
-    """Starts reads of sources; with a pool at once and beside each other, else when waited for."""
+    """Starts reads of sources; with a pool at once and beside each other, else when waited for.
+
+    `lane_of` gives the thread on which a source does its batched reads, one after the other: such
+    a read keeps the cores busy by itself, and on one thread memory that it frees is used again.
+    """
 
     pool: Executor | None = None
     threads: int = 1
     bytes_read: int = 0
+    lane_of: Callable[[Any], Executor] | None = None
 
     def start(self, source: Any, records: IntArray) -> Finish:
         """Start reading records of a source."""
@@ -71,7 +76,8 @@ class Reader:
             parts = np.array_split(records, min(self.threads, len(records)))
             waits = [self.pool.submit(source.read, part).result for part in parts]
             return lambda: [record for wait in waits for record in wait()]
-        return self.pool.submit(_read, source, records).result
+        lane = self.pool if self.lane_of is None else self.lane_of(source)
+        return lane.submit(_read, source, records).result
 
 
 def _read(source: Any, records: IntArray) -> Any:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,10 +106,11 @@ class Run:
         self.options = next((options for options in found if options.ahead), found[0])
         self._share_bytes = self.options.block_bytes // len(parts)
         self.stopped = threading.Event()
+        self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
+        self._lanes: dict[int, ThreadPoolExecutor] = {}
         if self.options.ahead:
-            threads = max(options.num_threads for options in found)
-            self._pool = ThreadPoolExecutor(threads, "windrow-read")
+            self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
 
     def options_of(self, node: ToStreamNode) -> ReadOptions:
         """How to read one of several streams: with its part of the bytes of a round."""
@@ -118,12 +119,27 @@ class Run:
 
     def reader(self, options: ReadOptions) -> execute.Reader:
         """A reader on the iterator's threads, where the stream may use them."""
-        return execute.Reader(self._pool if options.ahead else None, options.num_threads)
+        pool = self._pool if options.ahead else None
+        return execute.Reader(pool, options.num_threads, lane_of=self._lane_of)
+
+    def _lane_of(self, source: Any) -> ThreadPoolExecutor:
+        lane = self._lanes.get(id(source))
+        if lane is None:
+            known = list(dict.fromkeys(self._lanes.values()))
+            full = len(known) >= self._threads  # sources share threads then
+            lane = (
+                known[len(self._lanes) % len(known)]
+                if full
+                else ThreadPoolExecutor(1, "windrow-read")
+            )
+            self._lanes[id(source)] = lane
+        return lane
 
     def end_threads(self) -> None:
         """Wait for the reads under way and let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        for pool in (self._pool, *self._lanes.values()):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
 
 
 def _to_streams(node: Node) -> list[ToStreamNode]:

@@ -19,7 +19,7 @@ help:
 	@echo "make clean     remove what was built, .venv too; then PYTHON=... chooses another Python"
 
 # A copied or moved checkout has an environment that points to the old one's code.
-ifneq ($(shell case "$$(cat $(VENV)/.made 2>/dev/null)" in "$(CURDIR) "*) echo same;; esac),same)
+ifneq ($(shell test "$$(sed 's/ [^ ]*$$//' $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && echo same),same)
 .PHONY: $(READY)
 endif
 

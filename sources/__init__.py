@@ -5,19 +5,27 @@ from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.base import BatchedSource, Columns, IntArray, Source, checked_indices, row
 from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
+from windrow.sources.pieces import ArrayPart, LaidOutSource, ListPart, Needs, Part, RowReader, Span
 from windrow.sources.zarr import ZarrDataSource
 
 __all__ = [
     "ArrayDataSource",
+    "ArrayPart",
     "ArrayRecordDataSource",
     "BatchedSource",
     "Columns",
     "ForeignDataSource",
     "IntArray",
+    "LaidOutSource",
+    "ListPart",
+    "Needs",
+    "Part",
     "RandomAccessDataSource",
     "RangeDataSource",
+    "RowReader",
     "SequenceDataSource",
     "Source",
+    "Span",
     "ZarrDataSource",
     "as_source",
     "checked_indices",

@@ -1,0 +1,217 @@
+"""Pieces: where the records of a source lie, and reading that storage without waiting.
+
+Storage is read in pieces: chunks of a Zarr array, inner chunks of its shards, record groups of an
+ArrayRecord file. A source with such storage is made of parts, one for each array (or for all its
+files), and each part tells which pieces given records need, what they weigh, and starts reads.
+
+Invariants: pieces of a part count from 0; a record needs at least one piece; to tell a layout
+reads no records, and to start a read waits for none.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.sources.base import BatchedSource, Columns, IntArray
+
+AnyArray = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """Which pieces records lie in: some of record number `records[k]` lies in piece `pieces[k]`.
+
+    Both are int64 `(k,)`. `records` counts the indices that were asked about and never decreases.
+    """
+
+    records: IntArray
+    pieces: IntArray
+
+
+class Part(abc.ABC):
+    """Some of every record of a source, in storage of one layout."""
+
+    name: str
+    """Name of the array in the source; '' where there is one part only."""
+
+    @property
+    @abc.abstractmethod
+    def piece_count(self) -> int:
+        """Number of pieces."""
+
+    @abc.abstractmethod
+    def needs(self, indices: IntArray) -> Needs:
+        """The pieces that the records at `indices`, in `[0, length)`, lie in."""
+
+    @abc.abstractmethod
+    def decoded_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in memory; an estimate where only reading tells."""
+
+    @abc.abstractmethod
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in storage; an estimate where only reading tells."""
+
+    @property
+    @abc.abstractmethod
+    def alone(self) -> bool:
+        """Whether picking single records costs no more than their bytes: pieces are then not kept."""
+
+    @abc.abstractmethod
+    def read(self, indices: IntArray) -> Any:
+        """The column of the records at `indices`, in that order, in new memory. Waits.
+
+        Raises:
+            ReadError: Names the array or file, the piece and the records that can not be read.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Rows `[first, stop)`, which lie in one piece, wanted in `out` of shape `(stop - first, ...)`."""
+
+    first: int
+    stop: int
+    out: AnyArray
+
+
+class RowReader(Protocol):
+    """Reads rows of one array: what an `ArrayPart` needs to know of a format."""
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading spans, on `pool` if it takes a thread; done when all their memory is filled.
+
+        The future has a ReadError if one of them can not be read.
+        """
+        ...
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        ...
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in storage; an estimate where only reading tells."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ArrayPart(Part):
+    """Records that are rows, or runs of consecutive rows, of an array whose pieces are row blocks.
+
+    Piece `p` holds rows `[p * piece_rows - shift, (p + 1) * piece_rows - shift)`, as far as they
+    are in `[0, rows)`. Record `i` is row `i`; where `size` is given, it is the rows
+    `[i * stride, i * stride + size)`.
+
+    Args:
+        name: Name of the array in the source.
+        rows: Length of the array's first axis.
+        row_shape: Shape of one row.
+        dtype: As delivered.
+        piece_rows: Rows per piece, at least 1.
+        reader: Reads rows.
+        shift: Rows of the first piece that lie before row 0, below `piece_rows`.
+        size: Rows of a record; None for single rows, without that axis.
+        stride: Rows from one record's first row to the next one's.
+        alone: Whether picking single rows costs no more than their bytes.
+    """
+
+    name: str
+    rows: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    piece_rows: int
+    reader: RowReader
+    shift: int = 0
+    size: int | None = None
+    stride: int = 1
+    alone: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self.row_shape if self.size is None else (self.size, *self.row_shape)
+
+    @property
+    def piece_count(self) -> int:
+        return -(-(self.rows + self.shift) // self.piece_rows)
+
+    def first_rows(self, indices: IntArray) -> IntArray:
+        """The first row of each record."""
+        return indices if self.size is None else indices * self.stride
+
+    def needs(self, indices: IntArray) -> Needs:
+        start = self.first_rows(indices) + self.shift
+        first = start // self.piece_rows
+        if self.size is None or self.size <= 1:
+            return Needs(np.arange(len(indices)), first)
+        count = (start + self.size - 1) // self.piece_rows - first + 1
+        records = np.repeat(np.arange(len(indices)), count)
+        begin = np.cumsum(count) - count
+        return Needs(records, first[records] + np.arange(len(records)) - begin[records])
+
+    def bounds(self, piece: int) -> tuple[int, int]:
+        """The rows `[first, stop)` of a piece."""
+        first = piece * self.piece_rows - self.shift
+        return max(0, first), min(self.rows, first + self.piece_rows)
+
+    def decoded_bytes(self, pieces: IntArray) -> IntArray:
+        first = pieces * self.piece_rows - self.shift
+        rows = np.minimum(first + self.piece_rows, self.rows) - np.maximum(first, 0)
+        found: IntArray = rows * self.row_bytes
+        return found
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return self.reader.stored_bytes(pieces)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        if self.size is None:
+            return self.reader.read(indices)
+        rows = self.first_rows(indices)[:, None] + np.arange(self.size)
+        found: AnyArray = self.reader.read(rows.ravel())
+        return found.reshape(len(indices), self.size, *self.row_shape)
+
+
+class ListPart(Part):
+    """Records of any kind, each in one piece: a piece decoded is the list of its records."""
+
+    @abc.abstractmethod
+    def places(self, indices: IntArray) -> IntArray:
+        """Which record of its piece each of `indices` is."""
+
+    @abc.abstractmethod
+    def start(self, pieces: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
+        """Start reading pieces, on `pool` if it takes a thread; the records of each.
+
+        The future has a ReadError if one of them can not be read.
+        """
+
+
+AnyPart: TypeAlias = ArrayPart | ListPart
+
+
+class LaidOutSource(BatchedSource):
+    """A source that tells how its records are laid out, so that reads of it are planned."""
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> Sequence[AnyPart]:
+        """The parts, in a fixed order. Opens the source if it is not open yet."""
+
+    @abc.abstractmethod
+    def assembled(self, columns: Sequence[Any]) -> Columns:
+        """What `read` returns, from the columns of the parts for the same records."""
+
+    @abc.abstractmethod
+    def blocks(self) -> IntArray:
+        """Bounds of the blocks that part the records by locality: 0, ..., length, increasing."""

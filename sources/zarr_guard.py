@@ -49,8 +49,15 @@ class Guard:
         Raises:
             ReadError: If its metadata file is gone, or says that the array is another one.
         """
-        if not self._may_be_fill(rows, places):
-            return
+        if self._may_be_fill(rows, places):
+            self.refuse_gone(where)
+
+    def refuse_gone(self, where: str) -> None:
+        """Check that the array is there still: of a chunk that is missing, one `stat`.
+
+        Raises:
+            ReadError: If its metadata file is gone, or says that the array is another one.
+        """
         try:
             if _stamp(self.path) == self.stamp:
                 return
@@ -95,9 +102,19 @@ def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
         return None
     path = kvstore["path"] + spec.get("metadata_key", _FILES[spec["driver"]])
     try:
-        return Guard(path, _stamp(path), _metadata(path), fill.tobytes())
+        return dataclasses.replace(guard_of_file(path), fill=fill.tobytes())
     except (OSError, ValueError):
         return None
+
+
+def guard_of_file(path: str) -> Guard:
+    """The guard of an array by its metadata file; with no fill value.
+
+    Raises:
+        OSError: If the file can not be read.
+        ValueError: If it holds no JSON object.
+    """
+    return Guard(path, _stamp(path), _metadata(path), b"")
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

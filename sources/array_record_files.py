@@ -5,7 +5,7 @@ checked here first. Layout used (little-endian): a 24-byte block header at each 
 which is no part of a chunk; chunks of a 40-byte header and data; a postscript chunk at 65,536 from
 the end that gives the footer's place; a footer of one record for the file and one per data chunk.
 
-Invariant: only the first 64 bytes, the last 64 KiB and the footer's header are read.
+Invariant: only the first chunk's header, the last 64 KiB and the footer's header are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.paths import (
@@ -28,7 +28,7 @@ from windrow.sources.paths import (
     what_is_there,
 )
 
-_WHAT: Final = "ArrayRecordDataSource"
+WHAT: Final = "ArrayRecordDataSource"
 _BLOCK: Final = 65536
 _BLOCK_HEADER: Final = 24
 _SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
@@ -44,7 +44,7 @@ _RANGE: Final = r"(.+)\[(\d+):(\d+)\]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class FileRange:
     """A file, or the records `[skip, skip + take)` of it; `take` is None for all the rest."""
 
     path: str
@@ -55,13 +55,32 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FileFacts:
-    """What the ends of a file say: its size and the number of its data chunks."""
+    """What the ends of a file say.
+
+    Args:
+        size_bytes: Its size.
+        chunks: Number of its data chunks.
+        data_bytes: Bytes before its index.
+        first_stored_bytes: Bytes of its first data chunk, without padding; 0 without one.
+        first_decoded_bytes: What that chunk says of the bytes of its records. Not verified.
+    """
 
     size_bytes: int
     chunks: int
+    data_bytes: int
+    first_stored_bytes: int
+    first_decoded_bytes: int
 
 
-def find_parts(paths: Any, *, split: str | None) -> list[Part]:
+class _Chunk(NamedTuple):
+    kind: bytes
+    records: int
+    data: bytes
+    data_bytes: int
+    decoded_bytes: int
+
+
+def find_ranges(paths: Any, *, split: str | None) -> list[FileRange]:
     """The files that `paths` names, in order.
 
     Raises:
@@ -76,15 +95,15 @@ def find_parts(paths: Any, *, split: str | None) -> list[Part]:
         items = list(paths)
     else:
         raise ArgumentError(
-            f"{_WHAT}: paths must be a path, a glob, a folder or a list of these, got"
+            f"{WHAT}: paths must be a path, a glob, a folder or a list of these, got"
             f" {type(paths).__name__}"
         )
     if not items:
-        raise NotFoundError(f"{_WHAT}: the list of paths is empty; give at least one file")
-    parts = [part for item in items for part in _parts_of(item, split)]
-    for folder in sorted({os.path.dirname(part.path) for part in parts}):
-        refuse_unfinished(folder, what=_WHAT)
-    return parts
+        raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
+    ranges = [one for item in items for one in _ranges_of(item, split)]
+    for folder in sorted({os.path.dirname(one.path) for one in ranges}):
+        refuse_unfinished(folder, what=WHAT)
+    return ranges
 
 
 def _is_instruction(item: Any) -> bool:
@@ -94,49 +113,49 @@ def _is_instruction(item: Any) -> bool:
     )
 
 
-def _parts_of(item: Any, split: str | None) -> list[Part]:
+def _ranges_of(item: Any, split: str | None) -> list[FileRange]:
     if _is_instruction(item):
-        path = local_path(item.filename, what=_WHAT)
+        path = local_path(item.filename, what=WHAT)
         # -1 means all the rest, as tfds writes it.
         take = int(item.take) if int(item.take) >= 0 else None
-        return [Part(path, int(item.skip), take, int(item.examples_in_shard))]
+        return [FileRange(path, int(item.skip), take, int(item.examples_in_shard))]
     if not isinstance(item, str | os.PathLike):
         raise ArgumentError(
-            f"{_WHAT}: a path must be a text, a pathlib.Path or a FileInstruction, got {item!r}"
+            f"{WHAT}: a path must be a text, a pathlib.Path or a FileInstruction, got {item!r}"
         )
     text = os.fspath(item)
     if isinstance(text, str) and is_remote(text):
         raise SourceError(
-            f"{_WHAT}: {text!r} is a remote URL, and only files of a local disk or a mounted"
+            f"{WHAT}: {text!r} is a remote URL, and only files of a local disk or a mounted"
             " bucket are read for now; copy the files here, or mount the bucket"
         )
-    path = local_path(text, what=_WHAT)
+    path = local_path(text, what=WHAT)
     if os.path.isdir(path):
-        refuse_unfinished(path, what=_WHAT)
-        return [Part(os.path.join(path, name)) for name in _folder_files(path, split)]
+        refuse_unfinished(path, what=WHAT)
+        return [FileRange(os.path.join(path, name)) for name in _folder_files(path, split)]
     if split is not None:
-        raise ArgumentError(f"{_WHAT}: split={split!r} needs a folder with splits, got {text!r}")
+        raise ArgumentError(f"{WHAT}: split={split!r} needs a folder with splits, got {text!r}")
     if os.path.exists(path):
-        return [Part(path)]
+        return [FileRange(path)]
     ranged = re.fullmatch(_RANGE, path)
     if ranged and os.path.isfile(ranged[1]):
         start, stop = int(ranged[2]), int(ranged[3])
         if stop < start:
-            raise SourceError(f"{_WHAT}: {text!r} names records {start} to {stop}; write [a:b]")
-        return [Part(ranged[1], start, stop - start)]
+            raise SourceError(f"{WHAT}: {text!r} names records {start} to {stop}; write [a:b]")
+        return [FileRange(ranged[1], start, stop - start)]
     if glob.has_magic(path):
         found = [name for name in sorted(glob.glob(path, recursive=True)) if os.path.isfile(name)]
         if not found:
-            raise NotFoundError(f"{_WHAT}: no file matches {text!r}; {what_is_there(path)}")
-        return [Part(name) for name in found]
-    raise NotFoundError(f"{_WHAT}: {path} does not exist; {what_is_there(path)}")
+            raise NotFoundError(f"{WHAT}: no file matches {text!r}; {what_is_there(path)}")
+        return [FileRange(name) for name in found]
+    raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}")
 
 
 def _folder_files(folder: str, split: str | None) -> list[str]:
     names = sorted(name for name in os.listdir(folder) if re.fullmatch(_SUFFIX, name))
     if not names:
         raise NotFoundError(
-            f"{_WHAT}: {folder} holds no files named *.array_record or *.arrayrecord; it holds"
+            f"{WHAT}: {folder} holds no files named *.array_record or *.arrayrecord; it holds"
             f" {folder_listing(folder)}"
         )
     if split is not None or os.path.isfile(os.path.join(folder, "dataset_info.json")):
@@ -156,19 +175,19 @@ def _split_files(folder: str, names: Sequence[str], split: str | None) -> tuple[
             splits.setdefault(match["split"], []).append(name)
     if not splits:
         raise SourceError(
-            f"{_WHAT}: no file in {folder} is named as a shard of a split"
+            f"{WHAT}: no file in {folder} is named as a shard of a split"
             " (name-split.array_record-00000-of-00010); give the files as a list, or a glob"
         )
     shown = ", ".join(f"{key} ({len(files)} files)" for key, files in sorted(splits.items()))
     if split is None:
         if len(splits) > 1:
             raise SourceError(
-                f"{_WHAT}: {folder} has several splits: {shown}; choose one with"
+                f"{WHAT}: {folder} has several splits: {shown}; choose one with"
                 f" split={sorted(splits)[0]!r}"
             )
         return next(iter(splits.items()))
     if split not in splits:
-        raise NotFoundError(f"{_WHAT}: {folder} has no split {split!r}; it has {shown}")
+        raise NotFoundError(f"{WHAT}: {folder} has no split {split!r}; it has {shown}")
     return split, splits[split]
 
 
@@ -176,7 +195,7 @@ def _check_info(folder: str, split: str, found: int) -> None:
     counted = _counted_shards(folder, split)
     if counted is not None and counted != found:
         raise NotFoundError(
-            f"{_WHAT}: dataset_info.json in {folder} counts {counted} shards of split {split!r},"
+            f"{WHAT}: dataset_info.json in {folder} counts {counted} shards of split {split!r},"
             f" and {found} are there; copy or download the folder again"
         )
 
@@ -204,7 +223,7 @@ def _check_shards(folder: str, names: Sequence[str]) -> None:
         if absent:
             first = f"{head}-{absent[0]:0{len(count)}}-of-{count}{tail}"
             raise NotFoundError(
-                f"{_WHAT}: {first} is missing in {folder} ({len(absent)} of {int(count)} shards"
+                f"{WHAT}: {first} is missing in {folder} ({len(absent)} of {int(count)} shards"
                 " are); copy or download the folder again, or give the files wanted as a glob"
             )
 
@@ -220,16 +239,16 @@ def inspect_file(path: str) -> FileFacts:
         with open(path, "rb") as file:
             return _inspect(path, file.fileno())
     except FileNotFoundError as error:
-        raise NotFoundError(f"{_WHAT}: {path} does not exist; {what_is_there(path)}") from error
+        raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}") from error
     except OSError as error:
-        raise SourceError(f"{_WHAT}: {path} can not be read: {error.strerror or error}") from error
+        raise SourceError(f"{WHAT}: {path} can not be read: {error.strerror or error}") from error
 
 
 def _inspect(path: str, fd: int) -> FileFacts:
     size = os.fstat(fd).st_size
     if size == 0:
         raise SourceError(
-            f"{_WHAT}: {path} is empty (0 bytes): its writer was not closed, or a copy failed;"
+            f"{WHAT}: {path} is empty (0 bytes): its writer was not closed, or a copy failed;"
             " write or copy it again"
         )
     head = os.pread(fd, 64, 0)
@@ -240,29 +259,37 @@ def _inspect(path: str, fd: int) -> FileFacts:
             else "name ArrayRecord files only"
         )
         raise SourceError(
-            f"{_WHAT}: {path} is not an ArrayRecord file: it begins with {head[:8]!r}; {hint}"
+            f"{WHAT}: {path} is not an ArrayRecord file: it begins with {head[:8]!r}; {hint}"
         )
     if size < 2 * _BLOCK or size % _BLOCK:
         raise SourceError(_cut_off(path, f"its {size:,} bytes are not a multiple of {_BLOCK:,}"))
-    kind, records, data = _chunk(fd, size - _BLOCK, 128)
-    footer = _postscript(data) if (kind, records) == (b"r", 3) else None
+    last = _chunk(fd, size - _BLOCK, 128)
+    footer = _postscript(last.data) if (last.kind, last.records) == (b"r", 3) else None
     if footer is None or not 0 < footer < size - _BLOCK:
         raise SourceError(_cut_off(path, "the index at its end is missing"))
-    kind, records, _ = _chunk(fd, footer, 0)
-    if kind != b"r" or records < 1:
+    index = _chunk(fd, footer, 0)
+    if index.kind != b"r" or index.records < 1:
         raise SourceError(_cut_off(path, f"there is no footer at byte {footer:,}"))
-    return FileFacts(size_bytes=size, chunks=records - 1)
+    first = _chunk(fd, len(head), 0)
+    found = index.records > 1 and first.kind in (b"r", b"t")
+    return FileFacts(
+        size_bytes=size,
+        chunks=index.records - 1,
+        data_bytes=footer - len(head),
+        first_stored_bytes=_CHUNK_HEADER.size + first.data_bytes if found else 0,
+        first_decoded_bytes=first.decoded_bytes if found else 0,
+    )
 
 
 def _cut_off(path: str, why: str) -> str:
     return (
-        f"{_WHAT}: {path} is cut off or damaged: {why}. Its writer was not closed, is still"
+        f"{WHAT}: {path} is cut off or damaged: {why}. Its writer was not closed, is still"
         " writing, or a copy stopped early; write or copy it again"
     )
 
 
-def _chunk(fd: int, begin: int, data_bytes: int) -> tuple[bytes, int, bytes]:
-    """Type, record count and first data bytes of the chunk at `begin`."""
+def _chunk(fd: int, begin: int, data_bytes: int) -> _Chunk:
+    """The header of the chunk at `begin`, and its first data bytes."""
     wanted = _CHUNK_HEADER.size + data_bytes
     raw = os.pread(fd, wanted + 2 * _BLOCK_HEADER, begin)
     if begin % _BLOCK == 0:
@@ -271,9 +298,9 @@ def _chunk(fd: int, begin: int, data_bytes: int) -> tuple[bytes, int, bytes]:
     if before < len(raw):
         raw = raw[:before] + raw[before + _BLOCK_HEADER :]
     if len(raw) < _CHUNK_HEADER.size:
-        return b"", 0, b""
-    _, _, _, kind, records, _ = _CHUNK_HEADER.unpack_from(raw)
-    return kind, records, raw[_CHUNK_HEADER.size : wanted]
+        return _Chunk(b"", 0, b"", 0, 0)
+    _, stored, _, kind, records, decoded = _CHUNK_HEADER.unpack_from(raw)
+    return _Chunk(kind, records, raw[_CHUNK_HEADER.size : wanted], stored, decoded)
 
 
 def _postscript(data: bytes) -> int | None:

@@ -20,6 +20,7 @@ from windrow.iterator import DatasetIterator
 from windrow.sources import ForeignDataSource, as_source
 from windrow.transforms import functions, nodes, streams, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given
+from windrow.transforms.block_nodes import BlockShuffleNode
 from windrow.transforms.nodes import Node
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
@@ -155,7 +156,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no seed at all, or it is out of range.
         """
-        found = self._seed_for(seed, "shuffle", _SEEDS)
+        found = nodes.seed_for(self._node, seed, "shuffle", _SEEDS)
         return MapDataset(nodes.ShuffleNode((self._node,), found))
 
     def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
@@ -169,8 +170,31 @@ class MapDataset(_Dataset[T]):
             PlanError: If the window is smaller than 1, or there is no seed.
         """
         size = integer(window_size, "window_shuffle: window_size")
-        found = self._seed_for(seed, "window_shuffle", 2**64)
+        found = nodes.seed_for(self._node, seed, "window_shuffle", 2**64)
         return MapDataset(nodes.WindowShuffleNode((self._node,), size, found))
+
+    def block_shuffle(
+        self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
+    ) -> MapDataset[T]:
+        """A shuffle that reads each block of the data once: blocks, then elements in windows.
+
+        Blocks of consecutive elements come in a random order over the whole epoch. All elements of
+        `window_blocks` blocks in a row come in a random order too. Another order in each epoch.
+
+        Args:
+            seed: An integer in `[0, 2**32)`; by default derived from `seed(...)` below.
+            block: Elements per block. By default the source's own pieces: chunks of a Zarr array,
+                groups of records of ArrayRecord files.
+            window_blocks: Blocks per window; as many are in memory at a time.
+
+        Raises:
+            PlanError: If there is no seed, a number is out of range, the dataset is endless, or
+                `block` is not given and the chain below has no layout: the message names the node.
+        """
+        found = nodes.seed_for(self._node, seed, "block_shuffle", _SEEDS)
+        size = None if block is None else integer(block, "block_shuffle: block")
+        window = integer(window_blocks, "block_shuffle: window_blocks")
+        return MapDataset(BlockShuffleNode((self._node,), found, size, window))
 
     def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T]:
         """Part of each epoch: a slice, or a sequence of indices in the order wanted.
@@ -180,29 +204,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If an index of a sequence is out of range.
         """
-        length = self._node.length
-        if isinstance(sl, slice):
-            if sl.step == 0:
-                raise PlanError("slice: step must not be 0; leave it out to take every element")
-            start, stop, step = sl.indices(length)
-            size = len(range(start, stop, step))
-            return MapDataset(nodes.SliceNode((self._node,), start, step, size))
-        indices = np.asarray(sl)
-        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-            raise ArgumentError(
-                "slice: needs a slice or a sequence of integers, got"
-                f" {type(sl).__name__} of shape {indices.shape} and dtype {indices.dtype}"
-            )
-        wrong = np.flatnonzero((indices < -length) | (indices >= length))
-        if wrong.size:
-            raise PlanError(
-                f"slice: index {indices[wrong[0]]} at place {wrong[0]} is out of range for"
-                f" {length} elements; choose -{length} <= index < {length}"
-            )
-        indices = indices.astype(np.int64)
-        return MapDataset(
-            nodes.ReindexNode((self._node,), np.where(indices < 0, indices + length, indices))
-        )
+        return MapDataset(nodes.sliced(self._node, sl))
 
     def repeat(
         self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True
@@ -256,7 +258,7 @@ class MapDataset(_Dataset[T]):
             PlanError: If there is no seed at all.
         """
         function = functions.as_function(transform, "RandomMap")
-        found = self._seed_for(seed, "random_map", 2**64)
+        found = nodes.seed_for(self._node, seed, "random_map", 2**64)
         return MapDataset(nodes.RandomMapNode((self._node,), function, found))
 
     def filter(self, transform: Any) -> MapDataset[T]:
@@ -382,9 +384,6 @@ class MapDataset(_Dataset[T]):
     def __iter__(self) -> DatasetIterator[T]:
         return iter(self.to_iter_dataset())
 
-    def _seed_for(self, seed: int | None, who: str, stop: int) -> int:
-        return _seed_for(self._node, seed, who, stop)
-
 
 class IterDataset(_Dataset[T]):
     """A stream of elements: an order without random access. From `MapDataset.to_iter_dataset()`.
@@ -462,7 +461,7 @@ class IterDataset(_Dataset[T]):
             PlanError: If there is no seed at all.
         """
         function = functions.as_function(transform, "RandomMap")
-        found = _seed_for(self._node, seed, "random_map", 2**64)
+        found = nodes.seed_for(self._node, seed, "random_map", 2**64)
         return IterDataset(nodes.RandomMapNode((self._node,), function, found))
 
     def filter(self, transform: Any) -> IterDataset[T]:
@@ -479,7 +478,7 @@ class IterDataset(_Dataset[T]):
             PlanError: If the window is smaller than 1, or there is no seed.
         """
         size = integer(window_size, "window_shuffle: window_size")
-        found = _seed_for(self._node, seed, "window_shuffle", 2**64)
+        found = nodes.seed_for(self._node, seed, "window_shuffle", 2**64)
         return IterDataset(streams.StreamWindowShuffleNode((self._node,), size, found))
 
     def batch(
@@ -567,15 +566,6 @@ def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ..
                 f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
             )
     return tuple(dataset._node for dataset in datasets)
-
-
-def _seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
-    if seed is not None:
-        return checked_seed(seed, who, stop)
-    found = nodes.default_seed(node)
-    if found is None:
-        raise PlanError(f"{who}: has no seed; pass seed=..., or put .seed(...) further down")
-    return found
 
 
 def _nodes_of(node: Node) -> Iterator[Node]:

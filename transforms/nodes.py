@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import orders, random
-from windrow.transforms.arguments import at_least, check_times
+from windrow.transforms.arguments import at_least, check_times, checked_seed
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.positions import Positions, positions
 
@@ -485,6 +485,53 @@ class BatchNode(Node):
         inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
         rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
         return rows, bounds
+
+
+# --- from what a user gives ----------------------------------------------------------------------
+
+
+def sliced(node: Node, sl: Any) -> Node:
+    """The node of part of each epoch: of a slice, or of a sequence of indices.
+
+    Raises:
+        ArgumentError: If it is neither.
+        PlanError: If the step is 0, or an index is out of range.
+    """
+    length = node.length
+    if isinstance(sl, slice):
+        if sl.step == 0:
+            raise PlanError("slice: step must not be 0; leave it out to take every element")
+        start, stop, step = sl.indices(length)
+        return SliceNode((node,), start, step, len(range(start, stop, step)))
+    indices = np.asarray(sl)
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+        raise ArgumentError(
+            "slice: needs a slice or a sequence of integers, got"
+            f" {type(sl).__name__} of shape {indices.shape} and dtype {indices.dtype}"
+        )
+    wrong = np.flatnonzero((indices < -length) | (indices >= length))
+    if wrong.size:
+        raise PlanError(
+            f"slice: index {indices[wrong[0]]} at place {wrong[0]} is out of range for"
+            f" {length} elements; choose -{length} <= index < {length}"
+        )
+    indices = indices.astype(np.int64)
+    return ReindexNode((node,), np.where(indices < 0, indices + length, indices))
+
+
+def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
+    """The seed of a node on top of `node`: the one given, in `[0, stop)`, or one derived.
+
+    Raises:
+        ArgumentError: If it is no integer.
+        PlanError: If it is out of range, or there is none.
+    """
+    if seed is not None:
+        return checked_seed(seed, who, stop)
+    found = default_seed(node)
+    if found is None:
+        raise PlanError(f"{who}: has no seed; pass seed=..., or put .seed(...) further down")
+    return found
 
 
 # --- over a whole chain --------------------------------------------------------------------------

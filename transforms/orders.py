@@ -105,7 +105,7 @@ def epoch_shuffled(epochs: IntArray, offsets: IntArray, length: int, seed: int) 
     _check_epochs(epochs, offsets)
     _check_offsets(offsets, length)
     out = np.empty(len(offsets), np.int64)
-    for epoch, rows in _groups(epochs):
+    for epoch, rows in groups(epochs):
         out[rows] = _shuffled(offsets[rows], length, (seed + epoch) % _SEEDS)
     return out
 
@@ -154,7 +154,7 @@ def window_shuffled(
     last = number == windows - 1
     out = number * window
     inside = offsets - out
-    for key, rows in _groups(seeds.astype(np.int64) * 2 + last):
+    for key, rows in groups(seeds.astype(np.int64) * 2 + last):
         size = length - (windows - 1) * window if key % 2 else window
         out[rows] += _shuffled(inside[rows], size, key // 2)
     return out
@@ -357,12 +357,13 @@ class _Network:
 class OrderTables:
     """Orders, or stretches of them, by what names them; the least recently used is dropped first.
 
-    Thread-safe.
+    The `least` tables used last are kept even if they are larger than `limit_bytes`. Thread-safe.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
         self.held_bytes = 0
         self._limit_bytes = limit_bytes
+        self._least = least
         self._lock = threading.Lock()
         self._tables: collections.OrderedDict[tuple[int, ...], npt.NDArray[Any]] = (
             collections.OrderedDict()
@@ -382,7 +383,7 @@ class OrderTables:
                 return
             self._tables[name] = table
             self.held_bytes += table.nbytes + _ENTRY_BYTES
-            while self.held_bytes > self._limit_bytes:
+            while self.held_bytes > self._limit_bytes and len(self._tables) > self._least:
                 _, oldest = self._tables.popitem(last=False)
                 self.held_bytes -= oldest.nbytes + _ENTRY_BYTES
 
@@ -529,7 +530,7 @@ def _seed_words(seed: int) -> tuple[int, int, int, int]:
     return words[0], words[1], words[2], words[3]
 
 
-def _groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
+def groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
     """Each distinct key with its rows, as a slice where they are all the rows."""
     if not len(keys):
         return

@@ -1,0 +1,1 @@
+from transforms.block_nodes import *

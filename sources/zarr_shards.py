@@ -1,0 +1,349 @@
+"""Stored objects of a local Zarr array: mapped into memory, and the indices of shards.
+
+A file that is cut shorter while it is mapped kills the process that reads the lost part (SIGBUS):
+no program can turn that into an error. So sizes are checked when a file is mapped, and a store must
+not be written to while it is read, on network mounts as little as on local disks. On a network
+mount a map is read page by page over the network, which works but is slow.
+
+Invariants: at most half of the files that this process may open are mapped, over all arrays; a
+file that was seen keeps its size; an index is used only after its checksum was compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Final, NoReturn, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from windrow.errors import ReadError
+from windrow.sources.base import IntArray
+from windrow.sources.zarr_plain import PlainArray, damaged, held_records
+
+try:
+    import resource
+except ImportError:  # Windows, which has no such limit
+    _MOST_OPEN = 4096
+else:
+    _soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    _MOST_OPEN = 2**16 if _soft == resource.RLIM_INFINITY else min(_soft, 2**16)
+
+MISSING: Final = -1
+INDEX_BYTES: Final = 256 * 2**20
+_PAST_END: Final = -2
+_ENTRY_BYTES: Final = 16
+_CHECKSUM_BYTES: Final = 4
+_NO_CHUNK: Final = np.uint64(2**64 - 1)
+# A map costs about three times as much as opening a file and reading one record of it.
+_WORTH_RECORDS: Final = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unmapped:
+    """A file that is opened for every slice of it: there are too many to map them all."""
+
+    path: str
+    size: int
+
+    def __getitem__(self, span: slice) -> bytes:
+        file = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            if os.fstat(file).st_size != self.size:
+                raise OSError(f"{self.path} changed its size while it was read")
+            got, at = [], span.start
+            while at < span.stop:
+                found = os.pread(file, span.stop - at, at)
+                if not found:
+                    raise OSError(f"{self.path} ends at byte {at:,}")
+                got.append(found)
+                at += len(found)
+        finally:
+            os.close(file)
+        return got[0] if len(got) == 1 else b"".join(got)
+
+
+Bytes: TypeAlias = memoryview | Unmapped
+
+
+class StoredFiles:
+    """The stored objects of one array, chunks or shards, by number: C order of their grid.
+
+    Thread-safe. Maps are kept and the oldest one leaves first, so that a hit costs no more than
+    looking into a dict; in a random order no other choice does better.
+    """
+
+    def __init__(
+        self, plain: PlainArray, *, size_bytes: int | None = None, most_open: int | None = None
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            plain: The array.
+            size_bytes: The size that every file must have; None if they differ.
+            most_open: Files to keep mapped, with those of all other arrays; None for half of what
+                this process may open.
+        """
+        whole = plain.shard_shape or plain.chunk_shape
+        self.grid = tuple(-(-n // c) for n, c in zip(plain.shape, whole, strict=True))
+        self._plain = plain
+        self._size_bytes = size_bytes
+        self._most = _MOST_OPEN // 2 if most_open is None else max(1, most_open)
+        self._views: dict[int, memoryview] = {}
+        self._sizes: dict[int, int] = {}  # of files that were seen; MISSING if there was none
+        with _lock:
+            _all_files.add(self)
+
+    def path(self, number: int) -> str:
+        """Path of the stored object."""
+        coords = [int(k) for k in np.unravel_index(number, self.grid)]
+        return os.path.join(self._plain.folder, *self._plain.key(coords).split("/"))
+
+    def hold(self, files: Iterable[int]) -> dict[int, Bytes | None]:
+        """The bytes of each file of `files`, one entry per record; None where nothing is stored.
+
+        Raises:
+            OSError: If a file can not be opened or has not the size it must have.
+        """
+        asked = files if isinstance(files, list) else list(files)
+        views = self._views
+        held: dict[int, Bytes | None] = {number: views.get(number) for number in set(asked)}
+        absent = [number for number, view in held.items() if view is None]
+        if absent:
+            self._find(absent, asked, held)
+        return held
+
+    def size(self, number: int) -> int:
+        """Bytes of a file, as when it was first seen; MISSING if nothing is stored."""
+        size = self._sizes.get(number)
+        if size is None:
+            size = self._sizes.setdefault(number, self._measured(number))
+        return size
+
+    def _find(self, absent: list[int], asked: list[int], held: dict[int, Bytes | None]) -> None:
+        there = [number for number in absent if self.size(number) != MISSING]
+        if not there:
+            return
+        lacking = set(there)
+        records = sum(number in lacking for number in asked)
+        with _lock:
+            room = self._most - sum(len(files._views) for files in _all_files)
+        most = self._most if records >= _WORTH_RECORDS * len(there) else max(0, room)
+        for number in there[:most]:
+            held[number] = self._mapped(number)
+        for number in there[most:]:
+            held[number] = Unmapped(self.path(number), self.size(number))
+
+    def _measured(self, number: int) -> int:
+        path = self.path(number)
+        try:
+            size = os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return MISSING
+        if self._size_bytes is not None and size != self._size_bytes:
+            raise OSError(f"{path} has {size:,} bytes and must have {self._size_bytes:,}")
+        return size
+
+    def _mapped(self, number: int) -> memoryview:
+        path, size = self.path(number), self.size(number)
+        with open(path, "rb") as file:
+            now = os.fstat(file.fileno()).st_size
+            if now != size:
+                raise OSError(f"{path} had {size:,} bytes and has {now:,} now")
+            # Nothing can be mapped of an empty file.
+            view = memoryview(
+                mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+            )
+        with _lock:
+            while sum(len(files._views) for files in _all_files) >= self._most:
+                # Who has the most gives one up, so that no array is left without.
+                largest = max(_all_files, key=lambda files: len(files._views))
+                largest._views.pop(next(iter(largest._views)))
+            return self._views.setdefault(number, view)
+
+
+_lock: Final = threading.Lock()
+_all_files: Final[weakref.WeakSet[StoredFiles]] = weakref.WeakSet()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Where chunks are stored: int64 `(n,)` each; `offsets` is MISSING where nothing is."""
+
+    shards: IntArray
+    offsets: IntArray
+    sizes: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Axis:
+    """How the number of a chunk becomes that of its shard and its place in it, along one axis."""
+
+    stride: int
+    count: int
+    per_shard: int
+    shard_stride: int
+    within_stride: int
+
+
+class ShardIndex:
+    """Where the inner chunks of a sharded array are stored. Thread-safe.
+
+    Each index is read once and kept, 16 bytes per inner chunk, in a table of at most
+    `limit_bytes` (or one index); beyond that the one that was not used for longest leaves.
+    """
+
+    def __init__(
+        self,
+        plain: PlainArray,
+        files: StoredFiles,
+        *,
+        name: str,
+        where: str,
+        limit_bytes: int = INDEX_BYTES,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            plain: A sharded array.
+            files: Its shards.
+            name: Name of the array in the source, for messages.
+            where: Place of the array, for messages.
+            limit_bytes: Bytes of all indices kept.
+        """
+        self._plain, self._files = plain, files
+        self._name, self._where = name, where
+        self._axes = _axes(plain, files.grid)
+        self._per_shard = math.prod(plain.shard_grid)
+        shards = math.prod(files.grid)
+        slots = max(1, min(shards, limit_bytes // (_ENTRY_BYTES * self._per_shard)))
+        # Pages of the table take memory only once something is written to them.
+        self._table = np.empty((slots, self._per_shard, 2), np.int64)
+        self._slot_of = np.zeros(shards, np.int64)  # plus one; zeros take no memory either
+        self._shard_of = np.full(slots, -1, np.int64)
+        self._used = np.zeros(slots, np.int64)
+        self._clock = 0
+        self._guarded = threading.Lock()
+
+    def locate(self, chunks: IntArray) -> Located:
+        """Where inner chunks are stored.
+
+        Args:
+            chunks: Their numbers, int64 `(n,)`: C order of the array's grid of inner chunks.
+
+        Raises:
+            ReadError: If an index is damaged, or says of one of `chunks` that it lies past the end
+                of the file. Names file, shard and records.
+        """
+        shards, within = self._places(chunks)
+        with self._guarded:
+            self._clock += 1
+            slots = self._slot_of[shards] - 1
+            unknown = slots < 0
+            found = self._table[slots, within]
+            self._used[slots[~unknown]] = self._clock
+        if unknown.any():
+            for shard in np.unique(shards[unknown]).tolist():
+                entries = self._read(shard)
+                rows = np.flatnonzero(unknown & (shards == shard))
+                found[rows] = entries[within[rows]]
+                self._keep(shard, entries)
+        offsets, sizes = found[:, 0], found[:, 1]
+        if offsets.size and offsets.min() <= _PAST_END:
+            at = int(np.argmin(offsets))
+            self._refuse_range(int(shards[at]), int(chunks[at]))
+        return Located(shards, offsets, sizes)
+
+    def _places(self, chunks: IntArray) -> tuple[IntArray, IntArray]:
+        """Number of the shard of each chunk, and number of the chunk in it."""
+        shards, within = np.zeros_like(chunks), np.zeros_like(chunks)
+        for axis in self._axes:
+            coords = (chunks if axis.stride == 1 else chunks // axis.stride) % axis.count
+            outer = coords // axis.per_shard
+            shards += outer * axis.shard_stride
+            within += (coords - outer * axis.per_shard) * axis.within_stride
+        return shards, within
+
+    def _keep(self, shard: int, entries: IntArray) -> None:
+        with self._guarded:
+            if self._slot_of[shard]:
+                return
+            slot = int(np.argmin(self._used))
+            if self._shard_of[slot] >= 0:
+                self._slot_of[self._shard_of[slot]] = 0
+            self._table[slot] = entries
+            self._shard_of[slot] = shard
+            self._slot_of[shard] = slot + 1
+            self._used[slot] = self._clock
+
+    def _read(self, shard: int) -> IntArray:
+        """Offset and size of each inner chunk of a shard, after all checks."""
+        length = _ENTRY_BYTES * self._per_shard
+        checked = bool(self._plain.index_codecs)
+        stored = length + _CHECKSUM_BYTES * checked
+        try:
+            size = self._files.size(shard)
+            if size == MISSING:
+                return np.broadcast_to(np.array([MISSING, 0]), (self._per_shard, 2))
+            if size < stored:
+                self._refuse(
+                    shard, f"it has {size:,} bytes, fewer than the {stored:,} of its index"
+                )
+            held = self._files.hold([shard])[shard]
+            start = 0 if self._plain.index_location == "start" else size - stored
+            found = b"" if held is None else bytes(held[start : start + stored])
+        except ReadError:
+            raise
+        except OSError as error:
+            self._refuse(shard, error.strerror or str(error), error)
+        if checked:
+            wanted = int.from_bytes(found[length:], "little")
+            if google_crc32c.value(found[:length]) != wanted:
+                self._refuse(shard, "the checksum of its index does not match")
+        return _entries(np.frombuffer(found, "<u8", 2 * self._per_shard).reshape(-1, 2), size)
+
+    def _refuse(self, shard: int, why: str, cause: Exception | None = None) -> NoReturn:
+        rows = (self._plain.shard_shape or self._plain.chunk_shape)[0]
+        first = int(np.unravel_index(shard, self._files.grid)[0]) * rows
+        held = held_records(first, min(first + rows, self._plain.shape[0]))
+        raise damaged(
+            self._name, self._where, held, f"{self._files.path(shard)}, shard {shard}: {why}"
+        ) from cause
+
+    def _refuse_range(self, shard: int, chunk: int) -> NoReturn:
+        rows = self._plain.chunk_shape[0]
+        first = chunk // math.prod(self._plain.grid[1:]) * rows
+        held = held_records(first, min(first + rows, self._plain.shape[0]))
+        why = f"{self._files.path(shard)}, shard {shard}: its index points past the end of the file"
+        raise damaged(self._name, self._where, held, why)
+
+
+def _axes(plain: PlainArray, grid: tuple[int, ...]) -> tuple[_Axis, ...]:
+    return tuple(
+        _Axis(
+            stride=math.prod(plain.grid[k + 1 :]),
+            count=count,
+            per_shard=plain.shard_grid[k],
+            shard_stride=math.prod(grid[k + 1 :]),
+            within_stride=math.prod(plain.shard_grid[k + 1 :]),
+        )
+        for k, count in enumerate(plain.grid)
+        if count > 1
+    )
+
+
+def _entries(stored: np.ndarray[tuple[int, ...], np.dtype[np.uint64]], size: int) -> IntArray:
+    offsets, sizes = stored[:, 0], stored[:, 1]
+    missing = (offsets == _NO_CHUNK) & (sizes == _NO_CHUNK)
+    end = np.uint64(size)
+    past = ~missing & ((offsets > end) | (sizes > end - np.minimum(offsets, end)))
+    found: IntArray = stored.astype(np.int64)
+    found[missing] = (MISSING, 0)
+    found[past] = (_PAST_END, 0)
+    return found

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import WindrowError
-from windrow.sources import ForeignDataSource
+from windrow.lookahead import Lookahead
+from windrow.sources import ForeignDataSource, LaidOutSource
 from windrow.transforms import columns, tables
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.nodes import (
@@ -42,10 +43,27 @@ IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
 
 
+class _Later:
+    """A read that is started when it is told to, or at the latest when it is waited for."""
+
+    def __init__(self, submit: Callable[[], Callable[[], Any]]) -> None:
+        self._submit = submit
+        self._wait: Callable[[], Any] | None = None
+
+    def begin(self) -> None:
+        if self._wait is None:
+            self._wait = self._submit()
+
+    def result(self) -> Any:
+        wait = self._wait or self._submit()
+        return wait()
+
+
 @dataclasses.dataclass(slots=True)
 class Reader:
-    """Starts reads of sources; with a pool at once and beside each other, else when waited for.
+    """Starts the reads of one round: through a look-ahead where a source tells its layout.
 
+    Other reads begin with `begin`, or when they are waited for; with a pool beside each other.
     `lane_of` gives the thread on which a source does its batched reads, one after the other: such
     a read keeps the cores busy by itself, and on one thread memory that it frees is used again.
     """
@@ -54,9 +72,18 @@ class Reader:
     threads: int = 1
     bytes_read: int = 0
     lane_of: Callable[[Any], Executor] | None = None
+    lookahead: Lookahead | None = None
+    round: int = 0
+    _later: list[_Later] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin the reads that are not planned ahead."""
+        for later in self._later:
+            later.begin()
+        self._later.clear()
 
     def start(self, source: Any, records: IntArray) -> Finish:
-        """Start reading records of a source."""
+        """Start, or plan, reading records of a source."""
         wait = self._started(source, records)
 
         def finish() -> Table:
@@ -69,20 +96,48 @@ class Reader:
     def _started(self, source: Any, records: IntArray) -> Callable[[], Any]:
         if len(records) == 0:
             return list
-        if self.pool is None:
-            return lambda: _read(source, records)
+        ahead = self.lookahead
+        if ahead is None or not isinstance(source, LaidOutSource) or not ahead.plans(source):
+            return self._bulk(source, source.read, records)
+        waits = []
+        for part in source.parts:
+            planned = ahead.of(source, part)
+            waits.append(
+                self._bulk(source, part.read, records)
+                if planned is None
+                else planned.plan(self.round, records)
+            )
+        return lambda: source.assembled([wait() for wait in waits])
+
+    def _bulk(
+        self, source: Any, read: Callable[[IntArray], Any], records: IntArray
+    ) -> Callable[[], Any]:
+        """Records read in one call, or side by side where a source has no batched read."""
+        pool = self.pool
+        if pool is None:
+            return lambda: _read(source, read, records)
         if isinstance(source, ForeignDataSource) and not source.batched:
             # Its read is a loop in Python over records: let several threads wait side by side.
             parts = np.array_split(records, min(self.threads, len(records)))
-            waits = [self.pool.submit(source.read, part).result for part in parts]
-            return lambda: [record for wait in waits for record in wait()]
-        lane = self.pool if self.lane_of is None else self.lane_of(source)
-        return lane.submit(_read, source, records).result
+
+            def submit() -> Callable[[], Any]:
+                waits = [pool.submit(read, part).result for part in parts]
+                return lambda: [record for wait in waits for record in wait()]
+
+        else:
+            lane = pool if self.lane_of is None else self.lane_of(source)
+
+            def submit() -> Callable[[], Any]:
+                return lane.submit(_read, source, read, records).result
+
+        later = _Later(submit)
+        self._later.append(later)
+        return later.result
 
 
-def _read(source: Any, records: IntArray) -> Any:
+def _read(source: Any, read: Callable[[IntArray], Any], records: IntArray) -> Any:
     try:
-        return call_without_stop(source.read, records)
+        return call_without_stop(read, records)
     except Exception as error:
         # Windrow's own sources name the record themselves.
         if not isinstance(error, WindrowError) and not isinstance(source, ForeignDataSource):

@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -27,6 +28,9 @@ import numpy.typing as npt
 
 from windrow import execute
 from windrow.errors import ElementError, StateError
+from windrow.lookahead import Lookahead
+from windrow.memory import budget_of
+from windrow.sources import LaidOutSource
 from windrow.transforms import orders, tables
 from windrow.transforms.nodes import (
     BatchNode,
@@ -36,6 +40,7 @@ from windrow.transforms.nodes import (
     Node,
     RandomMapNode,
     SeedNode,
+    SourceNode,
     ZipNode,
 )
 from windrow.transforms.options import ReadOptions
@@ -55,6 +60,9 @@ IntArray = npt.NDArray[np.int64]
 
 # A consumer waits for a block as a whole, so slow functions get small ones.
 _GOAL_S = 0.1
+
+# Rounds planned ahead at most: each costs some 10 kB of indices.
+_MOST_ROUNDS = 512
 
 # Rows that a batched function gets where no batch says how many.
 BLOCK_ROWS = 256
@@ -81,11 +89,9 @@ Blocks: TypeAlias = Generator[Block, None, None]
 class BlockSize:
     """How many rows to make at once: few at first, then as many as the goals allow."""
 
-    def __init__(self, options: ReadOptions, unit: int) -> None:
-        self._goal_bytes = options.block_bytes
-        # One read for several batches costs less per record than one for each.
-        units = 4 if unit > 1 and options.prefetch_buffer_size else 1
-        self._most = max(options.prefetch_buffer_size, units * unit)
+    def __init__(self, goal_bytes: int, unit: int, most: int) -> None:
+        self._goal_bytes = goal_bytes
+        self._most = max(unit, most)
         self._unit = unit
         self.rows = unit
 
@@ -95,6 +101,16 @@ class BlockSize:
         by_time = _GOAL_S / max(1e-9, took_s)
         wanted = min(int(rows * min(by_bytes, by_time)), 4 * self.rows, self._most)
         self.rows = max(1, wanted // self._unit) * self._unit
+
+
+def _block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> BlockSize:
+    if lookahead:
+        # No more at once than a piece holds: so few pieces are started from one batch to the next.
+        goal_bytes = min(options.block_bytes, lookahead.piece_bytes)
+        return BlockSize(goal_bytes, unit, options.prefetch_buffer_size)
+    # One read for several batches costs less per record than one for each.
+    units = 4 if unit > 1 and options.prefetch_buffer_size else 1
+    return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
 
 
 class Run:
@@ -109,6 +125,8 @@ class Run:
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[int, ThreadPoolExecutor] = {}
+        self._decoding: ThreadPoolExecutor | None = None
+        self._streams = len(parts)
         if self.options.ahead:
             self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
 
@@ -117,10 +135,29 @@ class Run:
         own = node.read_options
         return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
 
-    def reader(self, options: ReadOptions) -> execute.Reader:
-        """A reader on the iterator's threads, where the stream may use them."""
-        pool = self._pool if options.ahead else None
-        return execute.Reader(pool, options.num_threads, lane_of=self._lane_of)
+    def reader(
+        self, options: ReadOptions, lookahead: Lookahead | None, number: int
+    ) -> execute.Reader:
+        """A reader for a round, on the iterator's threads where the stream may use them."""
+        return execute.Reader(
+            self._pool if options.ahead else None,
+            options.num_threads,
+            lane_of=self._lane_of,
+            lookahead=lookahead or None,
+            round=number,
+        )
+
+    def lookahead(self, node: ToStreamNode) -> Lookahead | None:
+        """A look-ahead for one of several streams; None where it may not use threads."""
+        if not node.read_options.ahead:
+            return None
+        found = {id(source): source for source in _laid_out(node)}
+        if found and self._decoding is None:
+            self._decoding = ThreadPoolExecutor(_cores(), "windrow-decode")
+        if self._decoding is None:
+            return None
+        budget = budget_of(node.read_options).share(1 / self._streams)
+        return Lookahead(list(found.values()), budget, self._decoding)
 
     def _lane_of(self, source: Any) -> ThreadPoolExecutor:
         lane = self._lanes.get(id(source))
@@ -137,7 +174,7 @@ class Run:
 
     def end_threads(self) -> None:
         """Wait for the reads under way and let the threads go."""
-        for pool in (self._pool, *self._lanes.values()):
+        for pool in (self._pool, self._decoding, *self._lanes.values()):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
 
@@ -146,6 +183,21 @@ def _to_streams(node: Node) -> list[ToStreamNode]:
     if isinstance(node, ToStreamNode):
         return [node]
     return [part for parent in node.parents for part in _to_streams(parent)]
+
+
+def _laid_out(node: Node) -> Iterator[LaidOutSource]:
+    if isinstance(node, SourceNode) and isinstance(node.source, LaidOutSource):
+        yield node.source
+    for parent in node.parents:
+        yield from _laid_out(parent)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
 
 
 def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
@@ -198,17 +250,25 @@ def _random_access(
     # Batched functions get the same rows whatever the position, so rounds keep to their bounds.
     rows = (unit or BLOCK_ROWS) if _calls_on_rows(node.parent) else 1
     options = run.options_of(node)
-    size = BlockSize(options, unit or rows)
+    lookahead = run.lookahead(node)
+    size = _block_size(options, unit or rows, lookahead)
     rounds: collections.deque[_Round] = collections.deque()
-    following = first - first % rows
+    following, made = first - first % rows, 0
     # A filter may drop everything for ever, so a run that is not wanted any more is noticed here.
     while (following < length or rounds) and not run.stopped.is_set():
-        while following < length and len(rounds) < (2 if options.ahead else 1):
+        while following < length and len(rounds) < _planned_rounds(options, lookahead, made):
             stop = min(length, following + size.rows)
-            reader = run.reader(options)
+            reader = run.reader(options, lookahead, made + len(rounds))
             rounds.append(_Round(node.parent, following, stop, rows, reader))
             following = stop
+        if lookahead:
+            if following == length:
+                lookahead.end()
+            lookahead.advance(made)
+        for soon in itertools.islice(rounds, 2 if options.ahead else 1):
+            soon.reader.begin()
         current = rounds.popleft()
+        made += 1
         began = time.perf_counter()
         for start, table in current.tables():
             took_s = time.perf_counter() - began
@@ -217,6 +277,15 @@ def _random_access(
             kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
             if len(kept):
                 yield kept if len(kept) < len(block) else block
+
+
+def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int) -> int:
+    """How many rounds to have planned; with a look-ahead ever more, so that the first come soon."""
+    if not options.ahead:
+        return 1
+    if not lookahead or lookahead.is_full:
+        return 2
+    return min(_MOST_ROUNDS, 16 + 16 * made)
 
 
 def _calls_on_rows(node: Node) -> bool:
@@ -259,6 +328,7 @@ class _Round:
         except Exception:
             if stop - start <= self._rows:
                 raise
+            self.reader.lookahead = None  # what follows is out of its order
         else:
             yield start, table
             return
@@ -512,7 +582,7 @@ def _mixed(node: StreamMixNode, position: Sequence[int], run: Run) -> Blocks:
         _Feed(blocks(parent, part[0].tolist(), run, None))
         for parent, part in zip(node.parents, parts, strict=True)
     ]
-    size = BlockSize(run.options, 1)
+    size = _block_size(run.options, 1, None)
     given = position[-1]
     while True:
         began = time.perf_counter()

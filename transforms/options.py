@@ -23,25 +23,36 @@ class ReadOptions:
             asked for, and no thread is started.
         prefetch_bytes: Bytes of elements made ahead at most, per iterator.
         block_bytes: Bytes that one round of reads aims at. Two rounds are under way at a time.
+        in_flight_bytes: Bytes of decoded pieces (chunks, record groups) that are being read at a
+            time at most. By default 64 MiB, or 1/256 of the machine's memory if that is less.
+        resident_bytes: Bytes of pieces kept for planned batches, and of batches planned ahead whose
+            records are there in part: half for each. By default 1 GiB, or 1/16 of the machine's
+            memory if that is less. A shuffle over a store that does not fit reads a piece once for
+            each such part of an epoch: more memory, fewer reads.
 
     Bytes are those of arrays, strings and bytes. Any other object counts as 64 bytes, whatever it
     holds: where elements are large objects of your own, choose a small `prefetch_buffer_size`.
 
     Raises:
         ArgumentError: If one is no integer.
-        PlanError: If a number is negative, or `block_bytes` or `prefetch_bytes` is 0.
+        PlanError: If a number is negative, or a number of bytes is 0.
     """
 
     num_threads: int = 16
     prefetch_buffer_size: int = 500
     prefetch_bytes: int = 64 * MIB
     block_bytes: int = 4 * MIB
+    in_flight_bytes: int | None = None
+    resident_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
             at_least(0, getattr(self, name), f"ReadOptions: {name}")
         for name in ("prefetch_bytes", "block_bytes"):
             at_least(1, getattr(self, name), f"ReadOptions: {name}")
+        for name in ("in_flight_bytes", "resident_bytes"):
+            if getattr(self, name) is not None:
+                at_least(1, getattr(self, name), f"ReadOptions: {name}")
 
     @property
     def ahead(self) -> bool:

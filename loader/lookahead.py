@@ -1,0 +1,472 @@
+"""Look-ahead: reads of pieces, planned over the rounds to come.
+
+A stream is made in rounds. The pieces that the records of a round lie in are planned when the round
+is, many rounds before its turn. Each piece is then read once for all the rounds within that horizon:
+while it has a slot of the shelf its records are gathered when their round comes; when the slot is
+wanted for another piece, its records are copied to where the planned rounds want them.
+
+Contract, for each part of a source:
+1. A piece is read at most once for the rounds that were planned when its read was started.
+2. A slot is taken from the piece that no planned round wants, else from the one whose next use is
+   farthest.
+3. A piece is never read later than its first round; how much earlier, `_share` decides.
+4. An error of a read is raised by the rounds that want the piece, and by no other.
+
+Not thread-safe: one thread plans, starts and gathers; the reads themselves run beside it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import functools
+import heapq
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.shelves import ArrayShelf, Fragments, ListShelf, Place, Shelf
+from windrow.sources import ArrayPart, LaidOutSource, Part
+from windrow.sources.pieces import AnyPart
+
+IntArray = npt.NDArray[np.int64]
+
+# Pieces smaller than this are read several to a task: handing over a task costs as much as they do.
+_TASK_BYTES = 256 << 10
+# Pieces whose sizes are looked at for the largest of a part; they are all but alike.
+_SAMPLED = 1_024
+# How much of the queue the pace is taken from; farther entries say little about the next round.
+_SEEN = 128
+# A piece that is wanted again beyond the horizon is started at most this part of it early.
+_EARLY_PART = 16
+# The golden ratio: its multiples modulo 1 lie evenly, however many there are.
+_EVENLY = 0.6180339887498949
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes for the pieces of one part."""
+
+    resident_bytes: int
+    in_flight_bytes: int
+
+    def share(self, weight: float) -> Budget:
+        """A part of it."""
+        return Budget(int(self.resident_bytes * weight), int(self.in_flight_bytes * weight))
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """What a look-ahead has done."""
+
+    pieces_read: int = 0
+    decoded_bytes: int = 0
+    copied_early: int = 0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Piece:
+    """A piece that is wanted, being read or on the shelf."""
+
+    number: int
+    due: int  # the first round that wants it
+    uses: collections.deque[tuple[_Ticket, int]]  # rounds that want it, and which piece it is there
+    wanted: int = 0  # fragments of it that planned rounds want
+    slot: int = -1
+    read: _Read | None = None
+
+    @property
+    def next_use(self) -> int:
+        return self.uses[0][0].round
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Read:
+    """A read under way of some pieces."""
+
+    pieces: list[_Piece]
+    future: Future[Any]
+    done: bool = False
+    error: Exception | None = None
+
+
+class _Ticket:
+    """What one round wants of one part."""
+
+    def __init__(self, number: int, count: int, fragments: Fragments, which: IntArray) -> None:
+        self.round = number
+        self.count = count
+        self.fragments = fragments
+        self.which = which  # per fragment, which of the ticket's pieces
+        self.pieces: list[_Piece] = []
+        self.served: set[int] = set()
+        self.out: Any = None
+
+    @functools.cached_property
+    def _by_piece(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.which, kind="stable")
+        return order, np.searchsorted(self.which[order], np.arange(len(self.pieces) + 1))
+
+    def of_piece(self, at: int) -> IntArray:
+        """The fragments that lie in piece `at`."""
+        order, bounds = self._by_piece
+        return order[bounds[at] : bounds[at + 1]]
+
+
+class PartAhead:
+    """The look-ahead of one part of a source, for one stream."""
+
+    def __init__(
+        self, part: AnyPart, records: int, budget: Budget, pool: Executor, counts: Counts
+    ) -> None:
+        sizes = part.decoded_bytes(np.arange(min(part.piece_count, _SAMPLED)))
+        self._piece_bytes = max(1, int(sizes.max(initial=1)))
+        self._record_bytes = (
+            int(np.prod(part.record_shape, dtype=np.int64)) * part.dtype.itemsize
+            if isinstance(part, ArrayPart)
+            else int(sizes.mean() * part.piece_count / max(1, records))
+        )
+        self.planned_bytes = 0
+        slots = max(2, min(part.piece_count, budget.resident_bytes // 2 // self._piece_bytes))
+        self._part = part
+        self._pool = pool
+        self._counts = counts
+        self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
+        self._shelf: Shelf = (
+            ArrayShelf(part, slots) if isinstance(part, ArrayPart) else ListShelf(part)
+        )
+        self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
+        self._known: dict[int, _Piece] = {}
+        self._idle: dict[int, _Piece] = {}  # on the shelf, wanted by no planned round; oldest first
+        # A heap: (-next use, a serial number, piece); entries that are no longer so stay a while.
+        self._far: list[tuple[int, int, _Piece]] = []
+        self._serial = itertools.count()
+        self._queue: list[_Piece] = []  # to be read, by due round
+        self._reads: collections.deque[_Read] = collections.deque()
+        self._in_flight = 0
+        # A store that fits is decoded once. Else what is done with gives its slot up at once, since
+        # memory in use is in the processor's cache, and fresh memory must be got from the system.
+        self._keeps = part.piece_count <= slots
+        self._spilled: set[int] = set()
+        self._rounds = 0
+        self._entered = 0
+        self._last_round = 0
+
+    # --- planning --------------------------------------------------------------------------------
+
+    def plan(self, number: int, indices: IntArray) -> Callable[[], Any]:
+        """Plan the records of a round; the function waits and returns their column, once."""
+        needs = self._part.needs(indices)
+        fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
+        distinct, which = np.unique(needs.pieces, return_inverse=True)
+        counts = np.bincount(which, minlength=len(distinct)).tolist()
+        ticket = _Ticket(number, len(indices), fragments, which)
+        self.planned_bytes += len(indices) * self._record_bytes
+        self._rounds += number != self._last_round or not self._rounds
+        self._last_round = number
+        for at, (piece, count) in enumerate(zip(distinct.tolist(), counts, strict=True)):
+            found = self._known.get(piece)
+            if found is None:
+                found = _Piece(piece, number, collections.deque())
+                self._known[piece] = found
+                self._queue.append(found)
+                self._entered += 1
+            elif not found.uses:
+                self._idle.pop(piece, None)
+            found.wanted += count
+            found.uses.append((ticket, at))
+            ticket.pieces.append(found)
+            if len(found.uses) == 1 and found.slot >= 0:
+                self._note_use(found)
+        return functools.partial(self._finish, ticket)
+
+    def end(self) -> None:
+        """Nothing more will be planned: what is done with is not wanted again."""
+        self._keeps = False
+
+    def _note_use(self, piece: _Piece) -> None:
+        if len(self._far) > 64 + 8 * len(self._known):
+            live = [entry for entry in self._far if self._holds(entry)]
+            heapq.heapify(live)
+            self._far = live
+        heapq.heappush(self._far, (-piece.next_use, next(self._serial), piece))
+
+    # --- starting reads --------------------------------------------------------------------------
+
+    def advance(self, now: int) -> None:
+        """Start the reads that round `now`, about to be made, and an even pace ask for."""
+        self._collect(wait=False)
+        share = self._share(now)
+        starting: list[_Piece] = []
+        places: list[Place] = []
+        while len(starting) < share and self._queue:
+            must = self._queue[0].due <= now and not starting
+            if self._in_flight + len(starting) >= self._most_in_flight:
+                if not must:
+                    break
+                self._collect(wait=True)
+            out = self._direct(self._queue[0])
+            slot = self._slot(now, must=must) if out is None else -1
+            if slot is None:
+                break
+            piece = self._queue.pop(0)
+            piece.slot = slot
+            starting.append(piece)
+            places.append(Place(piece.number, slot, out))
+        per_task = max(1, _TASK_BYTES // self._piece_bytes)
+        for begin in range(0, len(starting), per_task):
+            end = begin + per_task
+            self._start(starting[begin:end], places[begin:end])
+
+    def _share(self, now: int) -> int:
+        """How many reads to start before round `now`.
+
+        As few as keep an even pace that has each piece ready for its round. A piece all of which is
+        wanted may be read as early as there is room; one that will be wanted again beyond the
+        horizon is left for later, since each round that it waits it serves one more.
+        """
+        mean = self._entered / max(1, self._rounds)
+        lead = math.ceil(self._most_in_flight / 2 / max(mean, 1 / 64))
+        horizon = max(1, self._last_round - now)
+        lead = min(lead, max(1, horizon // 4))
+        share = 0
+        for place, piece in enumerate(itertools.islice(self._queue, _SEEN)):
+            slack = piece.due - lead - now
+            if slack <= 0:
+                share = place + 1
+            elif slack <= horizon // _EARLY_PART or self._is_wanted_whole(piece):
+                share = max(share, -(-(place + 1) // (slack + 1)))
+            else:
+                break
+        return share
+
+    def _is_wanted_whole(self, piece: _Piece) -> bool:
+        # Blocks and pieces may not coincide, and an epoch's rest may be dropped: nearly all will do.
+        if not isinstance(self._part, ArrayPart) or self._part.size is not None:
+            return True
+        first, stop = self._part.bounds(piece.number)
+        return 8 * piece.wanted >= 7 * (stop - first)
+
+    def _start(self, pieces: list[_Piece], places: list[Place]) -> None:
+        read = _Read(pieces, self._shelf.start(places, self._pool))
+        for piece, place in zip(pieces, places, strict=True):
+            piece.read = read
+            if place.out is None:
+                self._note_use(piece)
+        self._reads.append(read)
+        self._in_flight += len(pieces)
+        numbers = np.array([piece.number for piece in pieces])
+        self._counts.pieces_read += len(pieces)
+        self._counts.decoded_bytes += int(self._part.decoded_bytes(numbers).sum())
+
+    def _direct(self, piece: _Piece) -> npt.NDArray[Any] | None:
+        """Where one round wants a piece whole and in order, so that it can be read straight there."""
+        part, shelf = self._part, self._shelf
+        if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) > 1:
+            return None
+        first, stop = part.bounds(piece.number)
+        if piece.wanted != stop - first:
+            return None
+        ticket, at = piece.uses[0]
+        mine = ticket.of_piece(at)
+        records, sources = ticket.fragments.records[mine], ticket.fragments.sources[mine]
+        if np.any(np.diff(records) != 1) or np.any(np.diff(sources) != 1):
+            return None
+        if ticket.out is None:
+            ticket.out = shelf.empty(ticket.count)
+        ticket.served.add(at)
+        del self._known[piece.number]
+        out: npt.NDArray[Any] = ticket.out[records[0] : records[0] + len(records)]
+        return out
+
+    # --- slots -----------------------------------------------------------------------------------
+
+    def _slot(self, now: int, *, must: bool) -> int | None:
+        """A slot for a piece to be read; one in use is emptied only if a round is waiting."""
+        if self._free and (self._keeps or not self._idle):
+            return heapq.heappop(self._free)
+        if self._idle:
+            oldest = self._idle.pop(next(iter(self._idle)))
+            del self._known[oldest.number]
+            return self._taken_from(oldest)
+        if not must:
+            return None
+        while (piece := self._farthest()) is None:
+            if not self._reads:
+                raise RuntimeError("look-ahead: every slot is taken, and none by a piece in use")
+            self._collect(wait=True)
+        self._spill(piece, now)
+        return self._taken_from(piece)
+
+    def _taken_from(self, piece: _Piece) -> int:
+        slot, piece.slot = piece.slot, -1
+        return slot
+
+    def _release(self, piece: _Piece) -> None:
+        if piece.slot >= 0:
+            heapq.heappush(self._free, self._taken_from(piece))
+
+    def _farthest(self) -> _Piece | None:
+        """The piece on the shelf, read already, whose next use is farthest."""
+        kept = []
+        found: _Piece | None = None
+        while self._far and found is None:
+            entry = heapq.heappop(self._far)
+            piece = entry[2]
+            if not self._holds(entry):
+                continue  # from before its last use
+            kept.append(entry)
+            if piece.read is not None and piece.read.done:
+                found = piece
+        for entry in kept[:-1] if found is not None else kept:
+            heapq.heappush(self._far, entry)
+        return found
+
+    def _holds(self, entry: tuple[int, int, _Piece]) -> bool:
+        """Whether an entry of the heap says how things are."""
+        piece = entry[2]
+        return piece.slot >= 0 and bool(piece.uses) and piece.next_use == -entry[0]
+
+    def _spill(self, piece: _Piece, now: int) -> None:
+        """Copy a piece's records to the rounds that want them, so that its slot can be taken."""
+        del self._known[piece.number]
+        last = self._last_round
+        if piece.number not in self._spilled:
+            # All pieces of a scattered order come to the shelf together at first. Served to ends
+            # that lie evenly, they are not all wanted again together, a horizon later.
+            part_of_it = len(self._spilled) * _EVENLY % 1
+            self._spilled.add(piece.number)
+            last = now + int((last - now) * part_of_it)
+        at = 0
+        for at, (ticket, which) in enumerate(piece.uses, start=1):
+            if at > 1 and ticket.round > last:
+                self._enter_again(piece, at - 1)
+                break
+            if ticket.out is None:
+                ticket.out = self._shelf.empty(ticket.count)
+            mine = ticket.of_piece(which)
+            slots = np.full(len(mine), piece.slot)
+            self._shelf.fill(ticket.out, ticket.fragments.taken(mine), slots)
+            ticket.served.add(which)
+        self._counts.copied_early += at
+
+    def _enter_again(self, piece: _Piece, served: int) -> None:
+        rest = list(itertools.islice(piece.uses, served, None))
+        again = _Piece(piece.number, rest[0][0].round, collections.deque(rest))
+        for ticket, which in rest:
+            ticket.pieces[which] = again
+            again.wanted += len(ticket.of_piece(which))
+        self._known[piece.number] = again
+        bisect.insort_right(self._queue, again, key=operator.attrgetter("due"))
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take over the reads that are done; with `wait`, at least the one begun first."""
+        while self._reads and (wait or self._reads[0].future.done()):
+            self._take(self._reads.popleft())
+            wait = False
+
+    def _take(self, read: _Read) -> None:
+        try:
+            self._shelf.arrived([piece.slot for piece in read.pieces], read.future)
+        except Exception as error:
+            read.error = error
+            for piece in read.pieces:  # the next round that is planned tries again
+                self._release(piece)
+                if self._known.get(piece.number) is piece:
+                    del self._known[piece.number]
+        read.done = True
+        self._in_flight -= len(read.pieces)
+
+    def _wait(self, piece: _Piece) -> None:
+        read = piece.read
+        if read is None:
+            raise RuntimeError(f"piece {piece.number} was never started")
+        while not read.done:
+            self._collect(wait=True)
+        if read.error is not None:
+            raise read.error
+
+    # --- gathering -------------------------------------------------------------------------------
+
+    def _finish(self, ticket: _Ticket) -> Any:
+        self.planned_bytes -= ticket.count * self._record_bytes
+        while self._queue and self._queue[0].due <= ticket.round:
+            self.advance(ticket.round)
+        for piece in ticket.pieces:
+            if piece.read is None:
+                continue  # served by a piece that was read before
+            self._wait(piece)
+        column = self._column(ticket)
+        for at, piece in enumerate(ticket.pieces):
+            if at not in ticket.served:
+                self._used(piece, ticket, at)
+        return column
+
+    def _column(self, ticket: _Ticket) -> Any:
+        slots = np.array([piece.slot for piece in ticket.pieces], np.int64)[ticket.which]
+        if not ticket.served:
+            return self._shelf.gather(ticket.count, ticket.fragments, slots)
+        if len(ticket.served) < len(ticket.pieces):
+            left = np.ones(len(ticket.pieces), np.bool_)
+            left[list(ticket.served)] = False
+            rest = np.flatnonzero(left[ticket.which])
+            self._shelf.fill(ticket.out, ticket.fragments.taken(rest), slots[rest])
+        return ticket.out
+
+    def _used(self, piece: _Piece, ticket: _Ticket, at: int) -> None:
+        piece.uses.remove((ticket, at))
+        if piece.uses:
+            self._note_use(piece)
+        else:
+            self._idle[piece.number] = piece
+
+
+class Lookahead:
+    """The look-aheads of all parts of all sources of one stream."""
+
+    def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
+        self.counts = Counts()
+        planned = [(s, part) for s in sources for part in s.parts if not part.alone]
+        weights = [max(1, int(part.decoded_bytes(np.arange(1))[0])) for _, part in planned]
+        self._ahead: dict[tuple[int, str], PartAhead] = {}
+        for (source, part), weight in zip(planned, weights, strict=True):
+            share = budget.share(weight / sum(weights))
+            ahead = PartAhead(part, len(source), share, pool, self.counts)
+            self._ahead[id(source), part.name] = ahead
+        self._horizon_bytes = budget.resident_bytes // 2
+        self.piece_bytes = max(weights, default=0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many bytes of records are planned as the budget has room for."""
+        return sum(ahead.planned_bytes for ahead in self._ahead.values()) >= self._horizon_bytes
+
+    def plans(self, source: Any) -> bool:
+        """Whether some part of a source is read through here."""
+        return any(key == id(source) for key, _ in self._ahead)
+
+    def __bool__(self) -> bool:
+        return bool(self._ahead)
+
+    def of(self, source: Any, part: Part) -> PartAhead | None:
+        """The look-ahead of a part; None where its records are read alone."""
+        return self._ahead.get((id(source), part.name))
+
+    def end(self) -> None:
+        """Every round is planned."""
+        for ahead in self._ahead.values():
+            ahead.end()
+
+    def advance(self, now: int) -> None:
+        """Start what round `now`, which is about to be made, asks for."""
+        for ahead in self._ahead.values():
+            ahead.advance(now)

@@ -1,0 +1,42 @@
+"""Memory: how much the machine has for this process, and the byte budgets that follow from it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from windrow.lookahead import Budget
+from windrow.transforms.options import MIB, ReadOptions
+
+# Where Linux says what a container may use, in its two versions of control groups.
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_UNKNOWN_BYTES = 4096 * MIB
+
+
+@functools.cache
+def machine_bytes() -> int:
+    """Bytes of memory that this process may use: the machine's, or its container's if less."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        found = _UNKNOWN_BYTES
+    for path in _LIMITS:
+        try:
+            found = min(found, int(path.read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return found
+
+
+def budget_of(options: ReadOptions) -> Budget:
+    """The budgets of an iterator: those given, else parts of the machine's memory."""
+    resident, in_flight = options.resident_bytes, options.in_flight_bytes
+    machine = machine_bytes()
+    return Budget(
+        min(1024 * MIB, machine // 16) if resident is None else resident,
+        min(64 * MIB, machine // 256) if in_flight is None else in_flight,
+    )

@@ -1,0 +1,192 @@
+"""Shelves: memory for the decoded pieces of one part, and gathering records out of it.
+
+A shelf has slots, each with room for one piece. Those of an array lie in one allocation, so that
+the records of a batch are gathered in one call whatever number of pieces they lie in. Its memory is
+reserved as a whole, and taken from the system when a slot is first used.
+
+Invariant: what `gather` returns or fills is never memory of the shelf.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.sources import ArrayPart, ListPart, Span
+
+IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Fragments:
+    """Parts of records, each in one piece: what is to be copied where.
+
+    Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its piece and goes to rows
+    `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
+    """
+
+    records: IntArray
+    sources: IntArray
+    targets: IntArray | None = None
+    lengths: IntArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def taken(self, at: IntArray) -> Fragments:
+        """The fragments at `at`."""
+        if self.targets is None or self.lengths is None:
+            return Fragments(self.records[at], self.sources[at])
+        return Fragments(self.records[at], self.sources[at], self.targets[at], self.lengths[at])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a piece goes: into a slot, or, given `out`, straight to where its rows are wanted."""
+
+    piece: int
+    slot: int
+    out: AnyArray | None = None
+
+
+class Shelf(abc.ABC):
+    """Slots for pieces of one part."""
+
+    @abc.abstractmethod
+    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
+        """What the records at `indices` take from their pieces, for the pairs of a `Needs`."""
+
+    @abc.abstractmethod
+    def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
+        """Start reading pieces to where they go."""
+
+    @abc.abstractmethod
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
+        """Take over what a read gave; raises its error."""
+
+    @abc.abstractmethod
+    def empty(self, count: int) -> Any:
+        """A column of `count` records to fill."""
+
+    @abc.abstractmethod
+    def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
+        """Copy fragments, each out of a slot, to where they belong in `out`."""
+
+    @abc.abstractmethod
+    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
+        """A new column of `count` records made of fragments that are all there is of them."""
+
+
+class ArrayShelf(Shelf):
+    """Pieces of an array, as rows of one large array."""
+
+    def __init__(self, part: ArrayPart, slots: int) -> None:
+        self._part = part
+        self._rows = np.empty((slots * part.piece_rows, *part.row_shape), part.dtype)
+
+    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
+        part = self._part
+        first = part.first_rows(indices) + part.shift
+        begin = pieces * part.piece_rows
+        if part.size is None:
+            return Fragments(records, first - begin)
+        first = first[records]
+        low = np.maximum(first, begin)
+        high = np.minimum(first + part.size, begin + part.piece_rows)
+        return Fragments(records, low - begin, low - first, high - low)
+
+    def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
+        return self._part.reader.start(list(map(self._span, places)), pool)
+
+    def _span(self, place: Place) -> Span:
+        first, stop = self._part.bounds(place.piece)
+        if place.out is not None:
+            return Span(first, stop, place.out)
+        before = first + self._part.shift - place.piece * self._part.piece_rows
+        at = place.slot * self._part.piece_rows + before
+        return Span(first, stop, self._rows[at : at + stop - first])
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
+        future.result()
+
+    def empty(self, count: int) -> AnyArray:
+        return np.empty((count, *self._part.record_shape), self._part.dtype)
+
+    def fill(self, out: AnyArray, fragments: Fragments, slots: IntArray) -> None:
+        at = slots * self._part.piece_rows + fragments.sources
+        if fragments.targets is None or fragments.lengths is None:
+            out[fragments.records] = self._rows[at]
+            return
+        whole = fragments.lengths == self._part.size
+        out[fragments.records[whole]] = self._runs()[at[whole]]
+        cut = np.flatnonzero(~whole)
+        places = zip(
+            fragments.records[cut].tolist(),
+            fragments.targets[cut].tolist(),
+            fragments.lengths[cut].tolist(),
+            at[cut].tolist(),
+            strict=True,
+        )
+        for record, target, length, row in places:
+            out[record, target : target + length] = self._rows[row : row + length]
+
+    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> AnyArray:
+        if fragments.targets is None:
+            at = slots * self._part.piece_rows + fragments.sources
+            out = self.empty(count)
+            # In the default mode NumPy would take to memory of its own first, then copy.
+            np.take(self._rows, at, axis=0, out=out, mode="clip")
+            return out
+        if len(fragments) == count:  # no record in two pieces
+            at = slots * self._part.piece_rows + fragments.sources
+            runs: AnyArray = self._runs()[at]
+            return runs
+        out = self.empty(count)
+        self.fill(out, fragments, slots)
+        return out
+
+    def _runs(self) -> AnyArray:
+        """Every run of as many rows as a record has, as a view that overlaps itself."""
+        size, rows = self._part.size or 1, self._rows
+        shape = (max(0, len(rows) - size + 1), size, *self._part.row_shape)
+        strides = (rows.strides[0], *rows.strides)
+        return np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+
+
+class ListShelf(Shelf):
+    """Pieces that are lists of records of any kind."""
+
+    def __init__(self, part: ListPart) -> None:
+        self._part = part
+        self._pieces: dict[int, list[Any]] = {}
+
+    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
+        return Fragments(records, self._part.places(indices))
+
+    def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
+        return self._part.start([place.piece for place in places], pool)
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
+        self._pieces.update(zip(slots, future.result(), strict=True))
+
+    def empty(self, count: int) -> list[Any]:
+        return [None] * count
+
+    def fill(self, out: list[Any], fragments: Fragments, slots: IntArray) -> None:
+        pieces = self._pieces
+        for record, slot, source in zip(
+            fragments.records.tolist(), slots.tolist(), fragments.sources.tolist(), strict=True
+        ):
+            out[record] = pieces[slot][source]
+
+    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> list[Any]:
+        pieces = self._pieces
+        places = zip(slots.tolist(), fragments.sources.tolist(), strict=True)
+        return [pieces[slot][source] for slot, source in places]

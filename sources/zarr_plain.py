@@ -30,7 +30,7 @@ _V3_TYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-_SMALL_FLOATS: Final = {
+_SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(getattr(ml_dtypes, name))
     for name in (
         "bfloat16",
@@ -307,8 +307,7 @@ def _v2_dtype(value: Any) -> np.dtype[Any]:
     if isinstance(value, str) and value in _SMALL_FLOATS:
         return _SMALL_FLOATS[value]
     if isinstance(value, str) and re.fullmatch(_V2_TYPE, value):
-        found: np.dtype[Any] = np.dtype(value)
-        return found
+        return np.dtype(value)
     raise _NotPlainError(f"dtype {value!r}")
 
 
@@ -377,9 +376,13 @@ def _steps(
     if at == len(chain) or chain[at][0] != "bytes":
         raise _NotPlainError(f"codec {chain[min(at, len(chain) - 1)][0]!r}")
     endian = chain[at][1].get("endian")
+    if any(set(settings) - {"order", "endian"} for _, settings in chain[: at + 1]):
+        raise _NotPlainError("codec 'bytes' or 'transpose' with settings that are not known")
     if endian not in ("little", "big") and (endian is not None or dtype.itemsize > 1):
         raise _NotPlainError(f"endian {endian!r}")
     codecs = tuple(_codec(name, settings, _V3_CODECS) for name, settings in chain[at + 1 :])
+    if sum(codec.name != "crc32c" for codec in codecs) > 1:
+        raise _NotPlainError("it is compressed twice")
     return axes, ">" if endian == "big" else "<", codecs
 
 

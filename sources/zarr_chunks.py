@@ -1,0 +1,327 @@
+"""Chunks of plain local arrays, decoded straight into the reader's memory.
+
+Invariants: memory that was asked for is filled whole or there is a `ReadError`; a chunk that is not
+there is the fill value only while the array's metadata says that the array is there; each thread
+uses the same scratch memory again and again, so that a read costs no fresh pages but its answer's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ReadError
+from windrow.sources.base import IntArray, run_of
+from windrow.sources.pieces import Span
+from windrow.sources.zarr_codecs import ByteArray, DamageError, Decoder, Stored, scratch
+from windrow.sources.zarr_plain import PlainArray, damaged, held_records
+from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
+
+AnyArray = npt.NDArray[Any]
+Index = tuple[slice, ...]
+
+# Below this one thread is done before a second one has begun.
+_WORTH_THREADS_BYTES: Final = 2**20
+_SLACK_BYTES: Final = 2**20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """A chunk of a piece: its place in the grid of the axes after the first, and its values."""
+
+    at: tuple[int, ...]
+    inside: Index  # which values of the decoded chunk lie in the array, in those axes
+    target: Index  # where they belong in a row
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Take:
+    """Rows of one piece for an answer: rows `take` of the piece go to places `to`."""
+
+    piece: int
+    take: slice | IntArray
+    to: slice | IntArray
+
+
+class DirectReader:
+    """Reads rows of a plain array; a `RowReader` whose pieces are the chunks of the first axis."""
+
+    def __init__(self, plain: PlainArray) -> None:
+        """Open nothing yet."""
+        self._plain = plain
+        self._rows = plain.chunk_shape[0]
+        self._decoder = Decoder(plain.codecs, plain.chunk_bytes)
+        self._base = os.path.join(plain.folder, "")
+        self._across = math.prod(plain.grid[1:])
+        self._whole_rows = plain.straight and plain.chunk_shape[1:] == plain.shape[1:]
+        back = np.argsort(plain.axes)
+        self._back = tuple(int(axis) for axis in back)
+        self._only = next(self._cells(), None) if self._across == 1 else None
+        self._ratio: float | None = None
+        self._shards: tuple[StoredFiles, ShardIndex] | None = None
+        if plain.shard_shape is not None:
+            files = StoredFiles(plain)
+            self._shards = files, ShardIndex(plain, files, name=plain.name, where=plain.folder)
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Fill the spans' memory in one task on `pool`; the future has a ReadError if that fails."""
+        return pool.submit(self._fill, list(spans))
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory, each piece decoded once.
+
+        Raises:
+            ReadError: If a chunk can not be read; the message names array, file and records. Or if
+                the array is gone.
+        """
+        plain = self._plain
+        answer = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
+        if not answer.size:
+            return answer
+        takes = list(self._takes(rows))
+        missed = [False] * len(takes)
+
+        def work(k: int) -> None:
+            missed[k] = self._take(takes[k], answer)
+
+        few = len(takes) * self._across * plain.chunk_bytes <= _WORTH_THREADS_BYTES
+        side_by_side(work, len(takes), threads=1 if few else _threads())
+        self._check(any(missed))
+        return answer
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in storage, judged by the first stored object."""
+        whole = self._plain.chunk_bytes * self._across
+        if self._ratio is None:
+            self._ratio = self._measured_ratio()
+        return np.full(len(pieces), math.ceil(whole * self._ratio), np.int64)
+
+    def _measured_ratio(self) -> float:
+        plain = self._plain
+        try:
+            size = os.stat(self._base + plain.key([0] * len(plain.shape))).st_size
+        except OSError:
+            return 1.0
+        return size / max(1, plain.chunk_bytes * math.prod(plain.shard_grid))
+
+    def _fill(self, spans: list[Span]) -> None:
+        missed = False
+        for span in spans:
+            piece = span.first // self._rows
+            begin = piece * self._rows
+            take = slice(span.first - begin, span.stop - begin)
+            missed |= self._take(_Take(piece, take, slice(0, span.stop - span.first)), span.out)
+        self._check(missed)
+
+    def _check(self, missed: bool) -> None:
+        # Shards stay mapped, so that they can be read when the array is long another one.
+        if missed or self._shards is not None:
+            self._plain.guard.refuse_gone(self._plain.folder)
+
+    def _takes(self, rows: IntArray) -> Iterator[_Take]:
+        """What each piece has for an answer, in ascending order of pieces."""
+        size = self._rows
+        run = run_of(rows)
+        if run is not None:
+            for piece in range(run.start // size, -(-run.stop // size)):
+                begin = piece * size
+                first, stop = max(run.start, begin), min(run.stop, begin + size)
+                to = slice(first - run.start, stop - run.start)
+                yield _Take(piece, slice(first - begin, stop - begin), to)
+            return
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        pieces = ascending // size
+        cuts = np.flatnonzero(np.diff(pieces)) + 1
+        takes = ascending - pieces * size
+        for a, b in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
+            if b - a == 1:
+                row, at = int(takes[a]), int(order[a])
+                yield _Take(int(pieces[a]), slice(row, row + 1), slice(at, at + 1))
+            else:
+                yield _Take(int(pieces[a]), takes[a:b], order[a:b])
+
+    def _take(self, take: _Take, out: AnyArray) -> bool:
+        """Put what is taken of a piece into `out`; whether one of its chunks is not stored."""
+        plain = self._plain
+        coords: tuple[int, ...] = ()
+        missed = False
+        try:
+            for cell in (self._only,) if self._only is not None else self._cells():
+                coords = (take.piece, *cell.at)
+                target = self._straight_target(take, out)
+                if target is not None:
+                    if not self._decode(coords, target):
+                        out[take.to] = plain.fill
+                        missed = True
+                    continue
+                memory = scratch("chunk", plain.chunk_bytes)
+                if self._decode(coords, memory):
+                    block = memory.view(plain.stored_dtype).reshape(plain.stored_shape)
+                    block = block.transpose(self._back)
+                    out[(take.to, *cell.target)] = block[(slice(None), *cell.inside)][take.take]
+                else:
+                    out[(take.to, *cell.target)] = plain.fill
+                    missed = True
+        except (DamageError, OSError) as error:
+            raise self._damaged(coords, error) from error
+        return missed
+
+    def _straight_target(self, take: _Take, out: AnyArray) -> ByteArray | None:
+        """The bytes of `out` that are exactly one decoded chunk; None if they are not."""
+        if not self._whole_rows or not isinstance(take.to, slice):
+            return None
+        if take.to.stop - take.to.start != self._rows:
+            return None
+        target = out[take.to]
+        if not target.flags.c_contiguous or target.dtype != self._plain.dtype:
+            return None
+        return target.reshape(-1).view(np.uint8)
+
+    def _cells(self) -> Iterator[_Cell]:
+        plain = self._plain
+        shape, chunk = plain.shape[1:], plain.chunk_shape[1:]
+        for at in np.ndindex(*plain.grid[1:]):
+            sizes = [min(c, n - k * c) for k, c, n in zip(at, chunk, shape, strict=True)]
+            yield _Cell(
+                at=tuple(int(k) for k in at),
+                inside=tuple(slice(0, size) for size in sizes),
+                target=tuple(
+                    slice(k * c, k * c + size) for k, c, size in zip(at, chunk, sizes, strict=True)
+                ),
+            )
+
+    def _decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
+        """Decode a chunk into `out`; False, and nothing done, if it is not stored."""
+        if self._shards is not None:
+            data = self._inner(coords, *self._shards)
+            if data is None:
+                return False
+        else:
+            try:
+                file = os.open(self._base + self._plain.key(coords), os.O_RDONLY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            try:
+                size = os.fstat(file).st_size
+                self._refuse_size(size)
+                if not self._plain.codecs:
+                    _read_into(file, out)
+                    return True
+                if self._decoder.takes_bytes:
+                    data = _read_bytes(file, size)
+                else:
+                    memory = scratch("stored", size)
+                    _read_into(file, memory)
+                    data = memory.data
+            finally:
+                os.close(file)
+        self._decoder.decode(data, out)
+        return True
+
+    def _inner(
+        self, coords: tuple[int, ...], files: StoredFiles, index: ShardIndex
+    ) -> Stored | None:
+        number = 0
+        for k, count in zip(coords, self._plain.grid, strict=True):
+            number = number * count + k
+        found = index.locate(np.array([number], np.int64))
+        offset, size, shard = int(found.offsets[0]), int(found.sizes[0]), int(found.shards[0])
+        if offset == MISSING:
+            return None
+        self._refuse_size(size)
+        held = files.hold([shard])[shard]
+        if held is None:
+            return None
+        data = held[offset : offset + size]
+        return bytes(data) if self._decoder.takes_bytes else data
+
+    def _refuse_size(self, size: int) -> None:
+        wanted = self._decoder.stored_bytes
+        if wanted is not None and size != wanted:
+            raise DamageError(f"it has {size:,} bytes, and a chunk must have {wanted:,}")
+        if size > 4 * self._decoder.decoded_bytes + _SLACK_BYTES:
+            raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
+
+    def _damaged(self, coords: tuple[int, ...], error: DamageError | OSError) -> ReadError:
+        plain = self._plain
+        first = coords[0] * self._rows
+        held = held_records(first, min(first + self._rows, plain.shape[0]))
+        if self._shards is None:
+            place = self._base + plain.key(coords)
+        else:
+            outer = [k // n for k, n in zip(coords, plain.shard_grid, strict=True)]
+            place = f"{self._base}{plain.key(outer)}, chunk {list(coords)}"
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        return damaged(plain.name, plain.folder, held, f"{place}: {why}")
+
+
+def _read_into(file: int, out: ByteArray) -> None:
+    at = 0
+    while at < len(out):
+        got = os.readv(file, [out[at:].data])
+        if not got:
+            raise DamageError(f"it ends at byte {at:,} of {len(out):,}")
+        at += got
+
+
+def _read_bytes(file: int, size: int) -> bytes:
+    found = os.read(file, size)
+    while len(found) < size:
+        more = os.read(file, size - len(found))
+        if not more:
+            raise DamageError(f"it ends at byte {len(found):,} of {size:,}")
+        found += more
+    return found
+
+
+_lock: Final = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+
+
+def _threads() -> int:
+    return os.cpu_count() or 1
+
+
+def _shared_pool() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(_threads(), thread_name_prefix="windrow-zarr")
+        return _pool
+
+
+def side_by_side(work: Callable[[int], None], count: int, *, threads: int) -> None:
+    """Call `work(k)` for each `k` below `count`, on `threads` threads, this one among them.
+
+    Raises what the call with the smallest `k` that failed raised; later ones may be left out.
+    """
+    turns = iter(range(count))
+    failures: list[tuple[int, BaseException]] = []
+
+    def run() -> None:
+        for k in turns:
+            if failures:
+                return
+            try:
+                work(k)
+            except BaseException as error:
+                failures.append((k, error))
+
+    helpers = min(threads, count) - 1
+    futures = [_shared_pool().submit(run) for _ in range(helpers)]
+    run()
+    for future in futures:
+        if not future.cancel():
+            future.result()
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]

@@ -17,10 +17,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import grain
 import numpy as np
+import numpy.typing as npt
 from grain import experimental as grain_more
 from hypothesis import strategies as st
 
 import windrow
+from windrow.sources.base import BatchedSource
 
 Recipe: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 Library: TypeAlias = Literal["windrow", "grain"]
@@ -125,6 +127,30 @@ class Squares:
         return int(index) ** 2
 
 
+class Pieces(BatchedSource):
+    """Records `base, base + 1, ...`, stored in pieces of the sizes given. Counts its reads."""
+
+    def __init__(self, sizes: Sequence[int], base: int = 0) -> None:
+        self.base = base
+        self.reads = 0
+        self._bounds = np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return int(self._bounds[-1])
+
+    def read(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        self.reads += 1
+        return indices + self.base
+
+    def blocks(self) -> npt.NDArray[np.int64]:
+        """Bounds of the pieces."""
+        return self._bounds
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.base}:{len(self)}"
+
+
 # --- from a recipe to a dataset ------------------------------------------------------------------
 
 
@@ -144,6 +170,8 @@ def build(recipe: Recipe, library: Library = "windrow") -> Any:
             return maker.source(Squares(*arguments))
         case "columns":
             return maker.source(records(*arguments))
+        case "pieces":
+            return maker.source(Pieces(arguments))
         case "mix":
             return maker.mix(datasets, arguments[0])
         case "select":
@@ -162,6 +190,9 @@ def build(recipe: Recipe, library: Library = "windrow") -> Any:
             return datasets[0].repeat(arguments[0], reseed_each_epoch=arguments[1])
         case "slice":
             return datasets[0].slice(slice(*arguments))
+        case "block_shuffle":
+            seed, block, window_blocks = arguments
+            return datasets[0].block_shuffle(seed, block=block, window_blocks=window_blocks)
         case "reindex":
             return datasets[0].slice(list(arguments))
         case "to_iter":
@@ -258,6 +289,9 @@ def places(
 
 LENGTHS = (0, 1, 2, 3, 5, 7, 10, 13, 31, 64, 97, 1009, 65536, 65537, 70001, 1_000_000)
 LARGEST_WINDOW = 1000
+# Through these a source's pieces can be seen.
+CLEAR = {"pieces", "seed", "map", "batched_map", "map_with_index", "random_map", "filter"}
+CLEAR |= {"slice", "repeat", "concatenate", "batch"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +347,9 @@ def chains(
 ) -> Drawn:
     """A chain of random access of up to `most` nodes above each leaf."""
     chain = draw(leaves(lengths))
+    if ours and draw(st.integers(0, 4)) == 0:
+        sizes = draw(st.lists(st.integers(1, 30), max_size=8))
+        chain = Drawn(("pieces", (), tuple(sizes)), sum(sizes), "leaf")
     if chain.tree == "columns" and not ours:
         chain = Drawn(("array", (), chain.recipe[2]), chain.length, "leaf")
     for _ in range(draw(st.integers(0, most))):
@@ -320,7 +357,7 @@ def chains(
         kinds += ["window_shuffle", "several"]
         kinds += ["batch"] if batches and not chain.filtered else []
         kinds += ["filter"] if filters else []
-        kinds += ["batched_map", "reindex"] if ours else []
+        kinds += ["batched_map", "reindex", "block_shuffle"] if ours else []
         kind = draw(st.sampled_from(kinds))
         if kind == "several":
             chain = draw(_several(chain, ours=ours, lengths=lengths))
@@ -346,6 +383,13 @@ def _one_more(draw: st.DrawFn, chain: Drawn, kind: str, *, ours: bool) -> Drawn:
             if not fitting or length >= sys.maxsize:
                 return chain
             return chain.then("window_shuffle", draw(st.sampled_from(fitting)), draw(SEEDS) // 2)
+        case "block_shuffle" if length > 10**7:
+            return chain
+        case "block_shuffle":
+            clear = names_of(chain.recipe) <= CLEAR and not is_endless(chain.recipe)
+            # Not too many blocks, and none too large.
+            block = None if clear else draw(st.integers(1, 40)) + length // 1000
+            return chain.then("block_shuffle", seed, block, draw(st.integers(1, 5)))
         case "map" | "batched_map":
             return chain.then(kind, draw(st.integers(0, 9)))
         case "map_with_index":

@@ -7,11 +7,14 @@ import itertools
 import json
 import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zarr
+from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -314,6 +317,37 @@ def test_short_datasets(sizes: list[int], block: int | None, window: int) -> Non
     assert len(dataset) == sum(sizes)
     assert sorted(dataset) == list(range(sum(sizes)))
     assert len(list(dataset.repeat(3))) == 3 * sum(sizes)
+
+
+# --- real stores ---------------------------------------------------------------------------------
+
+
+def test_a_zarr_array_is_shuffled_by_its_chunks(tmp_path: Path) -> None:
+    rows = np.arange(22 * 3, dtype=np.int32).reshape(22, 3)
+    zarr.create_array(str(tmp_path / "a"), data=rows, chunks=(4, 2))
+    dataset = M.source(windrow.sources.ZarrDataSource(tmp_path / "a"))
+    assert layout(dataset._node).tolist() == [0, 4, 8, 12, 16, 20, 22]
+    shuffled = dataset[1:].block_shuffle(9, window_blocks=2).repeat(2)
+    order = list(
+        M.source(Pieces([3, 4, 4, 4, 4, 2], 1)).block_shuffle(9, window_blocks=2).repeat(2)
+    )
+    assert [row.tolist() for row in shuffled] == rows[order].tolist()
+    assert np.array_equal(shuffled.read(range(42)), rows[order])
+
+
+def test_array_record_files_are_shuffled_by_their_groups(tmp_path: Path) -> None:
+    groups, paths = {"a": (7, 3), "b": (4, 2)}, []
+    for name, (count, size) in groups.items():
+        paths.append(str(tmp_path / f"{name}.array_record"))
+        writer = ArrayRecordWriter(paths[-1], f"group_size:{size}")
+        for number in range(count):
+            writer.write(f"{name}{number}".encode())
+        writer.close()
+    dataset = M.source(windrow.sources.ArrayRecordDataSource(paths))
+    assert layout(dataset._node).tolist() == [0, 3, 6, 7, 9, 11]
+    records = list(dataset)
+    order = list(M.source(Pieces([3, 3, 1, 2, 2])).block_shuffle(9, window_blocks=2))
+    assert list(dataset.block_shuffle(9, window_blocks=2)) == [records[i] for i in order]
 
 
 # --- in a chain ----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Found:
     name: str
     where: str
     spec: Any  # a ts.TensorStore that is open, a ts.Spec, or a spec as JSON or URL
+    folder: str | None = None  # of the array, where it was found on a local disk
 
 
 FoundTree: TypeAlias = Union[Found, "dict[str, FoundTree]"]
@@ -72,6 +73,9 @@ class _LocalFolder:
 
     def kvstore(self) -> Any:
         return {"driver": "file", "path": self.where + "/"}
+
+    def local(self) -> str | None:
+        return self.where
 
     def absent(self) -> NotFoundError:
         if not os.path.exists(self.where):
@@ -117,6 +121,9 @@ class _StoreFolder:
 
     def kvstore(self) -> Any:
         return self.store.spec(retain_context=True).to_json()
+
+    def local(self) -> str | None:
+        return None
 
     def absent(self) -> NotFoundError:
         return NotFoundError(
@@ -214,7 +221,8 @@ def _array(folder: _Folder, name: str, driver: str, dtype: Any) -> Found:
     if isinstance(dtype, str) and re.fullmatch(_TEXT_TYPE, dtype):
         # Refused before opening: TensorStore aborts the process on some of these.
         raise _unread(name, folder.where, dtype)
-    return Found(name, folder.where, {"driver": driver, "kvstore": folder.kvstore()})
+    spec = {"driver": driver, "kvstore": folder.kvstore()}
+    return Found(name, folder.where, spec, folder.local())
 
 
 def _unread(name: str, where: str, dtype: object) -> SourceError:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import tensorstore as ts
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
+from windrow.sources.pieces import Span
 from windrow.sources.zarr_guard import Guard, guard_of
+from windrow.sources.zarr_plain import damaged, held_records
 
 AnyArray = npt.NDArray[Any]
 
@@ -24,6 +29,8 @@ IN_FLIGHT_BYTES: Final = 256 * 2**20
 # Rows read for nothing cost a copy; TensorStore's reading by index costs about as much per row as
 # copying this much.
 _WORTH_BYTES: Final = 64 * 2**10
+# Of an array whose chunks are unknown, as much is read as one.
+_UNKNOWN_BYTES: Final = 2**20
 _NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain)=.*"
 
 
@@ -47,6 +54,16 @@ class Rows:
         """Bytes of one row in memory."""
         return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
 
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read as one."""
+        return self.chunk_rows or max(1, _UNKNOWN_BYTES // max(1, self.row_bytes))
+
+    @property
+    def shift(self) -> int:
+        """Rows of the first chunk that lie before row 0."""
+        return (self.origin - self.chunk_origin) % self.chunk_rows if self.chunk_rows else 0
+
     def start(self, rows: slice | IntArray) -> Any:
         """Start reading `rows`, counted from 0; a future of an array."""
         if isinstance(rows, slice):
@@ -57,6 +74,78 @@ class Rows:
         """Number of the chunk that holds each row; the row itself where chunks are unknown."""
         chunk: IntArray = (rows + self.origin - self.chunk_origin) // max(1, self.chunk_rows)
         return chunk
+
+
+class StoreReader:
+    """Reads rows through TensorStore; a `RowReader` for what is not decoded directly."""
+
+    def __init__(self, array: Rows) -> None:
+        self._array = array
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading all spans, on TensorStore's own threads; done when their memory is filled.
+
+        The future has a ReadError if one of them can not be read.
+        """
+        if not spans:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return _Spans(self._array, spans).done
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        return read_rows([self._array], rows)[0]
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in memory: what they take in storage is not known."""
+        array = self._array
+        return np.full(len(pieces), array.piece_rows * array.row_bytes, np.int64)
+
+
+class _Spans:
+    """Spans that are being read; `done` is set by the read that ends last."""
+
+    def __init__(self, array: Rows, spans: Sequence[Span]) -> None:
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        self._array = array
+        self._left = len(spans)
+        self._failed: tuple[int, Exception] | None = None
+        self._lock = threading.Lock()
+        for span in spans:
+            self._begin(span)
+
+    def _begin(self, span: Span) -> None:
+        array = self._array
+        try:
+            rows = array.store[array.origin + span.first : array.origin + span.stop]
+            # `write` reads into that memory; there is no read that takes any.
+            future = ts.array(span.out).write(rows)
+        except (ValueError, RuntimeError, OSError) as error:
+            self._end(span, error)
+            return
+        future.add_done_callback(lambda ended: self._end(span, ended.exception()))
+
+    def _end(self, span: Span, error: Exception | None) -> None:
+        array = self._array
+        if error is not None:
+            error = damaged(array.name, array.where, _held(array, span.first), reason(error))
+        elif array.guard is not None:
+            try:
+                array.guard.check(span.out[:1], [0], array.where)
+            except ReadError as gone:
+                error = gone
+        with self._lock:
+            if error is not None and (self._failed is None or span.first < self._failed[0]):
+                self._failed = span.first, error
+            self._left -= 1
+            if self._left:
+                return
+        if self._failed is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self._failed[1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -186,29 +275,22 @@ def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
         if isinstance(piece.rows, slice)
         else piece.rows
     )
-    why, held = reason(error), f"records {rows[0]} to {rows[-1]}"
+    why, held = reason(error), held_records(int(rows[0]), int(rows[-1]) + 1)
     for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
         try:
             array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
         except (ValueError, RuntimeError, OSError) as single:
             why, held = reason(single), _held(array, int(part[0]))
             break
-    named = f"array {array.name!r}" if array.name else "the array"
-    return ReadError(
-        f"ZarrDataSource: {named} in {array.where}: the chunk that holds {held} can not be read:"
-        f" {why}. If the file is damaged, copy it again or write these records again; leave them"
-        " out of the order to go on without them"
-    )
+    return damaged(array.name, array.where, held, why)
 
 
 def _held(array: Rows, row: int) -> str:
     if array.chunk_rows < 1:
-        return f"record {row}"
+        return held_records(row, row + 1)
     chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
     first = chunk * array.chunk_rows + array.chunk_origin - array.origin
-    last = min(first + array.chunk_rows, array.length) - 1
-    first = max(first, 0)
-    return f"record {first}" if first == last else f"records {first} to {last}"
+    return held_records(max(first, 0), min(first + array.chunk_rows, array.length))
 
 
 def reason(error: BaseException) -> str:

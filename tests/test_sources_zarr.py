@@ -41,6 +41,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+WAYS = pytest.mark.parametrize("direct", [True, False])
+
+
 def values(rows: int = 100, dtype: Any = "f4") -> AnyArray:
     return np.arange(rows * 4).reshape(rows, 4).astype(dtype)
 
@@ -60,11 +63,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@WAYS
 @pytest.mark.parametrize("name", LAYOUTS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_any_indices_of_any_layout(stores: dict[str, Path], name: str, data: Any) -> None:
-    source = ZarrDataSource(stores[name])
+def test_any_indices_of_any_layout(
+    stores: dict[str, Path], name: str, direct: bool, data: Any
+) -> None:
+    source = ZarrDataSource(stores[name], direct=direct)
     one = st.integers(-100, 99)
     runs = st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda r: list(range(*r)))
     wanted = np.asarray(data.draw(st.lists(one, max_size=150) | runs), np.int64)
@@ -117,11 +123,14 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     assert ZarrDataSource(tmp_path / "a").read(np.array([5, 35])).tolist() == [1, 7]
 
 
+@WAYS
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("fill", [0, np.nan])
-def test_a_store_that_is_gone_is_no_fill_value(tmp_path: Path, name: str, fill: float) -> None:
+def test_a_store_that_is_gone_is_no_fill_value(
+    tmp_path: Path, name: str, fill: float, direct: bool
+) -> None:
     path = write(tmp_path / "a", values() + 1, fill_value=fill, **LAYOUTS[name])
-    source = ZarrDataSource({"x": path})
+    source = ZarrDataSource({"x": path}, direct=direct)
     source.read(np.arange(100))
     shutil.rmtree(path)
     for wanted in (np.array([37]), np.arange(20, 70), np.array([9, 90, 3])):
@@ -129,10 +138,13 @@ def test_a_store_that_is_gone_is_no_fill_value(tmp_path: Path, name: str, fill: 
             source.read(wanted)
 
 
+@WAYS
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_an_array_cut_shorter_is_no_fill_value(tmp_path: Path, zarr_format: Any) -> None:
+def test_an_array_cut_shorter_is_no_fill_value(
+    tmp_path: Path, zarr_format: Any, direct: bool
+) -> None:
     path = write(tmp_path / "a", values() + 1, chunks=(16, 4), zarr_format=zarr_format)
-    source = ZarrDataSource(path)
+    source = ZarrDataSource(path, direct=direct)
     zarr.open_array(str(path), mode="r+").resize((40, 4))
     np.testing.assert_array_equal(source.read(np.arange(32)), values()[:32] + 1)
     for wanted in (np.arange(0, 60), np.array([3, 60, 3]), np.array([99])):
@@ -165,8 +177,9 @@ def test_sparse_arrays_that_grow_and_get_attributes_are_read(tmp_path: Path, dty
     np.testing.assert_array_equal(source.read(np.arange(40)), expected)
 
 
+@WAYS
 def test_only_rows_of_fill_value_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
 ) -> None:
     stats: list[str] = []
 
@@ -178,7 +191,7 @@ def test_only_rows_of_fill_value_are_checked(
 
     data = values() + 1
     data[50:] = 0
-    source = ZarrDataSource(write(tmp_path / "a", data, chunks=(16, 4)))
+    source = ZarrDataSource(write(tmp_path / "a", data, chunks=(16, 4)), direct=direct)
     monkeypatch.setattr(zarr_guard, "os", CountingOs)
     for wanted in (np.arange(40), np.array([3, 48, 3]), np.array([], np.int64)):
         source.read(wanted)
@@ -194,7 +207,8 @@ def test_rounds_within_the_byte_budget(
     monkeypatch.setattr(zarr_read, "IN_FLIGHT_BYTES", 300)
     wanted = np.random.default_rng(0).integers(0, 100, 500)
     for path in stores.values():
-        np.testing.assert_array_equal(ZarrDataSource(path).read(wanted), values()[wanted])
+        source = ZarrDataSource(path, direct=False)
+        np.testing.assert_array_equal(source.read(wanted), values()[wanted])
 
 
 def group(path: Path, zarr_format: Any = 3) -> dict[str, AnyArray]:
@@ -361,6 +375,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@WAYS
 @pytest.mark.parametrize(
     ("layout", "key", "held"),
     [
@@ -369,11 +384,13 @@ def damage(path: Path) -> None:
         ({"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)}, "c/1/0", "record 3"),
     ],
 )
-def test_a_corrupt_chunk_is_named(tmp_path: Path, layout: Any, key: str, held: str) -> None:
+def test_a_corrupt_chunk_is_named(
+    tmp_path: Path, layout: Any, key: str, held: str, direct: bool
+) -> None:
     write(tmp_path / "g" / "a", values(), **layout)
     write(tmp_path / "g" / "b", values(), chunks=(10, 4))
     damage(tmp_path / "g" / "a" / key)
-    source = ZarrDataSource({name: tmp_path / "g" / name for name in "ab"})
+    source = ZarrDataSource({name: tmp_path / "g" / name for name in "ab"}, direct=direct)
     everything = np.arange(100)
     for order in (everything, np.random.default_rng(0).permutation(100), everything[::-3]):
         with pytest.raises(ReadError, match="array 'a'") as caught:
@@ -408,7 +425,7 @@ def test_fingerprint_and_repr(tmp_path: Path) -> None:
     source = ZarrDataSource(path)
     assert source.fingerprint == "zarr(float32 [100, 4] chunks [16, 4])"
     assert ZarrDataSource(other).fingerprint == source.fingerprint
-    assert repr(source) == f"ZarrDataSource(100 records of float32 [4] in {path})"
+    assert repr(source) == f"ZarrDataSource(100 records of float32 [4] in {path}, decoded directly)"
     wide = ZarrDataSource({f"name{i}": path for i in range(20)})
     assert wide.fingerprint.startswith("zarr(100 records, 20 arrays, sha256:")
     assert "and 16 more arrays" in repr(wide)
@@ -430,4 +447,4 @@ def test_a_group_is_shown_by_its_own_folder(tmp_path: Path) -> None:
     for name in ("image", "imagination"):
         array = zarr.create_array(tmp_path / "g.zarr" / name, shape=(4, 2), dtype="float32")
         array[:] = 1
-    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr)")
+    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr, decoded directly)")

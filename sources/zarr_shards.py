@@ -56,12 +56,12 @@ class Unmapped:
         file = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             if os.fstat(file).st_size != self.size:
-                raise OSError(f"{self.path} changed its size while it was read")
+                raise OSError("it changed its size while it was read")
             got, at = [], span.start
             while at < span.stop:
                 found = os.pread(file, span.stop - at, at)
                 if not found:
-                    raise OSError(f"{self.path} ends at byte {at:,}")
+                    raise OSError(f"it ends at byte {at:,}")
                 got.append(found)
                 at += len(found)
         finally:
@@ -102,14 +102,18 @@ class StoredFiles:
 
     def path(self, number: int) -> str:
         """Path of the stored object."""
-        coords = [int(k) for k in np.unravel_index(number, self.grid)]
-        return os.path.join(self._plain.folder, *self._plain.key(coords).split("/"))
+        coords = []
+        for count in reversed(self.grid):
+            number, at = divmod(number, count)
+            coords.append(at)
+        return f"{self._plain.folder}{os.sep}{self._plain.key(coords[::-1])}"
 
     def hold(self, files: Iterable[int]) -> dict[int, Bytes | None]:
         """The bytes of each file of `files`, one entry per record; None where nothing is stored.
 
         Raises:
-            OSError: If a file can not be opened or has not the size it must have.
+            OSError: If a file can not be opened or has not the size it must have. The message
+                need not name the file.
         """
         asked = files if isinstance(files, list) else list(files)
         views = self._views
@@ -147,7 +151,7 @@ class StoredFiles:
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
         if self._size_bytes is not None and size != self._size_bytes:
-            raise OSError(f"{path} has {size:,} bytes and must have {self._size_bytes:,}")
+            raise OSError(f"it has {size:,} bytes, not the {self._size_bytes:,} of a chunk")
         return size
 
     def _mapped(self, number: int) -> memoryview:
@@ -155,7 +159,7 @@ class StoredFiles:
         with open(path, "rb") as file:
             now = os.fstat(file.fileno()).st_size
             if now != size:
-                raise OSError(f"{path} had {size:,} bytes and has {now:,} now")
+                raise OSError(f"it had {size:,} bytes and has {now:,} now")
             # Nothing can be mapped of an empty file.
             view = memoryview(
                 mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""

@@ -1,0 +1,456 @@
+"""Single records of a local Zarr array, read for little more than their bytes.
+
+Two layouts allow it: chunks that are not encoded, of which rows are copied out of mapped files, and
+chunks of one record each, in shards or in files of their own, which are decoded many at a call.
+
+Invariant: a row is copied from what is stored, decoded and checked, or it is the fill value where
+nothing is stored and the array is there still; anything else is a ReadError that names the record.
+What `zarr_shards` says of files that change while they are mapped holds here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from windrow.errors import ReadError
+from windrow.sources.base import IntArray
+from windrow.sources.pieces import AnyArray, RowReader, Span
+from windrow.sources.zarr_codecs import DamageError, Decoder
+from windrow.sources.zarr_plain import PlainArray, damaged, held_records
+from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+Frame: TypeAlias = bytes | bytearray | memoryview
+
+# Larger chunks are decoded as well one by one, straight to where they are wanted.
+_MOST_CHUNK_BYTES: Final = 128 * 2**10
+_MOST_CELLS: Final = 16
+# What one round decodes stays in a core's cache until it is copied: batches of 2,048 records of
+# 3 KB take a quarter less time in rounds of 256 than at once.
+_ROUND_BYTES: Final = 2**20
+# Where one call decodes on several threads, starting them must be worth it.
+_SHARED_ROUND_BYTES: Final = 8 * 2**20
+# Runs of at least this much are copied without the GIL; shorter ones are joined with it, which
+# costs 0.15 us per run and not 0.5.
+_LONG_RUN_BYTES: Final = 32 * 2**10
+_MANY_AT_ONCE: Final = "multi_decompress_to_buffer" in zstandard.backend_features
+_CHECKSUM_BYTES: Final = 4
+# The CRC-32C of any bytes that end with their own CRC-32C, little-endian.
+_RIGHT: Final = 0x48674BC7
+_CORES: Final = os.cpu_count() or 1
+
+
+def alone_reader(plain: PlainArray, name: str, where: str) -> RowReader | None:
+    """A reader of single records; None where a record costs much more than its bytes.
+
+    Its pieces are blocks of `plain.chunk_shape[0]` rows.
+
+    Args:
+        plain: The array.
+        name: Name of the array in the source, for messages.
+        where: Place of the array, for messages.
+    """
+    if not plain.shape[0] or not plain.row_bytes or math.prod(plain.grid[1:]) > _MOST_CELLS:
+        return None
+    single = plain.chunk_shape[0] == 1
+    sharded = plain.shard_shape is not None
+    if single and plain.chunk_bytes <= _MOST_CHUNK_BYTES and (plain.codecs or not sharded):
+        frames = _InShards(plain, name, where) if sharded else _InFiles(plain)
+        return _AloneReader(plain, name, where, _Coded(plain, frames))
+    if not plain.codecs and (single or plain.axes[0] == 0):
+        return _AloneReader(plain, name, where, _Raw(plain, name, where))
+    return None
+
+
+class _Stored(Protocol):
+    """Gives the values of rows, cell by cell, as they are in decoded chunks."""
+
+    def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
+        """Bytes of `(row, cell)` in C order, in new memory; and whether something is missing.
+
+        Raises:
+            OSError: If a file can not be read.
+            DamageError: If a chunk is damaged.
+        """
+        ...
+
+    def place(self, row: int) -> str:
+        """The file that holds a row."""
+        ...
+
+    def piece_bytes(self) -> int:
+        """Bytes of a piece in storage; an estimate."""
+        ...
+
+
+class _AloneReader:
+    """Rows of an array, in any order. Thread-safe."""
+
+    def __init__(self, plain: PlainArray, name: str, where: str, stored: _Stored) -> None:
+        self._plain, self._name, self._where, self._stored = plain, name, where, stored
+        self._cells = math.prod(plain.grid[1:])
+        self._axes = [axis for axis in plain.axes if axis]  # of a row, as it is stored
+        moving = [axis for axis in self._axes if plain.chunk_shape[axis] > 1]
+        self._whole = plain.chunk_shape[1:] == plain.shape[1:] and moving == sorted(moving)
+        self._piece_bytes: int | None = None
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        with _turns.taken() as others:
+            # One call on all cores where nothing else is read; beside other reads, which have
+            # threads of their own, a thread per call is a quarter faster.
+            return self._read(rows, 0 if others else _CORES)
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading spans on one thread of `pool`; done when all their memory is filled."""
+        return pool.submit(self._fill, spans)
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in storage; an estimate."""
+        if self._piece_bytes is None:
+            self._piece_bytes = self._stored.piece_bytes()
+        return np.full(len(pieces), self._piece_bytes, np.int64)
+
+    def _fill(self, spans: Sequence[Span]) -> None:
+        with _turns.taken():
+            for group in _grouped(spans, max(1, _ROUND_BYTES // self._plain.row_bytes)):
+                rows = np.concatenate([np.arange(span.first, span.stop) for span in group])
+                found = self._read(rows, 0)
+                at = 0
+                for span in group:
+                    count = span.stop - span.first
+                    span.out[...] = found[at : at + count]
+                    at += count
+
+    def _read(self, rows: IntArray, threads: int) -> AnyArray:
+        most = _SHARED_ROUND_BYTES if threads else _ROUND_BYTES
+        step = max(1, most // self._plain.row_bytes)
+        if len(rows) <= step:
+            return self._round(rows, threads)
+        out = self._empty(len(rows))
+        for at in range(0, len(rows), step):
+            out[at : at + step] = self._round(rows[at : at + step], threads)
+        return out
+
+    def _round(self, rows: IntArray, threads: int) -> AnyArray:
+        if not len(rows):
+            return self._empty(0)
+        try:
+            found, missing = self._stored.fetch(rows, threads)
+        except ReadError:
+            raise
+        except (OSError, DamageError) as error:
+            if len(rows) == 1:
+                self._refuse(int(rows[0]), error)
+            # One by one, to tell the record.
+            return np.concatenate([self._round(rows[k : k + 1], 0) for k in range(len(rows))])
+        if missing:
+            self._plain.guard.refuse_gone(self._where)
+        return self._arranged(found, len(rows))
+
+    def _arranged(self, found: ByteArray, count: int) -> AnyArray:
+        """Rows `(count, ...)` from the bytes of their cells."""
+        plain = self._plain
+        values: AnyArray = found.view(plain.stored_dtype)
+        if self._whole:
+            rows = values.reshape(count, *plain.shape[1:])
+            return rows if plain.stored_dtype == plain.dtype else rows.astype(plain.dtype)
+        cells = values.reshape(count, self._cells, *(plain.chunk_shape[k] for k in self._axes))
+        order = [1 + self._axes.index(axis) for axis in range(1, len(plain.shape))]
+        out = self._empty(count)
+        for number, coords in enumerate(itertools.product(*map(range, plain.grid[1:]))):
+            place = tuple(
+                slice(k * size, (k + 1) * size)
+                for k, size in zip(coords, plain.chunk_shape[1:], strict=True)
+            )
+            target = out[(slice(None), *place)]
+            cell = cells[:, number].transpose(0, *order)
+            # The last chunks reach over the end of the array.
+            target[...] = cell[tuple(slice(n) for n in target.shape)]
+        return out
+
+    def _empty(self, count: int) -> AnyArray:
+        return np.empty((count, *self._plain.shape[1:]), self._plain.dtype)
+
+    def _refuse(self, row: int, error: Exception) -> NoReturn:
+        rows = self._plain.chunk_shape[0]
+        first = row // rows * rows
+        held = held_records(first, min(first + rows, self._plain.shape[0]))
+        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        why = f"{self._stored.place(row)}: {said}"
+        raise damaged(self._name, self._where, held, why) from error
+
+
+class _Turns:
+    """Counts the reads under way in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[int]:
+        """One read; how many others there are when it begins."""
+        with self._lock:
+            others = self._taken
+            self._taken += 1
+        try:
+            yield others
+        finally:
+            with self._lock:
+                self._taken -= 1
+
+
+_turns: Final = _Turns()
+
+
+def _grouped(spans: Sequence[Span], most_rows: int) -> Iterator[list[Span]]:
+    """`spans` in order, in groups of at most `most_rows` rows or of one span."""
+    group: list[Span] = []
+    count = 0
+    for span in spans:
+        if group and count + span.stop - span.first > most_rows:
+            yield group
+            group, count = [], 0
+        group.append(span)
+        count += span.stop - span.first
+    if group:
+        yield group
+
+
+def _chunks(plain: PlainArray, rows: IntArray) -> IntArray:
+    """Numbers of the chunks that rows lie in, `(rows * cells,)`."""
+    cells = math.prod(plain.grid[1:])
+    first = rows if plain.chunk_shape[0] == 1 else rows // plain.chunk_shape[0]
+    return first if cells == 1 else (first[:, None] * cells + np.arange(cells)).ravel()
+
+
+class _Raw:
+    """Rows of chunks that are not encoded, copied out of mapped files."""
+
+    def __init__(self, plain: PlainArray, name: str, where: str) -> None:
+        self._plain = plain
+        self._cells = math.prod(plain.grid[1:])
+        self._bytes = plain.chunk_bytes // plain.chunk_shape[0]  # of a row in one cell
+        self._fill = np.asarray(plain.fill, plain.dtype).astype(plain.stored_dtype).tobytes()
+        sharded = plain.shard_shape is not None
+        self._files = StoredFiles(plain, size_bytes=None if sharded else plain.chunk_bytes)
+        self._index = ShardIndex(plain, self._files, name=name, where=where) if sharded else None
+
+    def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
+        files, starts = self._located(rows)
+        stops = starts + self._bytes
+        # Neighbours in storage that are wanted as neighbours are one run.
+        cut = (starts[1:] != stops[:-1]) | (files[1:] != files[:-1])
+        if not cut.all():
+            last = np.flatnonzero(np.append(cut, True))
+            first = np.append(0, last[:-1] + 1)
+            files, starts, stops = files[first], starts[first], stops[last]
+        numbers = files.tolist()
+        held: dict[int, Any] = self._files.hold([number for number in numbers if number != MISSING])
+        spans = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
+        missing = len(rows) > 0 and (None in held.values() or MISSING in numbers)
+        if missing:
+            held[MISSING] = None
+            parts = [self._part(held[number], start, stop) for number, start, stop in spans]
+        else:
+            parts = [held[number][start:stop] for number, start, stop in spans]
+        return _joined(parts, len(rows) * self._cells * self._bytes), missing
+
+    def place(self, row: int) -> str:
+        return _place(self._plain, self._files, row)
+
+    def piece_bytes(self) -> int:
+        return self._cells * self._plain.chunk_bytes
+
+    def _located(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """File and offset of each `(row, cell)`; MISSING and 0 where a shard has no such chunk."""
+        plain = self._plain
+        chunks = _chunks(plain, rows)
+        within = rows % plain.chunk_shape[0] * self._bytes
+        within = within if self._cells == 1 else np.repeat(within, self._cells)
+        if self._index is None:
+            return chunks, within
+        found = self._index.locate(chunks)
+        gone = found.offsets == MISSING
+        wrong = ~gone & (found.sizes != plain.chunk_bytes)
+        if wrong.any():
+            size = found.sizes[wrong][0]
+            raise DamageError(f"it holds {size:,} bytes, not the {plain.chunk_bytes:,} of a chunk")
+        starts = found.offsets + within
+        if gone.any():
+            return np.where(gone, MISSING, found.shards), np.where(gone, 0, starts)
+        return found.shards, starts
+
+    def _part(self, file: Any, start: int, stop: int) -> Frame:
+        if file is None:
+            return self._fill * ((stop - start) // len(self._fill))
+        found: Frame = file[start:stop]
+        return found
+
+
+class _Frames(Protocol):
+    """Gives the stored bytes of chunks."""
+
+    def get(self, chunks: IntArray) -> list[Frame | None]:
+        """Stored bytes of each chunk; None where nothing is stored. Raises OSError."""
+        ...
+
+    def place(self, row: int) -> str:
+        """The file that holds a row."""
+        ...
+
+    def mean_bytes(self) -> int | None:
+        """Bytes of a chunk, from a sample; None if none is stored."""
+        ...
+
+
+class _InShards:
+    """Chunks in shards, as slices of the mapped files."""
+
+    def __init__(self, plain: PlainArray, name: str, where: str) -> None:
+        self._plain = plain
+        self._files = StoredFiles(plain)
+        self._index = ShardIndex(plain, self._files, name=name, where=where)
+
+    def get(self, chunks: IntArray) -> list[Frame | None]:
+        found = self._index.locate(chunks)
+        numbers = found.shards.tolist()
+        starts, stops = found.offsets.tolist(), (found.offsets + found.sizes).tolist()
+        held: dict[int, Any] = self._files.hold(numbers)
+        spans = zip(numbers, starts, stops, strict=True)
+        return [
+            None if start == MISSING else held[number][start:stop] for number, start, stop in spans
+        ]
+
+    def place(self, row: int) -> str:
+        return _place(self._plain, self._files, row)
+
+    def mean_bytes(self) -> int | None:
+        sizes = (self._files.size(k) for k in range(min(16, math.prod(self._files.grid))))
+        size = next((size for size in sizes if size != MISSING), None)
+        return None if size is None else size // math.prod(self._plain.shard_grid)
+
+
+class _InFiles:
+    """Chunks in files of their own, read whole: each is wanted once in an epoch."""
+
+    def __init__(self, plain: PlainArray) -> None:
+        self._plain = plain
+        self._files = StoredFiles(plain)
+
+    def get(self, chunks: IntArray) -> list[Frame | None]:
+        return [_file_bytes(self._files.path(number)) for number in chunks.tolist()]
+
+    def place(self, row: int) -> str:
+        return _place(self._plain, self._files, row)
+
+    def mean_bytes(self) -> int | None:
+        found = [_file_bytes(self._files.path(k)) for k in range(min(4, self._plain.grid[0]))]
+        sizes = [len(data) for data in found if data is not None]
+        return sum(sizes) // len(sizes) if sizes else None
+
+
+class _Coded:
+    """Rows of encoded chunks of one row, decoded many at a call."""
+
+    def __init__(self, plain: PlainArray, frames: _Frames) -> None:
+        self._plain, self._frames = plain, frames
+        self._size = plain.chunk_bytes
+        self._decoder = Decoder(plain.codecs, self._size)
+        self._fill = np.asarray(plain.fill, plain.dtype).astype(plain.stored_dtype).tobytes()
+        names = [codec.name for codec in plain.codecs]
+        self._checked = names[-1:] == ["crc32c"]
+        self._zstd = names[: len(names) - self._checked] == ["zstd"] and _MANY_AT_ONCE
+
+    def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
+        frames = self._frames.get(_chunks(self._plain, rows))
+        stored = [frame for frame in frames if frame is not None]
+        if len(stored) == len(frames):
+            return self._decoded(stored, threads), False
+        out = np.frombuffer(
+            bytearray(self._fill) * (len(frames) * self._size // len(self._fill)), np.uint8
+        )
+        if stored:
+            there = [k for k, frame in enumerate(frames) if frame is not None]
+            found = self._decoded(stored, threads)
+            out.reshape(len(frames), -1)[there] = found.reshape(len(stored), -1)
+        return out, True
+
+    def place(self, row: int) -> str:
+        return self._frames.place(row)
+
+    def piece_bytes(self) -> int:
+        mean = self._frames.mean_bytes()
+        return math.prod(self._plain.grid[1:]) * (self._size if mean is None else mean)
+
+    def _decoded(self, frames: list[Frame], threads: int) -> ByteArray:
+        """Decoded bytes of at least one frame, joined."""
+        if self._zstd:
+            bodies = [_body(frame) for frame in frames] if self._checked else frames
+            sizes = np.full(len(bodies), self._size, np.uint64).tobytes()
+            try:
+                found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+                    bodies, decompressed_sizes=sizes, threads=threads
+                )
+                return _joined(list(found), len(bodies) * self._size)
+            except (zstandard.ZstdError, ValueError):
+                pass  # a frame without its size, or damage: the decoder tells
+        out = np.empty(len(frames) * self._size, np.uint8)
+        whole = self._decoder.takes_bytes
+        for k, frame in enumerate(frames):
+            data = bytes(frame) if whole else memoryview(frame)
+            self._decoder.decode(data, out[k * self._size : (k + 1) * self._size])
+        return out
+
+
+def _body(frame: Frame) -> Frame:
+    """`frame` without the checksum at its end, which is right."""
+    short = len(frame) <= _CHECKSUM_BYTES
+    # The checksum library takes no memoryview.
+    if short or google_crc32c.value(np.frombuffer(frame, np.uint8)) != _RIGHT:
+        raise DamageError("its checksum (crc32c) is wrong")
+    return frame[:-_CHECKSUM_BYTES]
+
+
+def _joined(parts: list[Any], size: int) -> ByteArray:
+    """`parts`, of `size` bytes together, in new memory."""
+    if size < len(parts) * _LONG_RUN_BYTES:
+        joined = bytearray().join(parts)
+        if len(joined) != size:
+            raise DamageError(f"{len(joined):,} bytes were found, not {size:,}")
+        return np.frombuffer(joined, np.uint8)
+    out = np.empty(size, np.uint8)
+    at = 0
+    for part in parts:
+        out[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    if at != size:
+        raise DamageError(f"{at:,} bytes were found, not {size:,}")
+    return out
+
+
+def _place(plain: PlainArray, files: StoredFiles, row: int) -> str:
+    whole = plain.shard_shape or plain.chunk_shape
+    number = row // whole[0] * math.prod(files.grid[1:])
+    return files.path(number) + (f", shard {number}" if plain.shard_shape else "")
+
+
+def _file_bytes(path: str) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except (FileNotFoundError, NotADirectoryError):
+        return None

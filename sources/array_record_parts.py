@@ -10,6 +10,7 @@ is an error that names file, group and record, never other bytes.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import concurrent.futures
 import dataclasses
@@ -95,6 +96,8 @@ class RecordGroups(ListPart):
         self._groups = _ints(file.group for file in files)
         # A record's position in its file, plus the shift of its range, is its index.
         self._ends = np.cumsum(takes)
+        # Plain ints beside the array: bisect on a list is faster for single records.
+        self._ends_list = self._ends.tolist()
         self._shifts = self._ends - takes - self._skips
         self._first_groups = self._skips // self._groups
         counts = np.where(takes > 0, -(-self._stops // self._groups) - self._first_groups, 0)
@@ -158,9 +161,10 @@ class RecordGroups(ListPart):
         refuse_forked(LIBRARY, WHAT)
         if not len(indices):
             return []
+        if len(indices) == 1 or len(self._files) == 1:
+            one = bisect.bisect_right(self._ends_list, int(indices[0]))
+            return self._read_file(one, indices - self._shifts[one])
         at, inside = self._located(indices)
-        if len(self._files) == 1:
-            return self._read_file(0, inside)
         order = np.argsort(at, kind="stable")
         cuts = np.flatnonzero(np.diff(at[order])) + 1
         groups = list(

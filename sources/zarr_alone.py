@@ -258,16 +258,20 @@ class _Raw:
             last = np.flatnonzero(np.append(cut, True))
             first = np.append(0, last[:-1] + 1)
             files, starts, stops = files[first], starts[first], stops[last]
-        numbers = files.tolist()
-        held: dict[int, Any] = self._files.hold([number for number in numbers if number != MISSING])
-        spans = zip(numbers, starts.tolist(), stops.tolist(), strict=True)
-        missing = len(rows) > 0 and (None in held.values() or MISSING in numbers)
-        if missing:
-            held[MISSING] = None
-            parts = [self._part(held[number], start, stop) for number, start, stop in spans]
-        else:
-            parts = [held[number][start:stop] for number, start, stop in spans]
-        return _joined(parts, len(rows) * self._cells * self._bytes), missing
+        runs = list(zip(files.tolist(), starts.tolist(), stops.tolist(), strict=True))
+        size = len(rows) * self._cells * self._bytes
+        mapped = self._files.mapped()
+        try:
+            # Nearly always all of them are mapped: no other check costs as little.
+            return _joined(
+                [mapped[number][start:stop] for number, start, stop in runs], size
+            ), False
+        except KeyError:
+            pass
+        held: dict[int, Any] = self._files.hold([k for k, _, _ in runs if k != MISSING])
+        held[MISSING] = None
+        parts = [self._part(held[number], start, stop) for number, start, stop in runs]
+        return _joined(parts, size), any(held[number] is None for number, _, _ in runs)
 
     def place(self, row: int) -> str:
         return _place(self._plain, self._files, row)

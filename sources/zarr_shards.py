@@ -108,6 +108,10 @@ class StoredFiles:
             coords.append(at)
         return f"{self._plain.folder}{os.sep}{self._plain.key(coords[::-1])}"
 
+    def mapped(self) -> dict[int, memoryview]:
+        """The bytes of all files that are mapped just now; a snapshot."""
+        return self._views.copy()
+
     def hold(self, files: Iterable[int]) -> dict[int, Bytes | None]:
         """The bytes of each file of `files`, one entry per record; None where nothing is stored.
 

@@ -22,7 +22,14 @@ import numpy.typing as npt
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.pieces import Span
-from windrow.sources.zarr_codecs import ByteArray, DamageError, Decoder, Stored, scratch
+from windrow.sources.zarr_codecs import (
+    ByteArray,
+    DamageError,
+    Decoder,
+    Stored,
+    refuse_bools,
+    scratch,
+)
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
 
@@ -202,6 +209,12 @@ class DirectReader:
 
     def _decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
         """Decode a chunk into `out`; False, and nothing done, if it is not stored."""
+        stored = self._decode_any(coords, out)
+        if stored and self._plain.dtype == np.bool_:
+            refuse_bools(out)
+        return stored
+
+    def _decode_any(self, coords: tuple[int, ...], out: ByteArray) -> bool:
         if self._shards is not None:
             data = self._inner(coords, *self._shards)
             if data is None:
@@ -216,7 +229,7 @@ class DirectReader:
                 self._refuse_size(size)
                 if not self._plain.codecs:
                     _read_into(file, out)
-                    return True
+                    return True  # straight to where it is wanted
                 if self._decoder.takes_bytes:
                     data = _read_bytes(file, size)
                 else:

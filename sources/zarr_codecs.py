@@ -111,6 +111,17 @@ class Decoder:
 _Step: TypeAlias = Callable[[Stored, ByteArray], None]
 
 
+def refuse_bools(values: ByteArray) -> None:
+    """Refuse bytes that are no bool: NumPy would take them for true and give them out as they are.
+
+    Raises:
+        DamageError: If one of them is neither 0 nor 1.
+    """
+    most = int(values.max(initial=0))
+    if most > 1:
+        raise DamageError(f"a byte of it is {most}, which is no bool")
+
+
 def _checked(data: Stored) -> memoryview:
     """`data` without the checksum at its end, which is right."""
     if len(data) < _CHECKSUM_BYTES:

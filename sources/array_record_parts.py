@@ -35,6 +35,11 @@ LIBRARY: Final = "array_record"
 _READING_THREADS: Final = 4
 _MOST_OPEN_FILES: Final = 4096
 _BLOCK: Final = 65536
+# In one call of up to 64 records the package hands each to a thread of its own, for some 15 us.
+# Read singly, a record costs 2 us, and 1.2 us per 1,000 chunks of its file, plus its decoding.
+_SINGLY_RECORDS: Final = 64
+_SINGLY_CHUNKS: Final = 8_000
+_SINGLY_BYTES: Final = 8_192
 # Of a `bytes` object beside its content, and of its place in a list.
 _OBJECT_BYTES: Final = 41
 # Nothing that compresses better is worth planning for, and a damaged header may say anything.
@@ -58,6 +63,12 @@ class File:
     records: int
     group: int
     padded: bool
+
+    @property
+    def singly(self) -> bool:
+        """Whether a few of its records are read one by one at less cost than in one call."""
+        small = self.stored_bytes_each <= _SINGLY_BYTES
+        return self.group == 1 and small and self.facts.chunks <= _SINGLY_CHUNKS
 
     @property
     def stored_bytes_each(self) -> float:
@@ -226,10 +237,15 @@ class RecordGroups(ListPart):
         return [record for at, inside in groups for record in self._read_file(at, inside)]
 
     def _read_file(self, at: int, inside: IntArray) -> list[bytes]:
-        file = self._files[at]
+        file, positions = self._files[at], inside.tolist()
         reader = self._readers.get(file)
+        records: list[bytes] = []
         try:
-            records: list[bytes] = reader.read(inside.tolist())
+            if len(positions) <= _SINGLY_RECORDS and file.singly:
+                for position in positions:
+                    records += reader.read([position])
+            else:
+                records = reader.read(positions)
         except RuntimeError as error:
             raise self._damage(at, reader, inside, error) from error
         # The package answers b"" in silence for records of a file that was cut off meanwhile.

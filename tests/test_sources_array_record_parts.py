@@ -183,6 +183,18 @@ def test_a_damaged_group_is_named_and_the_others_come(tmp_path: Path, group: int
     )
 
 
+@pytest.mark.parametrize("count", [3, 64, 65, 100])
+def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None:
+    records = [bytes([i]) * 500 for i in range(100)]
+    source = ArrayRecordDataSource(
+        damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
+    )
+    asked = np.random.default_rng(0).permutation(count)
+    with pytest.raises(ReadError, match=r"record 2 of .*/a, record 2 of this source"):
+        source.read(asked)
+    assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
+
+
 def test_files_that_change_while_open(tmp_path: Path) -> None:
     path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:50,uncompressed")
     part = part_of(ArrayRecordDataSource(path))

@@ -11,6 +11,7 @@ What `zarr_shards` says of files that change while they are mapped holds here to
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -42,6 +43,7 @@ _MOST_CELLS: Final = 16
 _ROUND_BYTES: Final = 2**20
 # Where one call decodes on several threads, starting them must be worth it.
 _SHARED_ROUND_BYTES: Final = 8 * 2**20
+_THREAD_BYTES: Final = 256 * 2**10
 # Runs of at least this much are copied without the GIL; shorter ones are joined with it, which
 # costs 0.15 us per run and not 0.5.
 _LONG_RUN_BYTES: Final = 32 * 2**10
@@ -49,7 +51,6 @@ _MANY_AT_ONCE: Final = "multi_decompress_to_buffer" in zstandard.backend_feature
 _CHECKSUM_BYTES: Final = 4
 # The CRC-32C of any bytes that end with their own CRC-32C, little-endian.
 _RIGHT: Final = 0x48674BC7
-_CORES: Final = os.cpu_count() or 1
 
 
 def alone_reader(plain: PlainArray, name: str, where: str) -> RowReader | None:
@@ -76,6 +77,9 @@ def alone_reader(plain: PlainArray, name: str, where: str) -> RowReader | None:
 
 class _Stored(Protocol):
     """Gives the values of rows, cell by cell, as they are in decoded chunks."""
+
+    copies: bool
+    """Whether chunks are copied, not decoded: nothing is gained by threads or short rounds."""
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
         """Bytes of `(row, cell)` in C order, in new memory; and whether something is missing.
@@ -109,9 +113,11 @@ class _AloneReader:
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         with _turns.taken() as others:
-            # One call on all cores where nothing else is read; beside other reads, which have
-            # threads of their own, a thread per call is a quarter faster.
-            return self._read(rows, 0 if others else _CORES)
+            if others or self._stored.copies:
+                # Reads side by side have threads of their own: one for each is a quarter faster.
+                return self._read(rows, 0)
+            worth = len(rows) * self._plain.row_bytes // _THREAD_BYTES
+            return self._read(rows, min(worth, _cores()))
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans on one thread of `pool`; done when all their memory is filled."""
@@ -126,17 +132,18 @@ class _AloneReader:
     def _fill(self, spans: Sequence[Span]) -> None:
         with _turns.taken():
             for group in _grouped(spans, max(1, _ROUND_BYTES // self._plain.row_bytes)):
-                rows = np.concatenate([np.arange(span.first, span.stop) for span in group])
+                first = np.array([span.first for span in group])
+                count = np.array([span.stop for span in group]) - first
+                rows = np.arange(count.sum()) + np.repeat(first + count - np.cumsum(count), count)
                 found = self._read(rows, 0)
                 at = 0
-                for span in group:
-                    count = span.stop - span.first
-                    span.out[...] = found[at : at + count]
-                    at += count
+                for span, rows_of_span in zip(group, count.tolist(), strict=True):
+                    span.out[...] = found[at : at + rows_of_span]
+                    at += rows_of_span
 
     def _read(self, rows: IntArray, threads: int) -> AnyArray:
-        most = _SHARED_ROUND_BYTES if threads else _ROUND_BYTES
-        step = max(1, most // self._plain.row_bytes)
+        most = _SHARED_ROUND_BYTES if threads > 1 else _ROUND_BYTES
+        step = len(rows) if self._stored.copies else max(1, most // self._plain.row_bytes)
         if len(rows) <= step:
             return self._round(rows, threads)
         out = self._empty(len(rows))
@@ -194,26 +201,32 @@ class _AloneReader:
 
 
 class _Turns:
-    """Counts the reads under way in this process."""
+    """The reads under way in this process, by thread. No lock, which a fork could leave locked."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = 0
+        self._reading: set[int] = set()
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[int]:
         """One read; how many others there are when it begins."""
-        with self._lock:
-            others = self._taken
-            self._taken += 1
+        thread = threading.get_ident()
+        others = len(self._reading)
+        self._reading.add(thread)
         try:
             yield others
         finally:
-            with self._lock:
-                self._taken -= 1
+            self._reading.discard(thread)
 
 
 _turns: Final = _Turns()
+
+
+@functools.cache
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def _grouped(spans: Sequence[Span], most_rows: int) -> Iterator[list[Span]]:
@@ -239,6 +252,8 @@ def _chunks(plain: PlainArray, rows: IntArray) -> IntArray:
 
 class _Raw:
     """Rows of chunks that are not encoded, copied out of mapped files."""
+
+    copies = True
 
     def __init__(self, plain: PlainArray, name: str, where: str) -> None:
         self._plain = plain
@@ -369,6 +384,8 @@ class _InFiles:
 
 class _Coded:
     """Rows of encoded chunks of one row, decoded many at a call."""
+
+    copies = False
 
     def __init__(self, plain: PlainArray, frames: _Frames) -> None:
         self._plain, self._frames = plain, frames

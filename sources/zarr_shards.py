@@ -128,14 +128,21 @@ class StoredFiles:
         return held
 
     def size(self, number: int) -> int:
-        """Bytes of a file, as when it was first seen; MISSING if nothing is stored."""
+        """Bytes of a file, as when it was first seen; MISSING if nothing is stored.
+
+        Raises:
+            OSError: If it has not the size that every file must have, or can not be looked at.
+        """
+        if self._size_bytes is not None:
+            return self._measured(number)  # nothing to remember
         size = self._sizes.get(number)
         if size is None:
             size = self._sizes.setdefault(number, self._measured(number))
         return size
 
     def _find(self, absent: list[int], asked: list[int], held: dict[int, Bytes | None]) -> None:
-        there = [number for number in absent if self.size(number) != MISSING]
+        sizes = {number: self.size(number) for number in absent}
+        there = [number for number in absent if sizes[number] != MISSING]
         if not there:
             return
         lacking = set(there)
@@ -144,9 +151,9 @@ class StoredFiles:
             room = self._most - sum(len(files._views) for files in _all_files)
         most = self._most if records >= _WORTH_RECORDS * len(there) else max(0, room)
         for number in there[:most]:
-            held[number] = self._mapped(number)
+            held[number] = self._mapped(number, sizes[number])
         for number in there[most:]:
-            held[number] = Unmapped(self.path(number), self.size(number))
+            held[number] = Unmapped(self.path(number), sizes[number])
 
     def _measured(self, number: int) -> int:
         path = self.path(number)
@@ -158,9 +165,8 @@ class StoredFiles:
             raise OSError(f"it has {size:,} bytes, not the {self._size_bytes:,} of a chunk")
         return size
 
-    def _mapped(self, number: int) -> memoryview:
-        path, size = self.path(number), self.size(number)
-        with open(path, "rb") as file:
+    def _mapped(self, number: int, size: int) -> memoryview:
+        with open(self.path(number), "rb") as file:
             now = os.fstat(file.fileno()).st_size
             if now != size:
                 raise OSError(f"it had {size:,} bytes and has {now:,} now")

@@ -17,14 +17,12 @@ Not thread-safe: one thread plans, starts and gathers; the reads themselves run 
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import functools
 import heapq
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -42,12 +40,6 @@ IntArray = npt.NDArray[np.int64]
 _TASK_BYTES = 256 << 10
 # Pieces whose sizes are looked at for the largest of a part; they are all but alike.
 _SAMPLED = 1_024
-# How much of the queue the pace is taken from; farther entries say little about the next round.
-_SEEN = 128
-# A piece that is wanted again beyond the horizon is started at most this part of it early.
-_EARLY_PART = 16
-# The golden ratio: its multiples modulo 1 lie evenly, however many there are.
-_EVENLY = 0.6180339887498949
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +48,19 @@ class Budget:
 
     resident_bytes: int
     in_flight_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """For pieces that wait on the shelf: enough for the windows of most block shuffles.
+
+        For orders that come back to every piece the rest does more, where only records are kept.
+        """
+        return self.resident_bytes // 4
+
+    @property
+    def horizon_bytes(self) -> int:
+        """For the records of the rounds that are planned, which may be there long before."""
+        return self.resident_bytes - self.kept_bytes
 
     def share(self, weight: float) -> Budget:
         """A part of it."""
@@ -134,11 +139,12 @@ class PartAhead:
             else int(sizes.mean() * part.piece_count / max(1, records))
         )
         self.planned_bytes = 0
-        slots = max(2, min(part.piece_count, budget.resident_bytes // 2 // self._piece_bytes))
+        self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
+        kept = budget.kept_bytes // self._piece_bytes
+        slots = max(1, min(part.piece_count, self._most_in_flight + kept))
         self._part = part
         self._pool = pool
         self._counts = counts
-        self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
         self._shelf: Shelf = (
             ArrayShelf(part, slots) if isinstance(part, ArrayPart) else ListShelf(part)
         )
@@ -148,13 +154,14 @@ class PartAhead:
         # A heap: (-next use, a serial number, piece); entries that are no longer so stay a while.
         self._far: list[tuple[int, int, _Piece]] = []
         self._serial = itertools.count()
-        self._queue: list[_Piece] = []  # to be read, by due round
+        self._queue: collections.deque[_Piece] = collections.deque()  # to be read, by due round
+        self._dues: dict[int, int] = {}  # how many of the queue are due, by round
         self._reads: collections.deque[_Read] = collections.deque()
         self._in_flight = 0
         # A store that fits is decoded once. Else what is done with gives its slot up at once, since
         # memory in use is in the processor's cache, and fresh memory must be got from the system.
         self._keeps = part.piece_count <= slots
-        self._spilled: set[int] = set()
+        self._credit = 0.0
         self._rounds = 0
         self._entered = 0
         self._last_round = 0
@@ -177,6 +184,7 @@ class PartAhead:
                 found = _Piece(piece, number, collections.deque())
                 self._known[piece] = found
                 self._queue.append(found)
+                self._dues[number] = self._dues.get(number, 0) + 1
                 self._entered += 1
             elif not found.uses:
                 self._idle.pop(piece, None)
@@ -209,50 +217,52 @@ class PartAhead:
         while len(starting) < share and self._queue:
             must = self._queue[0].due <= now and not starting
             if self._in_flight + len(starting) >= self._most_in_flight:
-                if not must:
+                self._collect(wait=must)
+                if self._in_flight + len(starting) >= self._most_in_flight:
                     break
-                self._collect(wait=True)
             out = self._direct(self._queue[0])
-            slot = self._slot(now, must=must) if out is None else -1
+            slot = self._slot(must=must) if out is None else -1
             if slot is None:
                 break
-            piece = self._queue.pop(0)
+            piece = self._next()
             piece.slot = slot
             starting.append(piece)
             places.append(Place(piece.number, slot, out))
+        self._credit = max(0.0, self._credit - len(starting))
         per_task = max(1, _TASK_BYTES // self._piece_bytes)
         for begin in range(0, len(starting), per_task):
             end = begin + per_task
             self._start(starting[begin:end], places[begin:end])
 
     def _share(self, now: int) -> int:
-        """How many reads to start before round `now`.
+        """How many reads to start before round `now`: the fewest that keep an even pace.
 
-        As few as keep an even pace that has each piece ready for its round. A piece all of which is
-        wanted may be read as early as there is room; one that will be wanted again beyond the
-        horizon is left for later, since each round that it waits it serves one more.
+        That is a pace at which each piece is started a little before its round. Where pieces are
+        read again and again, as for a shuffle over a store that does not fit, it also spreads the
+        reads that a first burst began together: each cycle they lie more evenly.
         """
         mean = self._entered / max(1, self._rounds)
         lead = math.ceil(self._most_in_flight / 2 / max(mean, 1 / 64))
-        horizon = max(1, self._last_round - now)
-        lead = min(lead, max(1, horizon // 4))
-        share = 0
-        for place, piece in enumerate(itertools.islice(self._queue, _SEEN)):
-            slack = piece.due - lead - now
-            if slack <= 0:
-                share = place + 1
-            elif slack <= horizon // _EARLY_PART or self._is_wanted_whole(piece):
-                share = max(share, -(-(place + 1) // (slack + 1)))
-            else:
-                break
-        return share
+        lead = min(lead, max(1, (self._last_round - now) // 4))
+        pace, late, entered = 0.0, 0, 0
+        for due, count in self._dues.items():
+            entered += count
+            left = due - lead - now + 1
+            pace = max(pace, entered / max(1, left))
+            late = entered if left <= 1 else late
+        # A pace of 0.4 is a read in two rounds of five. What could not be started is not made up
+        # for all at once.
+        self._credit = min(self._credit + pace, pace + 1)
+        return max(late, int(self._credit))
 
-    def _is_wanted_whole(self, piece: _Piece) -> bool:
-        # Blocks and pieces may not coincide, and an epoch's rest may be dropped: nearly all will do.
-        if not isinstance(self._part, ArrayPart) or self._part.size is not None:
-            return True
-        first, stop = self._part.bounds(piece.number)
-        return 8 * piece.wanted >= 7 * (stop - first)
+    def _next(self) -> _Piece:
+        piece = self._queue.popleft()
+        left = self._dues[piece.due] - 1
+        if left:
+            self._dues[piece.due] = left
+        else:
+            del self._dues[piece.due]
+        return piece
 
     def _start(self, pieces: list[_Piece], places: list[Place]) -> None:
         read = _Read(pieces, self._shelf.start(places, self._pool))
@@ -288,21 +298,21 @@ class PartAhead:
 
     # --- slots -----------------------------------------------------------------------------------
 
-    def _slot(self, now: int, *, must: bool) -> int | None:
-        """A slot for a piece to be read; one in use is emptied only if a round is waiting."""
+    def _slot(self, *, must: bool) -> int | None:
+        """A slot for a piece to be read; None if all are being read into, unless it `must` be."""
         if self._free and (self._keeps or not self._idle):
             return heapq.heappop(self._free)
         if self._idle:
             oldest = self._idle.pop(next(iter(self._idle)))
             del self._known[oldest.number]
             return self._taken_from(oldest)
-        if not must:
-            return None
         while (piece := self._farthest()) is None:
+            if not must:
+                return None
             if not self._reads:
                 raise RuntimeError("look-ahead: every slot is taken, and none by a piece in use")
             self._collect(wait=True)
-        self._spill(piece, now)
+        self._spill(piece)
         return self._taken_from(piece)
 
     def _taken_from(self, piece: _Piece) -> int:
@@ -334,37 +344,17 @@ class PartAhead:
         piece = entry[2]
         return piece.slot >= 0 and bool(piece.uses) and piece.next_use == -entry[0]
 
-    def _spill(self, piece: _Piece, now: int) -> None:
+    def _spill(self, piece: _Piece) -> None:
         """Copy a piece's records to the rounds that want them, so that its slot can be taken."""
         del self._known[piece.number]
-        last = self._last_round
-        if piece.number not in self._spilled:
-            # All pieces of a scattered order come to the shelf together at first. Served to ends
-            # that lie evenly, they are not all wanted again together, a horizon later.
-            part_of_it = len(self._spilled) * _EVENLY % 1
-            self._spilled.add(piece.number)
-            last = now + int((last - now) * part_of_it)
-        at = 0
-        for at, (ticket, which) in enumerate(piece.uses, start=1):
-            if at > 1 and ticket.round > last:
-                self._enter_again(piece, at - 1)
-                break
+        for ticket, at in piece.uses:
             if ticket.out is None:
                 ticket.out = self._shelf.empty(ticket.count)
-            mine = ticket.of_piece(which)
+            mine = ticket.of_piece(at)
             slots = np.full(len(mine), piece.slot)
             self._shelf.fill(ticket.out, ticket.fragments.taken(mine), slots)
-            ticket.served.add(which)
-        self._counts.copied_early += at
-
-    def _enter_again(self, piece: _Piece, served: int) -> None:
-        rest = list(itertools.islice(piece.uses, served, None))
-        again = _Piece(piece.number, rest[0][0].round, collections.deque(rest))
-        for ticket, which in rest:
-            ticket.pieces[which] = again
-            again.wanted += len(ticket.of_piece(which))
-        self._known[piece.number] = again
-        bisect.insort_right(self._queue, again, key=operator.attrgetter("due"))
+            ticket.served.add(at)
+        self._counts.copied_early += len(piece.uses)
 
     # --- what arrives ----------------------------------------------------------------------------
 
@@ -442,7 +432,7 @@ class Lookahead:
             share = budget.share(weight / sum(weights))
             ahead = PartAhead(part, len(source), share, pool, self.counts)
             self._ahead[id(source), part.name] = ahead
-        self._horizon_bytes = budget.resident_bytes // 2
+        self._horizon_bytes = budget.horizon_bytes
         self.piece_bytes = max(weights, default=0)
 
     @property

@@ -32,7 +32,15 @@ class CountingRows:
         with self._lock:
             self.started.extend(span.first for span in spans)
             self.into.extend(span.out for span in spans)
-        return pool.submit(self._fill, spans)
+        # At once, so that what a look-ahead does next does not depend on the machine.
+        done: Future[None] = Future()
+        try:
+            self._fill(spans)
+        except ReadError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
 
     def _fill(self, spans: Sequence[Span]) -> None:
         for span in spans:

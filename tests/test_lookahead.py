@@ -1,0 +1,396 @@
+"""The look-ahead: the same elements under any budget, each piece read once, at an even pace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import windrow
+from tests.laid_out import CountingRows, PiecedSource, pieced
+from windrow import MapDataset, ReadOptions, stream
+from windrow.errors import ReadError
+from windrow.sources import Span
+
+ROW_BYTES = 32  # of `pieced`: four int64
+
+
+def budget(resident_rows: int, in_flight_rows: int = 8) -> ReadOptions:
+    return ReadOptions(
+        resident_bytes=resident_rows * ROW_BYTES, in_flight_bytes=in_flight_rows * ROW_BYTES
+    )
+
+
+def starts_by_batch(
+    dataset: MapDataset[Any], source: PiecedSource, options: ReadOptions
+) -> list[int]:
+    """Pieces whose reads were started for each batch, the next batch being made on demand."""
+    node = dataset.to_iter_dataset(options)._node
+    run = stream.Run(node)
+    counts, before = [], 0
+    for block in stream.blocks(node, [0], run, None):
+        assert len(block) == 1
+        counts.append(len(source.started) - before)
+        before = len(source.started)
+    run.end_threads()
+    return counts
+
+
+# --- the same elements ---------------------------------------------------------------------------
+
+
+@given(data=st.data())
+def test_the_stream_is_the_same_under_any_budget(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 90), "rows")
+    size = data.draw(st.none() | st.integers(1, min(rows, 9)), "size")
+    source = pieced(
+        rows,
+        data.draw(st.integers(1, 24), "piece_rows"),
+        shift=data.draw(st.integers(0, 30), "shift"),
+        size=size,
+        stride=data.draw(st.integers(1, 5), "stride") if size else 1,
+    )
+    dataset: MapDataset[Any] = MapDataset.source(source)
+    order = data.draw(st.sampled_from(["in order", "shuffle", "blocks", "backwards"]), "order")
+    if order == "shuffle":
+        dataset = dataset.shuffle(seed=3)
+    elif order == "blocks":
+        dataset = dataset.block_shuffle(
+            seed=3, block=data.draw(st.integers(1, 20), "block"), window_blocks=2
+        )
+    elif order == "backwards":
+        dataset = dataset[::-1]
+    dataset = dataset.repeat(data.draw(st.integers(1, 3), "epochs"))
+    options = budget(
+        data.draw(st.integers(1, 200), "resident"), data.draw(st.integers(1, 60), "in flight")
+    )
+    batch = data.draw(st.integers(1, 40), "batch")
+    start = data.draw(st.integers(0, len(dataset) - 1), "start")
+    wanted = dataset.read(np.arange(start, len(dataset)))
+    iterator = iter(dataset.to_iter_dataset(options).batch(batch))
+    iterator.set_state({**iterator.get_state(), "position": [start]})
+    with iterator:
+        got = np.concatenate(list(iterator))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def two_arrays(records: int = 300) -> PiecedSource:
+    arrays = {"x": np.arange(records * 6).reshape(records, 6), "y": np.arange(records) % 7}
+    return PiecedSource(arrays, {"x": 16, "y": 100})
+
+
+@pytest.mark.parametrize("resident", [1, 40, 10_000])
+def test_arrays_in_pieces_of_different_sizes_stay_together(resident: int) -> None:
+    dataset = MapDataset.source(two_arrays()).shuffle(seed=1)
+    batches = list(dataset.batch(32).to_iter_dataset(budget(resident)))
+    order = dataset.map(lambda r: r["x"][0] // 6).read(np.arange(300))
+    np.testing.assert_array_equal(np.concatenate([b["x"][:, 0] for b in batches]), order * 6)
+    np.testing.assert_array_equal(np.concatenate([b["y"] for b in batches]), order % 7)
+
+
+@pytest.mark.parametrize("combine", [MapDataset.mix, MapDataset.concatenate, MapDataset.zip])
+def test_several_sources_in_one_chain(combine: Any) -> None:
+    first, second = pieced(100, 8), pieced(100, 32)
+    parts = [MapDataset.source(first).shuffle(seed=1), MapDataset.source(second).shuffle(seed=2)]
+    dataset = combine(parts)
+    wanted = dataset.read(np.arange(len(dataset)))
+    got = list(dataset.batch(16).to_iter_dataset(budget(64)))
+    columns = zip(*got, strict=True) if combine == MapDataset.zip else [got]
+    wanted = wanted if combine == MapDataset.zip else (wanted,)
+    for column, expected in zip(columns, wanted, strict=True):
+        np.testing.assert_array_equal(np.concatenate(list(column)), expected)
+
+
+def test_one_source_twice_in_a_chain_is_read_once() -> None:
+    source = pieced(128, 16)
+    halves = [MapDataset.source(source)[64:], MapDataset.source(source)[:64]]
+    for batch in MapDataset.zip(halves).batch(8):
+        np.testing.assert_array_equal(batch[0] - 64, batch[1])
+    assert sorted(source.started) == list(range(0, 128, 16))
+
+
+def test_batches_are_the_users_own() -> None:
+    source = pieced(64, 16)
+    wanted = list(MapDataset.source(source).repeat(2).batch(8))
+    for got, expected in zip(MapDataset.source(source).repeat(2).batch(8), wanted, strict=True):
+        np.testing.assert_array_equal(got, expected)
+        got[:] = -1
+    assert source.readers[""].array.min() == 0
+
+
+# --- each piece once -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", [1, 15, 16, 17, 257])
+@pytest.mark.parametrize("batch", [1, 7, 16, 40])
+def test_in_order_each_piece_is_read_once(records: int, batch: int) -> None:
+    source = pieced(records, 16)
+    assert sum(len(b) for b in MapDataset.source(source).batch(batch)) == records
+    assert source.started == list(range(0, records, 16))
+
+
+def test_block_shuffled_each_piece_is_read_once_an_epoch() -> None:
+    source = pieced(64 * 16 + 5, 16)
+    # Room for two windows of four pieces, and no more: no piece waits for the next epoch.
+    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4)
+    for batch in dataset.batch(16).to_iter_dataset(budget(4 * 8 * 16, 2 * 16)):
+        assert len(batch)
+    assert sorted(source.started) == list(range(0, 64 * 16 + 5, 16))
+
+
+def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
+    source = pieced(1_000, 16)
+    list(MapDataset.source(source).shuffle(seed=1).repeat(5).batch(32))
+    assert sorted(source.started) == list(range(0, 1_000, 16))
+
+
+def test_what_has_been_read_for_a_batch_is_not_read_for_the_next() -> None:
+    source = pieced(400, 100)
+    list(MapDataset.source(source).batch(10).to_iter_dataset(budget(1, 1)))
+    assert source.started == [0, 100, 200, 300]
+
+
+def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:
+    source = pieced(64 * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4).batch(8)
+    whole = list(dataset)
+    iterator = iter(dataset)
+    for _ in range(45):  # in the middle of a window and of a piece
+        next(iterator)
+    state = json.loads(json.dumps(iterator.get_state()))
+    iterator.close()
+    source.started.clear()
+    again = iter(dataset)
+    again.set_state(state)
+    assert source.started == []
+    for got, wanted in itertools.zip_longest(again, whole[45:]):
+        np.testing.assert_array_equal(got, wanted)
+    needed = {16 * (row // 16) for batch in whole[45:] for row in batch[:, 0].tolist()}
+    assert sorted(source.started) == sorted(needed)
+
+
+def test_making_an_iterator_reads_nothing() -> None:
+    source = pieced(100, 10)
+    iterator = iter(MapDataset.source(source).shuffle(seed=1).batch(5))
+    iterator.set_state(iterator.get_state())
+    assert source.started == []
+    iterator.close()
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_a_piece_is_read_into_its_own_memory() -> None:
+    source = pieced(160, 16)
+    batches = list(MapDataset.source(source).batch(16))
+    into = source.readers[""].into
+    assert [np.shares_memory(b, i) for b, i in zip(batches, into, strict=True)] == [True] * 10
+
+
+def test_pieces_are_read_into_one_allocation_that_no_batch_is_part_of() -> None:
+    source = pieced(160, 16)
+    batches = list(MapDataset.source(source).shuffle(seed=1).batch(16))
+    into = source.readers[""].into
+    assert into[0].base is into[-1].base
+    assert not any(np.shares_memory(b, into[0].base) for b in batches)
+
+
+def slots_used(source: PiecedSource) -> int:
+    """Different places that pieces were read into."""
+    return len({span.__array_interface__["data"][0] for span in source.readers[""].into})
+
+
+def test_memory_for_pieces_keeps_to_its_budgets() -> None:
+    source = pieced(100 * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(16)
+    list(dataset.to_iter_dataset(budget(resident_rows=20 * 4 * 16, in_flight_rows=5 * 16)))
+    assert slots_used(source) == 25
+
+
+def test_memory_in_use_is_used_again() -> None:
+    source = pieced(300 * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(16)
+    list(dataset.to_iter_dataset(budget(resident_rows=10_000, in_flight_rows=8 * 16)))
+    # Two windows, and what is read ahead of them.
+    assert slots_used(source) <= 2 * 4 + 8
+
+
+# --- pace ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pieces", "window"), [(96, 8), (101, 16), (50, 7)])
+def test_block_shuffle_is_refilled_evenly_over_windows_and_epochs(pieces: int, window: int) -> None:
+    source = pieced(pieces * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=window).repeat(6)
+    # No room for the whole: in each epoch every piece is read again.
+    resident, in_flight = 4 * 2 * window * 16, 4 * 16
+    counts = starts_by_batch(dataset.batch(16), source, budget(resident, in_flight))
+    steady = counts[2 * window :]
+    assert sum(steady) > len(steady) / 2
+    assert max(steady) <= 1 + 1  # a batch has as many records as a piece
+
+
+def test_a_global_shuffle_is_refilled_evenly_where_the_store_does_not_fit() -> None:
+    source = pieced(200 * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(4).batch(16)
+    counts = starts_by_batch(dataset, source, budget(50 * 16, 8 * 16))
+    steady = counts[100:-40]  # at the end there is nothing left to read ahead
+    assert np.mean(steady) > 3
+    assert max(steady) <= np.ceil(np.mean(steady)) + 1
+
+
+def test_a_few_pieces_are_under_way_before_they_are_needed() -> None:
+    source = pieced(100 * 16, 16)
+    dataset = MapDataset.source(source).batch(16)
+    counts = starts_by_batch(dataset, source, budget(10_000, 8 * 16))
+    assert counts[0] > 1
+    assert sum(counts) == 100
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_at_the_batch_that_needs_the_piece() -> None:
+    source = pieced(200, 10, broken=105)
+    iterator = iter(MapDataset.source(source).batch(10))
+    got = [next(iterator) for _ in range(10)]
+    assert [b[0, 0] for b in got] == list(range(0, 100, 10))
+    for _ in range(2):  # the same step is tried again
+        with pytest.raises(ReadError, match=r"record 105 is broken"):
+            next(iterator)
+    iterator.close()
+
+
+def test_elements_before_a_broken_record_are_delivered_one_by_one() -> None:
+    source = pieced(200, 10, broken=105)
+    iterator = iter(MapDataset.source(source))
+    assert [int(next(iterator)[0]) for _ in range(105)] == list(range(105))
+    with pytest.raises(ReadError, match=r"record 105 is broken"):
+        next(iterator)
+    iterator.close()
+
+
+def test_a_broken_piece_that_nobody_needs_does_no_harm() -> None:
+    source = pieced(200, 10, broken=105)
+    dataset = MapDataset.concatenate(
+        [MapDataset.source(source)[:100], MapDataset.source(source)[110:]]
+    )
+    assert len(list(dataset.batch(5))) == 38
+
+
+# --- side by side --------------------------------------------------------------------------------
+
+
+class Meeting(CountingRows):
+    """Rows whose first read ends only when a first read of every other such array is under way."""
+
+    def __init__(self, array: npt.NDArray[Any], barrier: threading.Barrier) -> None:
+        super().__init__(array)
+        self._barrier = barrier
+        self._met = False
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        future = super().start(spans, pool)
+        if not self._met:
+            self._met = True
+            done: Future[None] = Future()
+            threading.Thread(target=self._meet, args=(future, done)).start()
+            return done
+        return future
+
+    def _meet(self, future: Future[None], done: Future[None]) -> None:
+        self._barrier.wait(timeout=30)
+        future.result()
+        done.set_result(None)
+
+
+@pytest.mark.parametrize("combine", [MapDataset.mix, MapDataset.zip])
+def test_sources_of_one_chain_are_read_side_by_side(combine: Any) -> None:
+    barrier = threading.Barrier(3)
+    sources = [pieced(64, 16) for _ in range(3)]
+    for source in sources:
+        reader = Meeting(source.readers[""].array, barrier)
+        source.readers[""] = reader
+        object.__setattr__(source.parts[0], "reader", reader)
+    dataset = combine([MapDataset.source(source) for source in sources]).batch(8)
+    assert len(list(dataset)) > 0
+
+
+def test_windows_share_the_pieces_they_lie_in() -> None:
+    source = pieced(500, 20, size=30, stride=7)
+    dataset = MapDataset.source(source)
+    got = np.concatenate(list(dataset.batch(9)))
+    np.testing.assert_array_equal(got[:, 0, 0], np.arange(0, 471, 7))
+    np.testing.assert_array_equal(got[:, -1, 0], np.arange(29, 500, 7))
+    assert source.started == list(range(0, 500, 20))
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(windrow.errors.PlanError, match="resident_bytes must be at least 1"):
+        ReadOptions(resident_bytes=0)
+    with pytest.raises(windrow.errors.PlanError, match="in_flight_bytes must be at least 1"):
+        ReadOptions(in_flight_bytes=0)
+
+
+# --- against the best there is -------------------------------------------------------------------
+
+
+def fewest_reads(needs: Sequence[Sequence[int]], horizon: int, slots: int) -> int:
+    """Reads of a clairvoyant reader, found by trying every choice of what to keep.
+
+    A piece read for round `t` serves the rounds `[t, t + horizon)`. `slots` pieces may be kept
+    after each round, and a piece that is kept serves what the horizon then reaches.
+    """
+    pieces = 1 + max(map(max, needs))
+    states = {(frozenset[int](), (-1,) * pieces): 0}
+    for now, wanted in enumerate(needs):
+        following: dict[tuple[frozenset[int], tuple[int, ...]], int] = {}
+        for (kept, served), reads in states.items():
+            due = [p for p in wanted if p not in kept and served[p] < now]
+            here = {*kept, *due}
+            reached = tuple(now + horizon - 1 if p in here else s for p, s in enumerate(served))
+            for after in itertools.combinations(sorted(here), min(slots, len(here))):
+                state = (frozenset(after), reached)
+                following[state] = min(following.get(state, 1 << 30), reads + len(due))
+        best = min(following.values())
+        # Reading everything once more leads to any state, so what lags behind by more cannot win.
+        states = {state: reads for state, reads in following.items() if reads <= best + pieces}
+    return min(states.values())
+
+
+@pytest.mark.parametrize(("pieces", "kept", "batch"), [(5, 1, 8), (4, 1, 16), (6, 2, 16)])
+def test_pieces_are_read_as_seldom_as_a_clairvoyant_reader_would(
+    pieces: int, kept: int, batch: int
+) -> None:
+    source = pieced(pieces * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(16)
+    rows = dataset.read(np.arange(len(dataset)))[:, 0]
+    needs = [np.unique(rows[i : i + batch] // 16).tolist() for i in range(0, len(rows), batch)]
+    # A quarter of the budget is for pieces, and the rest for the records of planned rounds.
+    best = fewest_reads(needs, horizon=3 * kept * 16 // batch, slots=kept)
+    source.started.clear()
+    resident = 4 * kept * 16 * ROW_BYTES
+    options = ReadOptions(resident_bytes=resident, in_flight_bytes=1, block_bytes=1)
+    assert sum(starts_by_batch(dataset.batch(batch), source, options)) <= 1.05 * best
+
+
+def test_a_global_shuffle_in_a_quarter_of_the_store_reads_as_seldom_as_it_can() -> None:
+    pieces, rows, kept, in_flight = 100, 64, 25, 2
+    source = pieced(pieces * rows, rows)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(6).batch(2 * rows)
+    horizon = 3 * kept // 2
+    options = budget(4 * kept * rows, in_flight * rows)
+    counts = starts_by_batch(dataset, source, options)[2 * horizon : -horizon]
+    # Nearly every batch needs nearly every piece. Those with a slot are there; each read of another
+    # serves the batches of one horizon and no more.
+    fewest = (pieces - kept - in_flight) / horizon
+    assert np.mean(counts) <= 1.05 * fewest

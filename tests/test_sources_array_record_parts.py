@@ -163,6 +163,18 @@ def damaged(path: Path, record: bytes) -> Path:
     return path
 
 
+def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
+    content = bytearray(path.read_bytes())
+    content[96:104] = (2**62).to_bytes(8, "little")  # what the first chunk says of its records
+    path.write_bytes(content)
+    part = part_of(ArrayRecordDataSource(path))
+    assert part.decoded_bytes(np.array([1]))[0] < 1000 * os.path.getsize(path)
+    with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
+        started(part, [0])
+    assert started(part, [1]) == [[bytes(100)] * 40]
+
+
 @pytest.mark.parametrize("group", [1, 10])
 def test_a_damaged_group_is_named_and_the_others_come(tmp_path: Path, group: int) -> None:
     records = [bytes([i]) * 1000 for i in range(100)]

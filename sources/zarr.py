@@ -21,7 +21,8 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import Columns, IntArray, checked_indices
 from windrow.sources.pieces import ArrayPart, LaidOutSource
 from windrow.sources.process import refuse_forked
-from windrow.sources.zarr_chunks import DirectReader
+from windrow.sources.zarr_alone import alone_reader
+from windrow.sources.zarr_chunks import CheckedReader, DirectReader
 from windrow.sources.zarr_open import Found, FoundTree, find_arrays, open_all
 from windrow.sources.zarr_plain import PlainArray, plain_array
 from windrow.sources.zarr_read import Rows, StoreReader, read_rows, rows_of
@@ -245,14 +246,15 @@ def _plain(found: Found, direct: bool | None) -> PlainArray | str:
 
 
 def _directly(found: Found, plain: PlainArray) -> _Opened:
+    alone = alone_reader(plain, found.name, found.where)
     part = ArrayPart(
         name=found.name,
         rows=plain.shape[0],
         row_shape=plain.shape[1:],
         dtype=plain.dtype,
         piece_rows=plain.chunk_shape[0],
-        reader=DirectReader(plain),
-        alone=plain.chunk_shape[0] == 1,
+        reader=DirectReader(plain) if alone is None else CheckedReader(alone, plain),
+        alone=alone is not None or plain.chunk_shape[0] == 1,
     )
     return _Opened(found, part, plain.chunk_shape, None, "")
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
-from windrow.sources.pieces import Span
+from windrow.sources.pieces import RowReader, Span
 from windrow.sources.zarr_codecs import (
     ByteArray,
     DamageError,
@@ -276,6 +276,62 @@ class DirectReader:
             place = f"{self._base}{plain.key(outer)}, chunk {list(coords)}"
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         return damaged(plain.name, plain.folder, held, f"{place}: {why}")
+
+
+class CheckedReader:
+    """Another reader of a plain array, whose rows are checked as `DirectReader` checks its own."""
+
+    def __init__(self, reader: RowReader, plain: PlainArray) -> None:
+        """Check what `reader`, of single records of `plain`, gives."""
+        self._reader, self._plain = reader, plain
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading spans; done when all their memory is filled and checked.
+
+        The future has a ReadError if one of them can not be read.
+        """
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        wanted = list(spans)
+
+        def end(read: Future[None]) -> None:
+            try:
+                read.result()
+                for span in wanted:
+                    self._refuse_bools(span.out, np.arange(span.first, span.stop))
+                self._plain.guard.refuse_gone(self._plain.folder)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._reader.start(wanted, pool).add_done_callback(end)
+        return done
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        found = self._reader.read(rows)
+        self._refuse_bools(found, rows)
+        if len(rows):
+            # Files stay mapped, so that they can be read when the array is long another one.
+            self._plain.guard.refuse_gone(self._plain.folder)
+        return found
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in storage; an estimate where only reading tells."""
+        return self._reader.stored_bytes(pieces)
+
+    def _refuse_bools(self, found: AnyArray, rows: IntArray) -> None:
+        plain = self._plain
+        if plain.dtype != np.bool_:
+            return
+        try:
+            refuse_bools(found.view(np.uint8))
+        except DamageError as error:
+            wrong = (found.view(np.uint8) > 1).reshape(len(rows), -1).any(axis=1)
+            first = int(rows[int(np.argmax(wrong))]) // plain.chunk_shape[0] * plain.chunk_shape[0]
+            held = held_records(first, min(first + plain.chunk_shape[0], plain.shape[0]))
+            raise damaged(plain.name, plain.folder, held, str(error)) from error
 
 
 def _read_into(file: int, out: ByteArray) -> None:

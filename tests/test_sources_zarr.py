@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import pickle
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -381,7 +382,11 @@ def damage(path: Path) -> None:
     [
         ({"zarr_format": 2, "chunks": (16, 4)}, "3.0", "records 48 to 63"),
         ({"zarr_format": 3, "chunks": (16, 4)}, "c/6/0", "records 96 to 99"),
-        ({"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)}, "c/1/0", "record 3"),
+        (
+            {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
+            "c/1/0",
+            r"record (3[2-9]|[45]\d|6[0-3])",
+        ),
     ],
 )
 def test_a_corrupt_chunk_is_named(
@@ -395,7 +400,7 @@ def test_a_corrupt_chunk_is_named(
     for order in (everything, np.random.default_rng(0).permutation(100), everything[::-3]):
         with pytest.raises(ReadError, match="array 'a'") as caught:
             source.read(order)
-        assert f"the chunk that holds {held}" in str(caught.value)
+        assert re.search(f"the chunk that holds {held} ", str(caught.value))
         assert str(tmp_path / "g" / "a" / key) in str(caught.value)
         assert "tensorstore_spec" not in str(caught.value)
     assert source[0]["a"].tolist() == [0, 1, 2, 3]

@@ -1,158 +1,286 @@
-"""The cases: what each shows, who takes part, and which figure is compared.
+"""The cases: what each shows, and who takes part.
 
-A result is a flat dict, ready for JSON, with units in its keys; `ratio` says how many times better
-ours is than Grain with its default options, whichever way the figure points.
+A case is one layout read in one order. Its sides take turns, each measurement in a process of its
+own, so that a busy moment of the machine meets all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks import import_time, orders, setting
-from benchmarks.process import Measured, Side, measure
-from benchmarks.setting import Setting
+from benchmarks import process
+from benchmarks.data import Data
+from benchmarks.job import Job, Metrics, UnavailableError
 
-Result: TypeAlias = dict[str, object]
+OURS = "ours"
 
-_OURS = "ours"
-_DEFAULT = "default"
-_WORKERS = "2 workers"
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Side:
+    """One way to do the work of a case.
+
+    Args:
+        name: What it is called in results.
+        module: The module of this folder that is the side.
+        option: The setting it runs with; empty where there is none.
+        tuned: Whether it runs with the quickest of all its settings.
+        package: What must be importable, beside what Windrow itself needs.
+        install: What to install for that.
+        also_written: A layout that it reads beside that of the case.
+    """
+
+    name: str
+    module: str
+    option: str = ""
+    tuned: bool = False
+    package: str = ""
+    install: str = ""
+    also_written: str = ""
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot take part; empty if it can."""
+        if not self.package or importlib.util.find_spec(self.package):
+            return ""
+        return f"{self.name} is left out: pip install {self.install}"
+
+
+SIDES = {
+    side.name: side
+    for side in (
+        Side(OURS, "ours"),
+        Side("Grain", "grain_side", "default", package="grain", install="grain"),
+        Side("Grain, best", "grain_side", tuned=True, package="grain", install="grain"),
+        Side("torch", "torch_side", tuned=True, package="torch", install="torch"),
+        Side("expert", "expert", tuned=True),
+        Side("reader", "reader_side", tuned=True),
+        Side(
+            "HF datasets",
+            "huggingface_side",
+            tuned=True,
+            package="datasets",
+            install="datasets",
+            also_written="arrow",
+        ),
+        Side("floor", "floor", tuned=True),
+    )
+}
+_USUAL = (OURS, "expert", "torch", "Grain", "Grain, best", "floor")
+_OF_CHAIN = (OURS, "Grain", "Grain, best", "floor")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """One chain, run by several sides.
+    """One layout in one order.
 
     Args:
-        name: The name it is chosen by, and of the function of each side.
-        chain: What is run, in words.
-        tried: Grain's settings beside its default, see `peer.SETTINGS`.
-        metrics: The figures that come out; those that end in `_per_s` are better when larger.
-        expert: Whether there is a loop written by hand.
+        name: The name it is chosen by; so is what stands before its dot.
+        layout: The store, and the function of each side's module.
+        order: One of `data.ORDERS`.
+        shows: What it shows, in a line.
+        sides: Who takes part, by name.
+        resident_share: What part of the decoded store may stay in memory; None for the default.
     """
 
     name: str
-    chain: str
-    tried: tuple[str, ...]
-    metrics: tuple[str, ...] = ("records_per_s",)
-    expert: bool = False
+    layout: str
+    order: str
+    shows: str
+    sides: tuple[str, ...] = _USUAL
+    resident_share: float | None = None
 
-    def at_small_size(self) -> Case:
-        """The same with one of Grain's settings: most of a tiny run is starting processes."""
-        return dataclasses.replace(self, tried=self.tried[-1:])
+    @property
+    def group(self) -> str:
+        """The cases that belong together."""
+        return self.name.partition(".")[0]
 
-    def sides(self) -> list[Side]:
-        """Ours, Grain's, the floor and the expert's."""
-        grains = [
-            Side(option, "peer", self.name, option, workers=option == _WORKERS)
-            for option in (_DEFAULT, *self.tried)
-        ]
-        others = ("floor", "expert") if self.expert else ("floor",)
-        floors = [Side(other, "floor", f"{other}_{self.name}") for other in others]
-        return [Side(_OURS, "ours", self.name), *grains, *floors]
+    @property
+    def has_store(self) -> bool:
+        """Whether it reads anything."""
+        return self.layout not in ("numbers", "calls", "elements")
 
+    @property
+    def stored_layout(self) -> str:
+        """The store it reads."""
+        return "array_record" if self.layout == "checkpoint" else self.layout
+
+
+_IN_ORDER, _BLOCK, _GLOBAL = "in order", "block shuffle", "global shuffle"
+_READER = (OURS, "expert", "reader", "torch", "Grain", "Grain, best", "floor")
+_RAW = (OURS, "expert", "HF datasets", "torch", "Grain", "Grain, best", "floor")
 
 CASES = (
-    # Random access to single records: what a read per record costs, and Python per record.
     Case(
+        "array_record.order",
         "array_record",
-        "ArrayRecord: shuffle, map, batch",
-        ("no threads", "2 threads", _WORKERS),
-        expert=True,
+        _IN_ORDER,
+        "single records, one after another",
+        _READER,
     ),
-    # No Python per record at all: what reading by rows costs where chunks hold 256.
     Case(
+        "array_record.block",
+        "array_record_groups",
+        _BLOCK,
+        "groups of 256 records: each group is decoded once",
+        _READER,
+    ),
+    Case("array_record.global", "array_record", _GLOBAL, "random single records", _READER),
+    Case("zarr.order", "zarr", _IN_ORDER, "whole chunks, no shuffle"),
+    Case("zarr.block", "zarr", _BLOCK, "each chunk is decoded once, its rows go to many batches"),
+    Case("zarr.global", "zarr", _GLOBAL, "every batch needs every chunk: it pays to keep them"),
+    Case(
+        "zarr.quarter",
         "zarr",
-        "Zarr: in order, batch",
-        ("no threads", "2 threads", _WORKERS),
-        expert=True,
+        _GLOBAL,
+        "the same where memory holds a quarter of the chunks",
+        resident_share=0.25,
     ),
-    # No data: the cost of the chain.
-    Case("chain", "range: shuffle, map, batch", ("no threads", "2 threads")),
-    # No batches: the cost of handing an element over.
-    Case("elements", "range: shuffle, map", ("no threads", "2 threads")),
-    # A restart: its cost, and that of saving at every step.
     Case(
-        "checkpoint",
-        "ArrayRecord, restored",
-        ("no threads", "2 threads"),
-        metrics=("first_batch_ms", "set_state_us", "get_state_us"),
+        "zarr.budget",
+        "zarr",
+        _BLOCK,
+        "a block shuffle in little memory",
+        (OURS, "floor"),
+        resident_share=0.25,
     ),
+    Case("shards.order", "zarr_shards", _IN_ORDER, "an inner chunk per record: the cost of each"),
+    Case("shards.block", "zarr_shards", _BLOCK, "the same: a block is a single record here"),
+    Case("shards.global", "zarr_shards", _GLOBAL, "random single records of a few large files"),
+    Case("raw.order", "zarr_raw", _IN_ORDER, "nothing to decode: what copying costs", _RAW),
+    Case("raw.block", "zarr_raw", _BLOCK, "nothing to decode, near neighbours", _RAW),
+    Case("raw.global", "zarr_raw", _GLOBAL, "nothing to decode, random rows", _RAW),
+    Case("tokens.order", "tokens", _IN_ORDER, "windows of a long array, one after another"),
+    Case("tokens.block", "tokens", _BLOCK, "windows shuffled within some chunks"),
+    Case("tokens.global", "tokens", _GLOBAL, "random windows: many share a chunk"),
+    Case("chain.range", "numbers", _GLOBAL, "nothing to read: order and batches", _OF_CHAIN),
+    Case("chain.function", "calls", _GLOBAL, "with a Python function of a microsecond", _OF_CHAIN),
+    Case(
+        "chain.elements", "elements", _GLOBAL, "without batches: handing elements over", _OF_CHAIN
+    ),
+    Case("checkpoint", "checkpoint", _GLOBAL, "saving at a step, and restoring", _OF_CHAIN),
 )
-NAMES = (*(case.name for case in CASES), "orders", "import")
 
 
-def run(
-    name: str, where: Setting, *, repeats: int, is_small: bool, said: Callable[[str], None]
-) -> list[Result]:
-    """Results of the case of that name, one for each figure that it compares."""
-    if name == "orders":
-        return [_of_orders(found) for found in orders.run(small=is_small, repeats=repeats)]
-    if name == "import":
-        return [import_time.run(1 if is_small else 2 * repeats)]
-    case = next(case for case in CASES if case.name == name)
-    if is_small:
-        case = case.at_small_size()
-    found = measure(case.sides(), where, repeats=repeats, said=lambda what: said(f"{name}: {what}"))
-    return [_result(case, metric, found, repeats) for metric in case.metrics]
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The cases of these names and groups, or all, in their order."""
+    return [case for case in CASES if not names or case.name in names or case.group in names]
 
 
-def needs_data(names: list[str]) -> bool:
-    """Whether one of the cases reads records."""
-    return bool({"array_record", "zarr", "checkpoint"} & set(names))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """All measurements of one side of one case; the order of `rounds` is that of the run."""
+
+    case: str
+    side: str
+    setting: str
+    rounds: tuple[Metrics, ...]
+    tried: Metrics
 
 
-def sizes(*, folder: str, is_small: bool) -> Setting:
-    """How much is measured over."""
-    return setting.small(folder) if is_small else Setting(folder)
+class Run:
+    """The measurements of some cases. A side that fails is left out, and `failed` is then set.
+
+    Args:
+        cases: What is measured.
+        data: The stores, written before.
+        repeats: Measurements of every side.
+        is_small: Whether this is a tiny run.
+        say: Gets the lines that tell who is left out, and why.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        data: Data,
+        *,
+        repeats: int,
+        is_small: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self._cases, self._data = cases, data
+        self._repeats, self._small, self._say = repeats, is_small, say
+        self._told: set[str] = set()
+        self._settings: dict[tuple[str, ...], Metrics] = {}
+        self.failed = False
+        self.skipped: list[str] = []
+        self.results: list[Measured] = []
+
+    @property
+    def steps(self) -> int:
+        """How many measurements there are at most."""
+        return self._repeats * sum(len(case.sides) for case in self._cases)
+
+    def go(self) -> Iterator[str]:
+        """Measure; yields the name of each measurement when it is done."""
+        for case in self._cases:
+            yield from self._measure(case)
+
+    def _measure(self, case: Case) -> Iterator[str]:
+        jobs = {side.name: job for side, job in self._prepared(case)}
+        rounds: dict[str, list[Metrics]] = {name: [] for name in case.sides}
+        for _ in range(self._repeats):
+            for name in case.sides:
+                yield f"{case.name}: {name}"
+                if name not in jobs:
+                    continue
+                try:
+                    rounds[name].append(process.ask("measure", jobs[name]))
+                except UnavailableError as error:
+                    self._skip(f"{name} is left out of {case.name}: {error}")
+                    del jobs[name]
+                except RuntimeError as error:
+                    self._fail(case, name, error)
+                    del jobs[name]
+        for name, job in jobs.items():
+            tried = self._settings.get(_tuned_for(case, SIDES[name]), {})
+            found = Measured(case.name, name, job.option, tuple(rounds[name]), tried)
+            self.results.append(found)
+
+    def _prepared(self, case: Case) -> Iterator[tuple[Side, Job]]:
+        """The sides that can take part, and what each is asked."""
+        for name in case.sides:
+            side = SIDES[name]
+            if side.missing:
+                self._skip(side.missing)
+                continue
+            share = case.resident_share
+            job = Job(
+                self._data, case.layout, case.order, side.module, side.option, share, self._small
+            )
+            if side.tuned:
+                try:
+                    job = dataclasses.replace(job, option=self._setting(case, side, job))
+                except RuntimeError as error:
+                    self._fail(case, name, error)
+                    continue
+            yield side, job
+
+    def _setting(self, case: Case, side: Side, job: Job) -> str:
+        if case.layout == "checkpoint":
+            # What comes first is a batch that is read when it is asked for: no threads.
+            return "no threads" if side.module == "grain_side" else ""
+        key = _tuned_for(case, side)
+        if key not in self._settings:
+            self._settings[key] = process.ask("tune", job)["tried"]
+        tried = self._settings[key]
+        return max(tried, key=tried.__getitem__, default="")
+
+    def _fail(self, case: Case, name: str, error: RuntimeError) -> None:
+        self.failed = True
+        self._say(str(error))
+        self._skip(f"{name} is left out of {case.name}: it failed")
+
+    def _skip(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self.skipped.append(line)
+            self._say(line)
 
 
-def _of_orders(found: Mapping[str, object]) -> Result:
-    name = f"index shuffle, {found['length']:.3g}, blocks of {found['block']}"
-    return {"case": "orders", "chain": name, **found}
-
-
-def _result(case: Case, metric: str, found: Mapping[str, Measured], repeats: int) -> Result:
-    upward = metric.endswith("_per_s")
-    figures = {name: side.medians[metric] for name, side in found.items() if metric in side.medians}
-    grains = {name: figures[name] for name in (_DEFAULT, *case.tried)}
-    best = (max if upward else min)(grains, key=grains.__getitem__)
-    ours = figures[_OURS]
-
-    def ratio(other: float) -> float:
-        return round(ours / other if upward else other / ours, 2)
-
-    result: Result = {
-        "case": case.name,
-        "chain": case.chain,
-        "metric": metric,
-        f"ours_{metric}": round(ours, 1),
-        f"peer_{metric}": round(grains[_DEFAULT], 1),
-        "peer": "grain, default ReadOptions",
-        "ratio": ratio(grains[_DEFAULT]),
-        "peer_best": f"grain, {best}",
-        f"peer_best_{metric}": round(grains[best], 1),
-        "ratio_to_peer_best": ratio(grains[best]),
-        f"peer_tried_{metric}": {name: round(value, 1) for name, value in grains.items()},
-    }
-    for other in ("expert", "floor"):
-        if other in figures:
-            result[f"{other}_{metric}"] = round(figures[other], 1)
-            result[f"ratio_to_{other}"] = ratio(figures[other])
-    for key, name in (
-        (_OURS, _OURS),
-        ("peer", _DEFAULT),
-        ("peer_best", best),
-        ("expert", "expert"),
-    ):
-        if name in found:
-            result[f"{key}_peak_mb"] = round(found[name].peak_mb, 1)
-            result[f"{key}_above_imports_mb"] = round(found[name].above_imports_mb, 1)
-    return result | {
-        "ours_spread": round(found[_OURS].spreads[metric], 2),
-        "peer_spread": round(found[_DEFAULT].spreads[metric], 2),
-        "repeats": repeats,
-        "page_cache": "warm",
-    }
+def _tuned_for(case: Case, side: Side) -> tuple[str, ...]:
+    """Settings of frameworks suit a layout, those of loops that are written for it an order too."""
+    if side.module in ("grain_side", "torch_side"):
+        return side.name, case.layout
+    return side.name, case.name

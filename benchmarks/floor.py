@@ -1,161 +1,184 @@
-"""What the machine can do: the decompression alone, and loops that an expert writes by hand.
+"""What the machine can do: the least work that delivers the same bytes, with nothing around it.
 
-`floor_` functions give the physical floor, `expert_` functions the loop that one would write for
-this file and this order only, without a chain and without a state.
+Compressed data is in memory before the clock starts, and values are thrown away.
 """
 
 from __future__ import annotations
 
-import collections
-import functools
-import itertools
+import dataclasses
+import importlib.util
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import tensorstore as ts
 import zstandard
-from array_record.python import array_record_module
 from numcodecs import Zstd
 
-from benchmarks import functions, timing
-from benchmarks.setting import Setting
-from benchmarks.timing import Round
+from benchmarks import functions, stores
+from benchmarks.job import Job, Metrics, Options, Work
 
 _THREADS = 2
-_RECORDS_PER_CALL = 1_024
-_READS_IN_FLIGHT = 3
 _ARRAY_RECORD_LEVEL = 3
+_INDEX_ENTRY_BYTES = 16
+_CHECKSUM_BYTES = 4
 
 
-def floor_array_record(setting: Setting) -> Round:
-    """The records as zstd frames in memory, decompressed on two threads, the values thrown away."""
-    compressor = zstandard.ZstdCompressor(_ARRAY_RECORD_LEVEL)
-    frames = [compressor.compress(record) for record in _reader(setting).read_all()]
-
-    def decompressed(part: list[bytes]) -> range:
-        decompress = zstandard.ZstdDecompressor().decompress
-        for frame in part:
-            decompress(frame)
-        return range(len(part))
-
-    def rows() -> Iterator[range]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(decompressed, [frames[i::_THREADS] for i in range(_THREADS)])
-
-    return timing.of_iteration(rows, setting.records)
+_Decompress: TypeAlias = Callable[[bytes, Any], None]
 
 
-def expert_array_record(setting: Setting) -> Round:
-    """Bulk reads of many shuffled records, joined and cut into batches."""
-
-    def batches() -> Iterator[Any]:
-        reader = _reader(setting)
-        order = np.random.default_rng(42).permutation(setting.records)
-        step = -(-_RECORDS_PER_CALL // setting.batch_size) * setting.batch_size
-        for start in range(0, len(order), step):
-            records = reader.read(order[start : start + step].tolist())
-            rows = functions.decode(b"".join(records)).reshape(len(records), -1)
-            for first in range(0, len(rows), setting.batch_size):
-                yield rows[first : first + setting.batch_size]
-
-    return timing.of_iteration(batches, setting.records)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chunk:
+    stored: bytes
+    decoded_bytes: int
+    records: int
 
 
-def _reader(setting: Setting) -> Any:
-    options = "readahead_buffer_size:0,max_parallelism:0"
-    return array_record_module.ArrayRecordReader(setting.array_record, options)
+def options(job: Job) -> Options:
+    """Libraries that decompress a chunk, or frames per call of the one that takes many; or none."""
+    if job.layout in ("zarr", "tokens", "array_record_groups"):
+        has_cramjam = importlib.util.find_spec("cramjam") is not None
+        return {"numcodecs": _numcodecs, **({"cramjam": _cramjam} if has_cramjam else {})}
+    if job.layout in ("array_record", "zarr_shards"):
+        return {f"{count:,} frames a call": count for count in (64, 256, 1_024)}
+    return {}
 
 
-def floor_zarr(setting: Setting) -> Round:
-    """The chunk files, read and decompressed on two threads, the values thrown away."""
-    folder = Path(setting.zarr) / "c"
-    chunks = -(-setting.records // setting.chunk_rows)
-    paths = [folder / str(number) / "0" for number in range(chunks)]
+def array_record(job: Job, frames_per_call: int) -> Work:
+    """The records as zstd frames, decompressed by a native loop on two threads."""
+    reader = stores.array_record(job.path, "")
+    compress = zstandard.ZstdCompressor(_ARRAY_RECORD_LEVEL).compress
+    frames = [compress(record) for record in reader.read_all()]
+    return _native_loop(job, frames, frames_per_call)
 
-    chunk_bytes = setting.chunk_rows * setting.record_bytes
+
+def array_record_groups(job: Job, decompress: _Decompress) -> Work:
+    """Groups as zstd frames, decompressed on two threads."""
+    compress = zstandard.ZstdCompressor(_ARRAY_RECORD_LEVEL).compress
+    groups = job.data.rows(job.layout)
+    chunks = [_Chunk(compress(rows.tobytes()), rows.nbytes, len(rows)) for rows in groups]
+    return _chunks(job, chunks, decompress)
+
+
+def zarr(job: Job, decompress: _Decompress) -> Work:
+    """The chunks as they are stored, decompressed on two threads."""
+    rows = job.data.block_records(job.layout)
+    suffix = () if job.layout == "tokens" else ("0",)
+    starts = range(0, job.records, rows)
+    paths = [Path(job.path, "c", str(number), *suffix) for number in range(len(starts))]
+    # The last chunk is stored whole; what lies past the end is no record.
+    chunks = [
+        _Chunk(path.read_bytes(), rows * job.record_bytes, min(rows, job.records - start))
+        for path, start in zip(paths, starts, strict=True)
+    ]
+    return _chunks(job, chunks, decompress)
+
+
+tokens = zarr
+
+
+def zarr_shards(job: Job, frames_per_call: int) -> Work:
+    """The inner chunks as they are stored, decompressed by a native loop on two threads."""
+    stored = _inner_chunks(job)
+    return _native_loop(job, [stored[i] for i in job.epoch.tolist()], frames_per_call)
+
+
+def zarr_raw(job: Job) -> Work:
+    """The rows of each batch gathered from an array in memory, into memory that is used again."""
+    rows = job.data.all_rows(job.layout)
+    batches = job.batches
+
+    def opened() -> Iterator[Any]:
+        out = np.empty((job.data.batch_size, rows.shape[1]), rows.dtype)
+        # The default mode would check every index and gather by way of a buffer.
+        return (np.take(rows, ids, 0, out=out[: len(ids)], mode="clip") for ids in batches)
+
+    return Work(opened, mapped=True)
+
+
+def numbers(job: Job) -> Work:
+    """A ready order cut into batches, each copied."""
+    order = np.random.default_rng(42).permutation(job.records)
+    size = job.data.batch_size
+    return Work(lambda: (order[i : i + size].copy() for i in range(0, len(order), size)))
+
+
+def calls(job: Job) -> Work:
+    """The function in a bare loop over a ready order."""
+    order = np.random.default_rng(42).permutation(job.records).tolist()
+    return Work(lambda: map(functions.one_us, order), batched=False)
+
+
+def elements(job: Job) -> Work:
+    """The least of functions in a bare loop over a ready order."""
+    order = np.random.default_rng(42).permutation(job.records).tolist()
+    return Work(lambda: map(functions.add_one, order), batched=False)
+
+
+def checkpoint(job: Job) -> Metrics:
+    """Opening nothing, restoring nothing: bulk reads of a batch of random records each."""
+    reader = stores.array_record(job.data.path("array_record"))
+    parts = job.data.batches(np.random.default_rng(42).permutation(job.data.records))
+    start_s = time.perf_counter()
+    for part in parts[: job.data.restores]:
+        functions.decode_many(reader.read(part.tolist()))
+    count = len(parts[: job.data.restores])
+    return {"first_batch_ms": (time.perf_counter() - start_s) / count * 1e3}
+
+
+def _numcodecs(stored: bytes, out: Any) -> None:
+    Zstd().decode(stored, out)
+
+
+def _cramjam(stored: bytes, out: Any) -> None:
+    import cramjam  # not everybody has it
+
+    cramjam.zstd.decompress_into(stored, out)
+
+
+def _chunks(job: Job, chunks: Sequence[_Chunk], decompress: _Decompress) -> Work:
+    largest = max(chunk.decoded_bytes for chunk in chunks)
     own = threading.local()
 
-    def decompressed(path: Path) -> range:
+    def decompressed(chunk: _Chunk) -> range:
         # Memory of its own for each thread, used again: fresh pages cost as much as the reading.
-        if getattr(own, "stored", None) is None:
-            own.stored = bytearray(2 * chunk_bytes + 1024)
-            own.decoded = bytearray(chunk_bytes)
-        with path.open("rb", buffering=0) as file:
-            size = file.readinto(own.stored) or 0
-        Zstd().decode(memoryview(own.stored)[:size], own.decoded)
-        return range(setting.chunk_rows)
+        if getattr(own, "decoded", None) is None:
+            own.decoded = memoryview(bytearray(largest))
+        decompress(chunk.stored, own.decoded[: chunk.decoded_bytes])
+        return range(chunk.records)
 
-    def rows() -> Iterator[range]:
-        # The last chunk is stored whole; what lies past the end is no record.
-        left = setting.records
+    def opened() -> Iterator[range]:
         with ThreadPoolExecutor(_THREADS) as pool:
-            for chunk in pool.map(decompressed, paths):
-                yield chunk[:left]
-                left -= len(chunk)
+            yield from pool.map(decompressed, chunks)
 
-    return timing.of_iteration(rows, setting.records)
+    return Work(opened, mapped=True)
 
 
-def expert_zarr(setting: Setting) -> Round:
-    """A slice per batch, three of them in flight."""
+def _native_loop(job: Job, frames: list[Any], frames_per_call: int) -> Work:
+    parts = [frames[at : at + frames_per_call] for at in range(0, len(frames), frames_per_call)]
+    lengths = np.full(frames_per_call, job.record_bytes, np.uint64)
 
-    def batches() -> Iterator[Any]:
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": setting.zarr}}
-        store = ts.open(spec).result()
-        waiting: collections.deque[Any] = collections.deque()
-        for start in range(0, setting.records, setting.batch_size):
-            stop = min(setting.records, start + setting.batch_size)
-            waiting.append(store[start:stop].read())
-            if len(waiting) > _READS_IN_FLIGHT:
-                yield waiting.popleft().result()
-        for future in waiting:
-            yield future.result()
+    def opened() -> Iterator[Any]:
+        decompress = zstandard.ZstdDecompressor().multi_decompress_to_buffer
+        return (
+            decompress(part, decompressed_sizes=lengths[: len(part)].tobytes(), threads=_THREADS)
+            for part in parts
+        )
 
-    return timing.of_iteration(batches, setting.records)
+    return Work(opened, mapped=True)
 
 
-def floor_chain(setting: Setting) -> Round:
-    """The function called in a plain loop over a ready order, each batch one array."""
-
-    def batches() -> Iterator[Any]:
-        numbers = iter(_order(setting))
-        while part := list(itertools.islice(numbers, setting.batch_size)):
-            yield np.array([functions.add_one(number) for number in part])
-
-    return timing.of_iteration(batches, setting.elements)
-
-
-def floor_elements(setting: Setting) -> Round:
-    """The function called in a plain loop over a ready order."""
-    return timing.of_iteration(
-        lambda: map(functions.add_one, _order(setting)), setting.elements, batched=False
-    )
-
-
-def _order(setting: Setting) -> list[int]:
-    order: list[int] = np.random.default_rng(42).permutation(setting.elements).tolist()
-    return order
-
-
-def floor_checkpoint(setting: Setting) -> Round:
-    """Opening nothing, restoring nothing: one bulk read of a batch of random records."""
-    reader = _reader(setting)
-    order = np.random.default_rng(42).permutation(setting.records)
-
-    def one_round() -> timing.Metrics:
-        seconds = 0.0
-        for i in range(setting.restores):
-            start = i * setting.batch_size % max(1, setting.records - setting.batch_size)
-            wanted = order[start : start + setting.batch_size].tolist()
-            seconds += timing.seconds(functools.partial(_batch, reader, wanted))
-        return {"first_batch_ms": seconds / setting.restores * 1e3}
-
-    return one_round
-
-
-def _batch(reader: Any, wanted: list[int]) -> None:
-    functions.decode(b"".join(reader.read(wanted)))
+def _inner_chunks(job: Job) -> list[bytes]:
+    """The stored inner chunks of all shards, one for each record, by their index at the end."""
+    found: list[bytes] = []
+    for number in range(-(-job.records // job.data.shard_rows)):
+        shard = Path(job.path, "c", str(number), "0").read_bytes()
+        count = min(job.data.shard_rows, job.records - len(found))
+        index_bytes = job.data.shard_rows * _INDEX_ENTRY_BYTES
+        first = len(shard) - index_bytes - _CHECKSUM_BYTES
+        places = np.frombuffer(shard, "<u8", 2 * job.data.shard_rows, first).reshape(-1, 2)
+        found += [shard[offset : offset + size] for offset, size in places[:count].tolist()]
+    return found

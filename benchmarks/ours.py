@@ -1,58 +1,99 @@
-"""Our sides: the chains as a user writes them, with default options.
-
-Each function opens its source and returns what makes one round; opening is not timed.
-"""
+"""Our side: the chains as a user writes them, with default options unless the case says otherwise."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
 import windrow
 from benchmarks import functions, timing
-from benchmarks.setting import Setting
-from benchmarks.timing import Round
+from benchmarks.job import Job, Metrics, UnavailableError, Work
+
+_SEED = 42
+_FEW_BYTES = 16 * 2**20
+_MB = 10**6
 
 
-def array_record(setting: Setting) -> Round:
-    """Shuffled records, decoded one by one, in batches."""
-    dataset = _array_record(setting)
-    return timing.of_iteration(lambda: dataset, setting.records)
+def array_record(job: Job) -> Work:
+    """Records that one call turns into rows, in batches."""
+    return _work(job, lambda: _array_record(job))
 
 
-def _array_record(setting: Setting) -> windrow.MapDataset[object]:
-    source = windrow.sources.ArrayRecordDataSource(setting.array_record)
-    dataset: windrow.MapDataset[object] = (
-        windrow.MapDataset.source(source)
-        .shuffle(seed=42)
-        .map(functions.decode)
-        .batch(setting.batch_size)
+array_record_groups = array_record
+
+
+def zarr(job: Job) -> Work:
+    """Rows in batches."""
+
+    def opened() -> windrow.MapDataset[Any]:
+        source = windrow.sources.ZarrDataSource(job.path)
+        return _ordered(job, windrow.MapDataset.source(source)).batch(job.data.batch_size)
+
+    return _work(job, opened)
+
+
+zarr_raw = zarr_shards = zarr
+
+
+def tokens(job: Job) -> Work:
+    """Windows of tokens in batches."""
+    windows = getattr(windrow.sources, "WindowDataSource", None)
+    if windows is None:
+        raise UnavailableError("this version of Windrow has no WindowDataSource")
+    size = {0: job.data.window_tokens}
+
+    def opened() -> windrow.MapDataset[Any]:
+        source = windows(job.path, sizes=size, strides=size)
+        return _ordered(job, windrow.MapDataset.source(source)).batch(job.data.batch_size)
+
+    return _work(job, opened)
+
+
+def numbers(job: Job) -> Work:
+    """Nothing to read: what the order and the batches cost."""
+    shuffled = windrow.MapDataset.range(job.records).shuffle(seed=_SEED)
+    return Work(lambda: shuffled.batch(job.data.batch_size))
+
+
+def calls(job: Job) -> Work:
+    """The same with a function of a microsecond for each element."""
+    shuffled = windrow.MapDataset.range(job.records).shuffle(seed=_SEED)
+    return Work(lambda: shuffled.map(functions.one_us).batch(job.data.batch_size))
+
+
+def elements(job: Job) -> Work:
+    """The same without batches, and with the least of functions."""
+    shuffled = windrow.MapDataset.range(job.records).shuffle(seed=_SEED)
+    return Work(lambda: shuffled.map(functions.add_one), batched=False)
+
+
+def checkpoint(job: Job) -> Metrics:
+    """State in the middle of an epoch of shuffled records."""
+    dataset = _array_record(dataclasses.replace(job, layout="array_record"))
+    return timing.of_restoring(lambda: iter(dataset), len(dataset), job.data.restores)
+
+
+def _array_record(job: Job) -> windrow.MapDataset[Any]:
+    source = windrow.sources.ArrayRecordDataSource(job.path)
+    records = _ordered(job, windrow.MapDataset.source(source))
+    return records.map(functions.decode_many, batched=True).batch(job.data.batch_size)
+
+
+def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[Any]:
+    if job.order == "in order":
+        return dataset
+    if job.order == "global shuffle":
+        return dataset.shuffle(seed=_SEED)
+    return dataset.block_shuffle(seed=_SEED, window_blocks=job.data.window_blocks)
+
+
+def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
+    mapped = job.layout in ("zarr_raw", "zarr_shards")
+    if job.resident_bytes is None:
+        return Work(opened, mapped=mapped)
+    options = windrow.ReadOptions(
+        resident_bytes=job.resident_bytes, in_flight_bytes=_FEW_BYTES, prefetch_bytes=_FEW_BYTES
     )
-    return dataset
-
-
-def zarr(setting: Setting) -> Round:
-    """Records in order, in batches."""
-
-    def dataset() -> windrow.MapDataset[object]:
-        # Opened for each round, as Grain's source is: nothing is left in a cache.
-        source = windrow.sources.ZarrDataSource(setting.zarr)
-        return windrow.MapDataset.source(source).batch(setting.batch_size)
-
-    return timing.of_iteration(dataset, setting.records)
-
-
-def chain(setting: Setting) -> Round:
-    """No data: what the chain itself costs, in batches."""
-    dataset = windrow.MapDataset.range(setting.elements).shuffle(seed=42).map(functions.add_one)
-    batches = dataset.batch(setting.batch_size)
-    return timing.of_iteration(lambda: batches, setting.elements)
-
-
-def elements(setting: Setting) -> Round:
-    """The same, element by element."""
-    dataset = windrow.MapDataset.range(setting.elements).shuffle(seed=42).map(functions.add_one)
-    return timing.of_iteration(lambda: dataset, setting.elements, batched=False)
-
-
-def checkpoint(setting: Setting) -> Round:
-    """State in the middle of an epoch of the shuffled records."""
-    dataset = _array_record(setting)
-    return timing.of_restoring(lambda: iter(dataset), len(dataset), setting.restores)
+    budget_mb = (job.resident_bytes + 2 * _FEW_BYTES) / _MB
+    return Work(lambda: opened().to_iter_dataset(options), extra=lambda: {"budget_mb": budget_mb})

@@ -1,49 +1,104 @@
-"""Results as a table that people read.
+"""A run as a document for machines, and as tables that people read.
 
-Invariant: nothing stands in it that was not measured in the run it is printed for.
+Invariant: nothing stands in them that was not measured in the run they are made of.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-_PACKAGES = ("windrow", "grain", "array-record", "tensorstore", "numpy")
-_UNITS = {"records_per_s": "records/s", "_ms": "ms", "_us": "us"}
-_COLUMNS = (
-    "what",
-    "unit",
-    "ours",
-    "Grain",
-    "ratio",
-    "Grain's best",
-    "ratio",
-    "expert",
-    "floor",
-    "of floor",
-    "MB ours",
-    "MB Grain",
-)
+from benchmarks.cases import CASES, OURS, Measured
+from benchmarks.criteria import Verdict
+
+_PACKAGES = (
+    "windrow", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "cramjam", "grain",
+    "torch", "datasets",
+)  # fmt: skip
+_TITLES = {
+    "array_record": "Rows of ArrayRecord",
+    "zarr": "Rows of Zarr in chunks of 256",
+    "shards": "Rows of Zarr shards, an inner chunk for each",
+    "raw": "Rows of uncompressed Zarr",
+    "tokens": "Windows of tokens",
+    "chain": "Nothing to read",
+    "checkpoint": "Saving and restoring",
+}
+_HEAD = (
+    "case", "side", "records/s", "range", "ours is", "MB/s", "CPU-s/GB", "memory MB",
+    "first batch ms", "reads",
+)  # fmt: skip
 
 
-def header(*, repeats: int, is_small: bool) -> str:
-    """The machine, the versions and the method, in a few lines."""
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
-    rounds = (
-        f"A tiny run of {repeats} round(s): its figures say nothing."
-        if is_small
-        else f"Medians of {repeats} rounds after one that warms up, sides in turn; page cache warm."
-    )
-    return (
-        f"{_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f};"
-        f" Python {platform.python_version()}, {versions}\n"
-        f"{rounds} ratio: how many times better ours is.\n"
-        "MB: peak memory of the process, workers included; in brackets, what came after the"
-        " imports.\n"
-    )
+def document(
+    results: Sequence[Measured],
+    verdicts: Sequence[Verdict],
+    others: Sequence[Mapping[str, object]],
+    *,
+    skipped: Sequence[str],
+    sizes: Mapping[str, object],
+) -> dict[str, Any]:
+    """Everything of a run, ready for JSON, units in the keys.
+
+    Args:
+        results: What was measured.
+        verdicts: What it was judged by.
+        others: Results of the index shuffle and of the import.
+        skipped: Who was left out, and why.
+        sizes: The sizes of the data, and how often each side was measured.
+    """
+    return {
+        "machine": machine(),
+        "versions": _versions(),
+        "page_cache": "warm",
+        "sizes": dict(sizes),
+        "skipped": list(skipped),
+        "results": [_result(result) for result in results],
+        "criteria": [
+            {
+                **dataclasses.asdict(verdict.criterion),
+                "case": verdict.case,
+                "values": verdict.values,
+                "median": verdict.median,
+                "is_met": verdict.is_met,
+            }
+            for verdict in verdicts
+        ],
+        "others": [dict(other) for other in others],
+    }
+
+
+def _result(result: Measured) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for figures in result.rounds for name in figures))
+    figures = {name: _summary([r[name] for r in result.rounds if name in r]) for name in names}
+    return {
+        "case": result.case,
+        "side": result.side,
+        "setting": result.setting,
+        "tried_records_per_s": result.tried,
+        **figures,
+    }
+
+
+def _summary(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "values": list(values),
+    }
+
+
+def machine() -> str:
+    """The processor, its cores and what else it is doing."""
+    load = os.getloadavg()[0]
+    return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, load {load:.1f}"
 
 
 def _processor() -> str:
@@ -54,63 +109,137 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def table(results: Sequence[Mapping[str, object]]) -> str:
-    """The results as aligned lines of a Markdown table."""
-    rows = [_COLUMNS, *(_row(result) for result in results)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
 
 
-def _row(result: Mapping[str, object]) -> tuple[str, ...]:
-    if result["case"] == "import":
-        return _plain("import; peer: NumPy, TensorStore", "s", result["ours_s"], result["peer_s"])
-    if result["case"] == "orders":
-        return _plain(
-            str(result["chain"]),
-            "ns/index",
-            result["ns_per_index"],
-            result["grain_ns_per_index"],
-            floor=result["floor_ns_per_index"],
-        )
-    metric = str(result["metric"])
-    unit = next(unit for end, unit in _UNITS.items() if metric.endswith(end))
-    best = f"{_number(result[f'peer_best_{metric}'])} ({str(result['peer_best']).split(', ')[1]})"
-    rate = metric.endswith("_per_s")
-    what = str(result["chain"]) if rate else f"{result['chain']}: {metric.rpartition('_')[0]}"
-    return (
-        what,
-        unit,
-        _number(result[f"ours_{metric}"]),
-        _number(result[f"peer_{metric}"]),
-        f"{result['ratio']}x",
-        best,
-        f"{result['ratio_to_peer_best']}x",
-        _number(result.get(f"expert_{metric}")),
-        _number(result.get(f"floor_{metric}")),
-        _number(result.get("ratio_to_floor")),
-        f"{_number(result['ours_peak_mb'])} ({_number(result['ours_above_imports_mb'])})",
-        f"{_number(result['peer_peak_mb'])} ({_number(result['peer_above_imports_mb'])})",
+def markdown(run: Mapping[str, Any]) -> str:
+    """The tables of a document, as Markdown."""
+    sizes = run["sizes"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    head = (
+        f"{run['machine']}; {versions}. {sizes['records']:,} records of {sizes['record_bytes']:,}"
+        f" bytes, batches of {sizes['batch_size']}, {sizes['repeats']} repeats; page cache warm."
     )
+    if sizes["is_small"]:
+        head = f"A tiny run: its figures say nothing. {head}"
+    parts = [head, *_wanted(run["criteria"])]
+    for group, title in _TITLES.items():
+        names = {case.name: case.shows for case in CASES if case.group == group}
+        rows = [result for result in run["results"] if result["case"] in names]
+        if rows:
+            parts.append(f"### {title}")
+            parts.append(_restores(rows) if group == "checkpoint" else _rates(rows))
+    parts += _others(run["others"])
+    if run["skipped"]:
+        parts.append("Left out:\n\n" + "\n".join(f"- {line}" for line in run["skipped"]))
+    return "\n\n".join(parts) + "\n"
 
 
-def _plain(
-    what: str, unit: str, ours: object, peer: object, *, floor: object = None
-) -> tuple[str, ...]:
-    """A row of figures that are better when smaller, and have no memory of their own."""
-    ratio, of_floor = _over(peer, ours), _over(floor, ours)
-    cost = (_number(ours), _number(peer), f"{ratio}x" if ratio else "")
-    return (what, unit, *cost, "", "", "", _number(floor), _number(of_floor), "", "")
+def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not criteria:
+        return []
+    rows = []
+    for found in criteria:
+        least = found["at_least"] is not None
+        bound = f"{'≥' if least else '≤'} {_number(found['at_least' if least else 'at_most'])}"
+        values = f"{_number(found['median'])} ({_range(found['values'])})"
+        met = "yes" if found["is_met"] else "**no**"
+        rows.append((f"`{found['case']}`", found["what"], bound, values, met))
+    head = ("case", "what", "wanted", "measured median (range)", "met")
+    return ["### What is wanted", table(head, rows, left=2)]
 
 
-def _over(value: object, ours: object) -> float | None:
-    if isinstance(value, (int, float)) and isinstance(ours, (int, float)):
-        return float(f"{value / ours:.3g}")
-    return None
+def _rates(results: Sequence[Mapping[str, Any]]) -> str:
+    ours = {r["case"]: r["records_per_s"]["median"] for r in results if r["side"] == OURS}
+    rows = []
+    for result in results:
+        rate = result["records_per_s"]
+        mine = ours.get(result["case"])
+        ratio = (
+            "" if mine is None or result["side"] == OURS else f"{_ratio(mine / rate['median'])}x"
+        )
+        name = f"**{OURS}**" if result["side"] == OURS else result["side"]
+        setting = f" ({result['setting']})" if result["setting"] else ""
+        figures = ("mb_per_s", "cpu_s_per_gb", "memory_mb", "first_batch_ms", "reads")
+        cells = [_number(result[key]["median"]) if key in result else "-" for key in figures]
+        spread = _range(rate["values"])
+        median = _number(rate["median"])
+        rows.append((f"`{result['case']}`", f"{name}{setting}", median, spread, ratio, *cells))
+    return table(_HEAD, rows, left=2)
 
 
-def _number(value: object) -> str:
-    if not isinstance(value, (int, float)):
-        return ""
+def _restores(results: Sequence[Mapping[str, Any]]) -> str:
+    figures = ("first_batch_ms", "set_state_us", "get_state_us", "state_bytes")
+    rows = []
+    for result in results:
+        cells = [
+            f"{_number(result[key]['median'])} ({_range(result[key]['values'])})"
+            if key in result
+            else "-"
+            for key in figures
+        ]
+        setting = f" ({result['setting']})" if result["setting"] else ""
+        rows.append((f"{result['side']}{setting}", *cells))
+    return table(("side", "first batch ms", "set_state us", "get_state us", "bytes"), rows, left=1)
+
+
+def _others(others: Sequence[Mapping[str, Any]]) -> list[str]:
+    orders = [
+        (
+            f"{other['length']:.3g}",
+            f"{other['block']:,}",
+            _number(other["ns_per_index"]),
+            _number(other["grain_ns_per_index"]),
+            _number(other["floor_ns_per_index"]),
+        )
+        for other in others
+        if other["case"] == "orders"
+    ]
+    parts = []
+    if orders:
+        head = ("length", "asked at once", "ours ns/index", "Grain's call", "a copy")
+        parts += ["### Index shuffle", table(head, orders, left=0)]
+    for other in others:
+        if other["case"] == "import":
+            parts.append(
+                f"`{other['ours']}` takes {other['ours_s']} s, `{other['peer']}` {other['peer_s']} s."
+            )
+    return parts
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Aligned lines of a Markdown table; its first `left` columns begin at the left."""
+    every = [head, *rows]
+    widths = [max(len(row[at]) for row in every) for at in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "| " + " | ".join(cells) + " |"
+
+    rule = [
+        "-" * (width + 2) if at < left else "-" * (width + 1) + ":"
+        for at, width in enumerate(widths)
+    ]
+    return "\n".join([line(head), "|" + "|".join(rule) + "|", *map(line, rows)])
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{_number(min(values))} to {_number(max(values))}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

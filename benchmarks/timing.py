@@ -1,18 +1,32 @@
-"""One round of a side: what is timed, and the metrics that come out, with units in their names.
+"""One measurement: what is timed, and the figures that come out, with units in their names.
 
-Invariant: a round that did not deliver every record is an error, not a figure.
+Invariant: an epoch that ends before every record was delivered is an error, not a figure.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
 import json
+import re
+import resource
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
 
-Metrics: TypeAlias = dict[str, float]
-Round: TypeAlias = Callable[[], Metrics]
+import psutil
+
+from benchmarks.job import Job, Metrics, Work
+
+_MB = 10**6
+_GB = 10**9
+_WATCH_S = 0.05
+_WARM_BATCHES = 2
+_ELEMENTS_AT_ONCE = 1_024
 
 
 class Resumable(Protocol):
@@ -25,81 +39,122 @@ class Resumable(Protocol):
     def set_state(self, state: Any) -> None: ...
 
 
-def seconds(work: Callable[[], None]) -> float:
-    """Seconds that `work` takes."""
-    start_s = time.perf_counter()
-    work()
-    return time.perf_counter() - start_s
+def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
+    """One epoch of `work`, read cold: a new source, a new iterator, and nothing decoded before.
 
-
-def of_iteration(
-    make: Callable[[], Iterable[Any]],
-    records: int,
-    *,
-    batched: bool = True,
-    start_at_first: bool = False,
-) -> Round:
-    """Iterate an epoch from the making of its iterator to its end.
-
-    Args:
-        make: Returns what is iterated; called outside the timed part.
-        records: Records of the epoch.
-        batched: Whether elements are batches.
-        start_at_first: Start the clock when the first element has come, and leave it out: the
-            start of worker processes is not counted.
+    Two batches of an epoch of its own come first: they give the time to the first batch, and load
+    what is loaded on first use. An epoch that takes longer than `limit_s` ends there, and its
+    figures are those of what it has delivered.
     """
+    if not job.small:
+        # What the imports left is not looked at again, and its garbage is not counted.
+        gc.collect()
+        gc.freeze()
+    idle_bytes = _idle_bytes()
+    first_s = _first_batch_s(work)
+    if not job.small:
+        gc.collect()
+    children = _Children() if work.workers else None
+    iterable = work.open()
+    read_bytes, cpu_s = _read_bytes(), _cpu_s()
+    start_s = time.perf_counter()
+    iterator = iter(iterable)
+    rows = started = _start(iterator, work)
+    clock_s = time.perf_counter() if started else start_s
+    rows += _rows(iterator, work, until_s=start_s + limit_s)
+    stop_s = time.perf_counter()
+    cpu_s, read_bytes = _cpu_s() - cpu_s, _read_bytes() - read_bytes
+    figures = {} if work.extra is None else work.extra()
+    found = children.stop() if children else {}
+    _close(iterator)
+    if rows != job.records and stop_s - start_s < limit_s:
+        raise RuntimeError(f"benchmark: {rows:,} of {job.records:,} records came")
+    cpu_s += sum(child.live_cpu_s for child in found.values())
+    delivered = rows * job.record_bytes
+    rate = (rows - started) / (stop_s - clock_s)
+    memory = [peak_bytes(), *(child.peak_bytes for child in found.values())]
+    return {
+        "records_per_s": rate,
+        "mb_per_s": rate * job.record_bytes / _MB,
+        "cpu_s_per_gb": cpu_s / delivered * _GB,
+        "memory_mb": sum(max(0, peak - idle_bytes) for peak in memory) / _MB,
+        "first_batch_ms": first_s * 1e3,
+        "delivered": rows,
+        **_reads(work, job, read_bytes, rows),
+        **figures,
+    }
 
-    def one_round() -> Metrics:
-        iterable = make()
-        start_s = time.perf_counter()
-        iterator = iter(iterable)
-        uncounted = 0
-        if start_at_first:
-            first = next(iterator)
-            uncounted = len(first) if batched else 1
-            start_s = time.perf_counter()
-        rows = _rows(iterator, batched=batched)
-        took_s = time.perf_counter() - start_s
-        if uncounted + rows != records:
-            raise RuntimeError(f"benchmark: {uncounted + rows} of {records} records came")
-        return {"records_per_s": rows / took_s}
 
-    return one_round
+def rate(work: Work, *, limit_s: float) -> float:
+    """Records per second over an epoch, or over its first `limit_s`: to choose a setting by."""
+    iterator = iter(work.open())
+    first = _start(iterator, work)
+    start_s = time.perf_counter()
+    rows = _rows(iterator, work, until_s=start_s + limit_s)
+    took_s = time.perf_counter() - start_s
+    _close(iterator)
+    del iterator
+    # What came in the first batch is not counted where the clock starts behind it.
+    return (rows if rows or not first else first) / took_s
 
 
-def _rows(iterator: Iterator[Any], *, batched: bool) -> int:
+def _first_batch_s(work: Work) -> float:
+    start_s = time.perf_counter()
+    iterator = iter(work.open())
+    next(iterator)
+    first_s = time.perf_counter() - start_s
+    for _ in itertools.islice(iterator, _WARM_BATCHES - 1):
+        pass
+    _close(iterator)
+    return first_s
+
+
+def _start(iterator: Iterator[Any], work: Work) -> int:
+    """Records that came until the clock starts: a batch, where processes must start first."""
+    return len(next(iterator)) if work.workers else 0
+
+
+def _rows(iterator: Iterator[Any], work: Work, *, until_s: float) -> int:
     rows = 0
-    if batched:
+    if work.batched:
         for batch in iterator:
             rows += len(batch)
-    else:
-        for _ in iterator:
-            rows += 1
+            if time.perf_counter() > until_s:
+                break
+        return rows
+    while some := len(list(itertools.islice(iterator, _ELEMENTS_AT_ONCE))):
+        rows += some
+        if time.perf_counter() > until_s:
+            break
     return rows
 
 
-def of_restoring(make: Callable[[], Any], batches: int, restores: int) -> Round:
+def _reads(work: Work, job: Job, read_bytes: int, rows: int) -> Metrics:
+    """Stored bytes read for each stored byte of the records delivered: 1 is each of them once."""
+    if work.mapped or work.workers or read_bytes <= 0:
+        return {}
+    stored = job.data.stored_bytes(job.layout) if Path(job.path).exists() else 0
+    return {"reads": read_bytes / (stored * rows / job.records)} if stored else {}
+
+
+def of_restoring(make: Callable[[], Any], batches: int, restores: int) -> Metrics:
     """Save in the middle of an epoch, restore in a new iterator, wait for its first batch."""
-
-    def one_round() -> Metrics:
-        iterator: Resumable = make()
-        state: Any = None
-        saves_s = []
-        for _ in range(max(1, batches // 2)):
-            next(iterator)
-            start_s = time.perf_counter()
-            state = iterator.get_state()
-            saves_s.append(time.perf_counter() - start_s)
-        _close(iterator)
-        restored = [_restore(make, state) for _ in range(restores)]
-        return {
-            "get_state_us": statistics.median(saves_s) * 1e6,
-            "set_state_us": statistics.median(set_s for set_s, _ in restored) * 1e6,
-            "first_batch_ms": statistics.median(first_s for _, first_s in restored) * 1e3,
-            "state_bytes": len(json.dumps(state)),
-        }
-
-    return one_round
+    iterator: Resumable = make()
+    state: Any = None
+    saves_s = []
+    for _ in range(max(1, batches // 2)):
+        next(iterator)
+        start_s = time.perf_counter()
+        state = iterator.get_state()
+        saves_s.append(time.perf_counter() - start_s)
+    _close(iterator)
+    restored = [_restore(make, state) for _ in range(restores)]
+    return {
+        "get_state_us": statistics.median(saves_s) * 1e6,
+        "set_state_us": statistics.median(set_s for set_s, _ in restored) * 1e6,
+        "first_batch_ms": statistics.median(first_s for _, first_s in restored) * 1e3,
+        "state_bytes": len(json.dumps(state)),
+    }
 
 
 def _restore(make: Callable[[], Any], state: Any) -> tuple[float, float]:
@@ -119,3 +174,92 @@ def _close(iterator: Any) -> None:
     close = getattr(iterator, "close", None)
     if close is not None:
         close()
+
+
+# --- what the kernel counts ----------------------------------------------------------------------
+
+
+def peak_bytes(pid: int | None = None) -> int:
+    """Most memory that a process has had resident so far, or since `_idle_bytes`.
+
+    On Linux the kernel's mark of this program: `ru_maxrss` would begin with the memory of the
+    process that started it.
+
+    Args:
+        pid: Another process than this one; where its mark can not be had, the answer is 0.
+    """
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    except (FileNotFoundError, ProcessLookupError):
+        found = None
+    if found is not None:
+        return int(found[1]) * 1024
+    return 0 if pid is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _idle_bytes() -> int:
+    """Memory now; the kernel's mark of the peak is set back to it, where that can be done."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return int(psutil.Process().memory_info().rss)
+
+
+def _read_bytes() -> int:
+    """Bytes that this process has read from files by calls; 0 where nobody counts them."""
+    try:
+        counted = Path("/proc/self/io").read_text()
+    except OSError:
+        return 0
+    return int(counted.split("rchar:")[1].split()[0])
+
+
+def _cpu_s() -> float:
+    """CPU seconds of all threads, and of children that have ended."""
+    own, ended = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+class _Child:
+    """What was seen of a child."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self.live_cpu_s = 0.0
+
+
+class _Children:
+    """This process's children, looked at while they live, by a thread."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Child] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_WATCH_S):
+            self._look()
+
+    def _look(self) -> set[int]:
+        alive = set()
+        for process in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                child = self._seen.setdefault(process.pid, _Child())
+                times = process.cpu_times()
+                child.live_cpu_s = times.user + times.system
+                child.peak_bytes = max(child.peak_bytes, peak_bytes(process.pid))
+                alive.add(process.pid)
+        return alive
+
+    def stop(self) -> dict[int, _Child]:
+        """Each child seen; the CPU time of those that have ended is with this process's own."""
+        self._stop.set()
+        self._thread.join()
+        alive = self._look()
+        for pid, child in self._seen.items():
+            if pid not in alive:
+                child.live_cpu_s = 0.0
+        return self._seen

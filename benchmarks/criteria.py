@@ -1,0 +1,122 @@
+"""What the figures have to be, and whether they are.
+
+Ratios are taken within each round, where both sides ran one after the other, and the median of them
+counts: what slows the whole machine falls out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from benchmarks.cases import OURS, Measured
+from benchmarks.job import Metrics
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Criterion:
+    """A figure of ours, or its ratio to another side's, and its bound; one bound is given.
+
+    Args:
+        case: Name of the case; empty for the worst of all.
+        what: The figure in words.
+        metric: Its name.
+        over: The side it is divided by; empty for the figure itself.
+        minus: A figure of the same measurement that is taken off.
+        at_least: The bound below.
+        at_most: The bound above.
+    """
+
+    case: str
+    what: str
+    metric: str = "records_per_s"
+    over: str = ""
+    minus: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+CRITERIA = (
+    Criterion("zarr.block", "of two threads that only decompress", over="floor", at_least=0.8),
+    Criterion("zarr.block", "times the expert's loop", over="expert", at_least=1.2),
+    Criterion("zarr.block", "times Grain's default, cache on", over="Grain", at_least=30),
+    Criterion(
+        "zarr.budget",
+        "MB of memory over an idle import and the budget",
+        "memory_mb",
+        minus="budget_mb",
+        at_most=150,
+    ),
+    Criterion("zarr.block", "bytes decoded per byte delivered", "decoded", at_most=1.02),
+    Criterion("shards.global", "times the expert's loop", over="expert", at_least=2),
+    Criterion("shards.global", "of a native loop on two threads", over="floor", at_least=0.7),
+    Criterion("shards.global", "times Grain's default", over="Grain", at_least=25),
+    Criterion("raw.global", "of a gather from memory", over="floor", at_least=0.5),
+    Criterion("raw.global", "times HF datasets over Arrow", over="HF datasets", at_least=1.2),
+    Criterion("array_record.global", "of the reader's `read(list)`", over="reader", at_least=0.9),
+    Criterion("array_record.global", "times Grain's default", over="Grain", at_least=12),
+    Criterion(
+        "array_record.block",
+        "times the reader alone under a global shuffle",
+        over="reader",
+        at_least=2,
+    ),
+    Criterion("", "ms to the first batch, the worst case", "first_batch_ms", at_most=1_000),
+    Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
+    Criterion("chain.function", "of a bare loop over the function", over="floor", at_least=0.5),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came out for a criterion: its values by round, none where it was not measured."""
+
+    criterion: Criterion
+    case: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The value that counts."""
+        return statistics.median(self.values)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the median keeps the bound."""
+        least, most = self.criterion.at_least, self.criterion.at_most
+        return (least is None or self.median >= least) and (most is None or self.median <= most)
+
+
+def judged(results: Sequence[Measured]) -> list[Verdict]:
+    """A verdict for each criterion whose sides were all measured."""
+    found = []
+    for criterion in CRITERIA:
+        names = [criterion.case] if criterion.case else [r.case for r in results if r.side == OURS]
+        verdicts = [Verdict(criterion, name, _values(criterion, name, results)) for name in names]
+        verdicts = [verdict for verdict in verdicts if verdict.values]
+        found += sorted(verdicts, key=lambda verdict: verdict.median)[-1:]
+    return found
+
+
+def _values(criterion: Criterion, case: str, results: Sequence[Measured]) -> tuple[float, ...]:
+    rounds = {result.side: result.rounds for result in results if result.case == case}
+    ours = rounds.get(OURS, ())
+    if not criterion.over:
+        values = (_value(criterion, figures) for figures in ours)
+        return tuple(value for value in values if value is not None)
+    metric, others = criterion.metric, rounds.get(criterion.over, ())
+    return tuple(
+        mine[metric] / theirs[metric]
+        for mine, theirs in zip(ours, others, strict=False)
+        if metric in mine and metric in theirs
+    )
+
+
+def _value(criterion: Criterion, figures: Metrics) -> float | None:
+    if criterion.metric == "decoded":
+        # What is read whole is decoded whole, once: where nobody counts it, what was read says it.
+        return figures.get("decoded", figures.get("reads"))
+    if criterion.metric not in figures:
+        return None
+    return figures[criterion.metric] - figures.get(criterion.minus, 0.0)

@@ -1,0 +1,225 @@
+"""What is measured over: the stores of one run, written once, and the orders they are read in.
+
+Values of records are random of 6 bits in a byte, so that zstd takes off a quarter and has to work
+for it; tokens are skewed as words are.
+
+Invariant: the same sizes give the same bytes, and every layout but that of tokens holds the same
+records; all sides read the same files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+from array_record.python import array_record_module
+
+AnyArray = npt.NDArray[Any]
+IntArray = npt.NDArray[np.int64]
+
+ORDERS = ("in order", "block shuffle", "global shuffle")
+
+_DATA_SEED = 20
+_ORDER_SEED = 7
+_ZSTD = {"name": "zstd", "configuration": {"level": 1}}
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Data:
+    """Where the stores are, and how much they hold.
+
+    Args:
+        folder: Folder of the stores, as text, since it travels as JSON.
+        records: Records of each store; for tokens, windows.
+        record_bytes: Bytes of a record.
+        chunk_rows: Records of a Zarr chunk, and of a group of ArrayRecord.
+        shard_rows: Records of a Zarr shard, which has an inner chunk for each.
+        window_tokens: Tokens of a window, 2 bytes each; windows do not overlap.
+        chunk_tokens: Tokens of a Zarr chunk.
+        batch_size: Records of a batch.
+        window_blocks: Blocks whose records a block shuffle mixes.
+        elements: Length of the range that is read without a function.
+        calls: Length of the range that a function is called on.
+        restores: How often an iterator is restored in one measurement.
+    """
+
+    folder: str
+    records: int = 50_000
+    record_bytes: int = 3_072
+    chunk_rows: int = 256
+    shard_rows: int = 4_096
+    window_tokens: int = 1_024
+    chunk_tokens: int = 131_072
+    batch_size: int = 256
+    window_blocks: int = 16
+    elements: int = 10_000_000
+    calls: int = 500_000
+    restores: int = 5
+
+    def dumps(self) -> str:
+        """The sizes as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> Data:
+        """The sizes that `dumps` wrote."""
+        return cls(**json.loads(text))
+
+    def path(self, layout: str) -> str:
+        """The file or folder of that layout's store."""
+        return str(Path(self.folder) / layout)
+
+    def stored_bytes(self, layout: str) -> int:
+        """Bytes of that layout's store."""
+        place = Path(self.path(layout))
+        files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
+        return sum(file.stat().st_size for file in files)
+
+    def block_records(self, layout: str) -> int:
+        """Records of a block of that layout: those of a chunk, or as many."""
+        return self.chunk_tokens // self.window_tokens if layout == "tokens" else self.chunk_rows
+
+    def order(self, layout: str, order: str) -> IntArray:
+        """One epoch of `order`, one of `ORDERS`: for sides that cannot shuffle, ready-made."""
+        if order == "in order":
+            return np.arange(self.records)
+        random = np.random.default_rng(_ORDER_SEED)
+        if order == "global shuffle":
+            return random.permutation(self.records)
+        groups = (np.concatenate(group) for group in self.block_groups(layout))
+        return np.concatenate([random.permutation(group) for group in groups])
+
+    def block_groups(self, layout: str) -> list[list[IntArray]]:
+        """The blocks of an epoch in random order, in groups of `window_blocks`."""
+        rows = self.block_records(layout)
+        starts = range(0, self.records, rows)
+        blocks = [np.arange(s, min(s + rows, self.records)) for s in starts]
+        mixed = np.random.default_rng(_ORDER_SEED).permutation(len(blocks))
+        return [
+            [blocks[i] for i in mixed[first : first + self.window_blocks]]
+            for first in range(0, len(blocks), self.window_blocks)
+        ]
+
+    def batches(self, order: IntArray) -> list[IntArray]:
+        """An epoch cut into batches; the last one may be shorter."""
+        return [
+            order[first : first + self.batch_size]
+            for first in range(0, len(order), self.batch_size)
+        ]
+
+    def rows(self, layout: str) -> Iterator[AnyArray]:
+        """The content of that layout's store, in blocks of whole records."""
+        random = np.random.default_rng(_DATA_SEED)
+        step = self.block_records(layout)
+        for start in range(0, self.records, step):
+            count = min(step, self.records - start)
+            if layout == "tokens":
+                yield (random.random((count, self.window_tokens)) ** 4 * 50_000).astype(np.uint16)
+            else:
+                yield random.integers(0, 64, (count, self.record_bytes), np.uint8)
+
+    def all_rows(self, layout: str) -> AnyArray:
+        """The content of that layout's store: uint8 or uint16 `(records, width)`."""
+        return np.concatenate(list(self.rows(layout)))
+
+
+def small(folder: str) -> Data:
+    """A run of seconds, for tests: its figures say nothing."""
+    return Data(
+        folder,
+        records=600,
+        record_bytes=64,
+        chunk_rows=32,
+        shard_rows=100,
+        window_tokens=16,
+        chunk_tokens=512,
+        batch_size=32,
+        window_blocks=4,
+        elements=20_000,
+        calls=500,
+        restores=2,
+    )
+
+
+def write(data: Data, layout: str) -> None:
+    """Write the store of that layout, unless it is there. It is in the page cache afterwards."""
+    if not Path(data.path(layout)).exists():
+        _WRITERS[layout](data, layout)
+
+
+def _array_record(data: Data, layout: str) -> None:
+    group = data.chunk_rows if layout == "array_record_groups" else 1
+    writer = array_record_module.ArrayRecordWriter(data.path(layout), f"group_size:{group},zstd")
+    for rows in data.rows(layout):
+        for row in rows:
+            writer.write(row.tobytes())
+    writer.close()
+
+
+def _zarr(data: Data, layout: str) -> None:
+    if layout == "tokens":
+        shape, chunk = [data.records * data.window_tokens], [data.chunk_tokens]
+        codecs: list[dict[str, Any]] = [_BYTES, _ZSTD]
+    else:
+        rows = data.shard_rows if layout == "zarr_shards" else data.chunk_rows
+        shape, chunk = [data.records, data.record_bytes], [rows, data.record_bytes]
+        inner = {
+            "chunk_shape": [1, data.record_bytes],
+            "codecs": [_BYTES, _ZSTD],
+            "index_codecs": [_BYTES, {"name": "crc32c"}],
+        }
+        codecs = {
+            "zarr": [_BYTES, _ZSTD],
+            "zarr_raw": [_BYTES],
+            "zarr_shards": [{"name": "sharding_indexed", "configuration": inner}],
+        }[layout]
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": data.path(layout)},
+        "metadata": {
+            "shape": shape,
+            "data_type": "uint16" if layout == "tokens" else "uint8",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+            "codecs": codecs,
+        },
+    }
+    store = ts.open(spec, create=True).result()
+    # Whole shards at a time: to write a part of one would read and write it again.
+    step = max(1, chunk[0] * 4)
+    values = data.all_rows(layout).reshape(shape)
+    for start in range(0, shape[0], step):
+        part = values[start : start + step]
+        store[start : start + len(part)].write(part).result()
+
+
+def _arrow(data: Data, layout: str) -> None:
+    import pyarrow  # comes with datasets, whose side alone reads this
+
+    kind = pyarrow.list_(pyarrow.uint8(), data.record_bytes)
+    schema = pyarrow.schema([("row", kind)])
+    with (
+        pyarrow.OSFile(data.path(layout), "wb") as file,
+        pyarrow.ipc.new_stream(file, schema) as to,
+    ):
+        for rows in data.rows(layout):
+            column = pyarrow.FixedSizeListArray.from_arrays(rows.reshape(-1), type=kind)
+            to.write_batch(pyarrow.record_batch([column], schema=schema))
+
+
+_WRITERS: dict[str, Callable[[Data, str], None]] = {
+    "array_record": _array_record,
+    "array_record_groups": _array_record,
+    "arrow": _arrow,
+    "tokens": _zarr,
+    "zarr": _zarr,
+    "zarr_raw": _zarr,
+    "zarr_shards": _zarr,
+}
+LAYOUTS = tuple(_WRITERS)

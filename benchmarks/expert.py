@@ -1,0 +1,180 @@
+"""The expert's side: loops that one would write by hand for one store and one order.
+
+No chain, no state, no restart: what a framework is compared with. Every loop has the settings that
+one would try, and takes the best.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from benchmarks import functions, stores
+from benchmarks.job import Job, Options, Work
+
+_MIB = 2**20
+
+
+def options(job: Job) -> Options:
+    """Reads under way at a time; for a global shuffle of Zarr rows, with a cache."""
+    if job.layout == "array_record":
+        return {"no threads": 0, "1 thread": 1, "2 threads": 2}
+    depths = {f"{depth} ahead": depth for depth in ((2,) if job.small else (1, 2, 4, 8))}
+    if job.order != "global shuffle" or job.layout == "array_record_groups":
+        return depths
+    caches = (job.cache_bytes,) if job.small or job.resident_share else (64 * _MIB, job.cache_bytes)
+    return {
+        f"{name}, {cache // _MIB} MiB cache": (depth, cache)
+        for name, depth in depths.items()
+        for cache in caches
+    }
+
+
+def array_record(job: Job, threads: int) -> Work:
+    """Bulk reads of four batches, joined, viewed as rows and cut."""
+    size = job.data.batch_size
+
+    def opened() -> Iterator[Any]:
+        reader = stores.array_record(job.path)
+        order = job.epoch
+        parts = [order[first : first + 4 * size] for first in range(0, len(order), 4 * size)]
+
+        def read(part: Any) -> Any:
+            return functions.decode_many(reader.read(part.tolist()))
+
+        def batches() -> Iterator[Any]:
+            for rows in _threaded(read, parts, threads):
+                yield from (rows[first : first + size] for first in range(0, len(rows), size))
+
+        return batches()
+
+    return Work(opened)
+
+
+def array_record_groups(job: Job, ahead: int) -> Work:
+    """Groups of a window read whole, then its records in random order."""
+
+    def opened() -> Iterator[Any]:
+        reader = stores.array_record(job.path)
+        groups = job.data.block_groups(job.layout)
+        if job.order != "block shuffle":
+            return (_decoded(reader, batch) for batch in job.batches)
+        windows = _threaded(lambda ids: _decoded(reader, np.concatenate(ids)), groups, 1, ahead)
+        return _mixed(windows, job.data.batch_size)
+
+    return Work(opened)
+
+
+def zarr(job: Job, setting: Any) -> Work:
+    """A slice per batch; or chunks of a window, then its rows in random order; or `oindex`."""
+    if job.order == "in order":
+        return Work(lambda: _slices(job, setting))
+    if job.order == "block shuffle" and job.layout != "zarr_shards":
+        return Work(lambda: _windows(job, setting, 1))
+    if job.order == "block shuffle":
+        return Work(lambda: _rows(job, setting, 64 * _MIB))
+    return Work(lambda: _rows(job, *setting))
+
+
+zarr_raw = zarr_shards = zarr
+
+
+def tokens(job: Job, setting: Any) -> Work:
+    """The same for windows of tokens: a read for each window under a global shuffle."""
+    size = job.data.window_tokens
+    if job.order == "in order":
+        return Work(lambda: (rows.reshape(-1, size) for rows in _slices(job, setting, size)))
+    if job.order == "block shuffle":
+        return Work(lambda: _windows(job, setting, size))
+    depth, cache_bytes = setting
+
+    def opened() -> Iterator[Any]:
+        store = stores.zarr(job.path, cache_bytes)
+
+        def submit(ids: Any) -> Callable[[], Any]:
+            with ts.Batch() as together:
+                reads = [
+                    store[i * size : (i + 1) * size].read(batch=together) for i in ids.tolist()
+                ]
+            return lambda: np.stack([read.result() for read in reads])
+
+        return _in_flight(submit, job.batches, depth)
+
+    return Work(opened)
+
+
+def _slices(job: Job, depth: int, size: int = 1) -> Iterator[Any]:
+    store = stores.zarr(job.path)
+
+    def submit(ids: Any) -> Callable[[], Any]:
+        result: Callable[[], Any] = (
+            store[int(ids[0]) * size : (int(ids[-1]) + 1) * size].read().result
+        )
+        return result
+
+    return _in_flight(submit, job.batches, depth)
+
+
+def _windows(job: Job, ahead: int, size: int) -> Iterator[Any]:
+    """Whole chunks in random order, records mixed within a window of them."""
+    store = stores.zarr(job.path)
+
+    def submit(blocks: Any) -> Callable[[], Any]:
+        reads = [store[int(b[0]) * size : (int(b[-1]) + 1) * size].read() for b in blocks]
+        return lambda: np.concatenate([read.result() for read in reads])
+
+    windows = _in_flight(submit, job.data.block_groups(job.layout), ahead)
+    if size > 1:
+        windows = (rows.reshape(-1, size) for rows in windows)
+    return _mixed(windows, job.data.batch_size)
+
+
+def _rows(job: Job, depth: int, cache_bytes: int) -> Iterator[Any]:
+    """The rows of a batch in one request, sorted: the order within a batch is free."""
+    store = stores.zarr(job.path, cache_bytes)
+
+    def submit(ids: Any) -> Callable[[], Any]:
+        result: Callable[[], Any] = store.oindex[np.sort(ids)].read().result
+        return result
+
+    return _in_flight(submit, job.batches, depth)
+
+
+def _mixed(windows: Iterable[Any], batch_size: int) -> Iterator[Any]:
+    random = np.random.default_rng(3)
+    for rows in windows:
+        order = random.permutation(len(rows))
+        for first in range(0, len(rows), batch_size):
+            yield np.take(rows, order[first : first + batch_size], axis=0)
+
+
+def _in_flight(
+    submit: Callable[[Any], Callable[[], Any]], keys: Iterable[Any], depth: int
+) -> Iterator[Any]:
+    """What `submit` of each key gives, in order, with `depth` of them under way."""
+    waiting: collections.deque[Callable[[], Any]] = collections.deque()
+    for key in keys:
+        waiting.append(submit(key))
+        if len(waiting) > depth:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()
+
+
+def _threaded(
+    call: Callable[[Any], Any], keys: Iterable[Any], threads: int, ahead: int = 2
+) -> Iterator[Any]:
+    if not threads:
+        yield from map(call, keys)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from _in_flight(lambda key: pool.submit(call, key).result, keys, ahead)
+
+
+def _decoded(reader: Any, ids: Any) -> Any:
+    return functions.decode_many(reader.read(ids.tolist()))

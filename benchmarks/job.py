@@ -1,0 +1,120 @@
+"""What a side is asked to do, and what it answers: the terms that all sides share.
+
+A side is a module of this folder with a function for every layout that it can read. The function
+gets a `Job` and returns a `Work`: what it does before is preparation, and is not timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.data import Data
+
+Metrics: TypeAlias = dict[str, float]
+Options: TypeAlias = dict[str, Any]
+
+_CACHE_BYTES = 256 * 2**20
+
+
+class UnavailableError(Exception):
+    """What a side needs is not there; the message says what."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """One side of one case.
+
+    Args:
+        data: The stores.
+        layout: Which store is read; also the name of the function of the side.
+        order: One of `data.ORDERS`.
+        module: The module of this folder that is the side.
+        option: Name of one of the settings that the module's `options` gives.
+        resident_share: What part of the decoded store may stay in memory; None for the default.
+        small: Whether this is a tiny run.
+    """
+
+    data: Data
+    layout: str
+    order: str
+    module: str
+    option: str = ""
+    resident_share: float | None = None
+    small: bool = False
+
+    def dumps(self) -> str:
+        """The job as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> Job:
+        """The job that `dumps` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "data": Data(**fields["data"])})
+
+    @property
+    def path(self) -> str:
+        """The store that is read."""
+        return self.data.path(self.layout)
+
+    @property
+    def records(self) -> int:
+        """Records of an epoch."""
+        data = self.data
+        counts = {"numbers": data.elements, "calls": data.calls, "elements": data.calls}
+        return counts.get(self.layout, self.data.records)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a delivered record."""
+        if self.layout in ("numbers", "calls", "elements"):
+            return 8
+        return 2 * self.data.window_tokens if self.layout == "tokens" else self.data.record_bytes
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """Bytes of decoded data that may stay in memory; None for the default."""
+        if self.resident_share is None:
+            return None
+        return int(self.resident_share * self.records * self.record_bytes)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of a peer's cache: by default more than a store of the usual size."""
+        return self.resident_bytes or _CACHE_BYTES
+
+    @property
+    def epoch(self) -> npt.NDArray[np.int64]:
+        """The records of one epoch in this order, ready-made."""
+        return self.data.order(self.layout, self.order)
+
+    @property
+    def batches(self) -> list[npt.NDArray[np.int64]]:
+        """The records of each batch of one epoch in this order, ready-made."""
+        return self.data.batches(self.epoch)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What is timed.
+
+    Args:
+        open: Opens the store anew, with nothing cached, and returns one epoch. Every iterator of it
+            is a new one.
+        batched: Whether elements are batches.
+        workers: Whether there are worker processes, whose start is not part of the rate.
+        mapped: Whether data comes from mapped files or from memory: what was read is then unknown.
+        extra: Further figures, asked for after the epoch.
+    """
+
+    open: Callable[[], Iterable[Any]]
+    batched: bool = True
+    workers: bool = False
+    mapped: bool = False
+    extra: Callable[[], Metrics] | None = None

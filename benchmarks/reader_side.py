@@ -1,0 +1,36 @@
+"""The ArrayRecord reader alone: `read` of a list of records, in a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import stores
+from benchmarks.job import Job, Options, Work
+
+
+def options(job: Job) -> Options:
+    """Records per call, with and without the reader's own reading ahead."""
+    sizes = (job.data.batch_size, 4 * job.data.batch_size)
+    return {
+        f"{size:,} a call{name}": (size, text)
+        for size in sizes
+        for name, text in (("", stores.NO_READ_AHEAD), (", reading ahead", ""))
+    }
+
+
+def array_record(job: Job, setting: tuple[int, str]) -> Work:
+    """Lists of records as bytes; a global shuffle, whatever the order of the case is, of groups."""
+    size, text = setting
+    order = "global shuffle" if job.layout == "array_record_groups" else job.order
+    epoch = job.data.order(job.layout, order)
+    parts = [epoch[first : first + size].tolist() for first in range(0, len(epoch), size)]
+
+    def opened() -> Iterator[Any]:
+        reader = stores.array_record(job.path, text)
+        return (reader.read(part) for part in parts)
+
+    return Work(opened)
+
+
+array_record_groups = array_record

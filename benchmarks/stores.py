@@ -1,0 +1,26 @@
+"""How the peers open what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorstore as ts
+from array_record.python import array_record_module
+
+NO_READ_AHEAD = "readahead_buffer_size:0,max_parallelism:0"
+"""Options of the ArrayRecord reader that suit records picked one by one."""
+
+
+def zarr(path: str, cache_bytes: int = 0) -> ts.TensorStore:
+    """A Zarr v3 array with a cache of its own, which is not asked whether it is still true."""
+    return ts.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": path}},
+        context=ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}}),
+        recheck_cached_data=False,
+        recheck_cached_metadata=False,
+    ).result()
+
+
+def array_record(path: str, options: str = NO_READ_AHEAD) -> Any:
+    """The reader of an ArrayRecord file."""
+    return array_record_module.ArrayRecordReader(path, options)

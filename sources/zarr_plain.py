@@ -25,6 +25,8 @@ _MOST_METADATA_BYTES: Final = 64 * 2**20
 # What the decompressors take in one call.
 _MOST_CHUNK_BYTES: Final = 2**31 - 2**16
 _MOST_AXES: Final = 32
+# A table has a number for each of them.
+_MOST_SHARDS: Final = 2**28
 _V2_TYPE: Final = r"\|b1|[|<>](?:[iu]1)|[<>](?:[iu][248]|f[248]|c(?:8|16))"
 _V3_TYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -213,6 +215,8 @@ def _check_sizes(found: dict[str, Any]) -> None:
         raise _NotPlainError("its shards are no whole number of chunks")
     if math.prod(s // c for s, c in zip(shard, chunk, strict=True)) * 16 > _MOST_CHUNK_BYTES:
         raise _NotPlainError("the indices of its shards are larger than 2 GiB")
+    if math.prod(-(-n // s) for n, s in zip(shape, shard, strict=True)) > _MOST_SHARDS:
+        raise _NotPlainError(f"it has more than {_MOST_SHARDS:,} shards")
 
 
 def _parse_v2(meta: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         args.json.write_text(json.dumps(document, indent=1) + "\n")
     if args.markdown:
-        args.markdown.write_text(text)
+        page = args.markdown.read_text() if args.markdown.exists() else ""
+        args.markdown.write_text(report.placed(text, page))
     return int(failed)
 
 
@@ -47,7 +48,12 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="measurements of every side [3]")
     parser.add_argument("--records", type=int, help="records of every store [50,000]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write the tables; in a page that has them, in their place",
+    )
     args = parser.parse_args(argv)
     unknown = sorted(set(args.cases) - {*names, *groups})
     if unknown:

@@ -30,6 +30,7 @@ _TITLES = {
     "chain": "Nothing to read",
     "checkpoint": "Saving and restoring",
 }
+_BEGIN, _END = "<!-- tables of the last run -->", "<!-- end of the tables -->"
 _HEAD = (
     "case", "side", "records/s", "range", "ours is", "MB/s", "CPU-s/GB", "memory MB",
     "first batch ms", "reads",
@@ -140,6 +141,15 @@ def markdown(run: Mapping[str, Any]) -> str:
     if run["skipped"]:
         parts.append("Left out:\n\n" + "\n".join(f"- {line}" for line in run["skipped"]))
     return "\n\n".join(parts) + "\n"
+
+
+def placed(tables: str, page: str) -> str:
+    """A page with the tables between its marks; the tables alone if it has no marks."""
+    before, begun, rest = page.partition(_BEGIN)
+    _, ended, after = rest.partition(_END)
+    if not (begun and ended):
+        return tables
+    return f"{before}{_BEGIN}\n\n{tables}\n{_END}{after}"
 
 
 def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:

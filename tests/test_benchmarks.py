@@ -252,6 +252,14 @@ def test_table_shows_what_is_not_met() -> None:
     assert "- torch is left out" in text
 
 
+def test_tables_take_their_place_in_a_page() -> None:
+    page = "# Speed\n\n<!-- tables of the last run -->\nold\n<!-- end of the tables -->\n\nmore\n"
+    once = report.placed("new\n", page)
+    assert once == page.replace("\nold\n", "\n\nnew\n\n")
+    assert report.placed("new\n", once) == once
+    assert report.placed("new\n", "# No marks\n") == "new\n"
+
+
 @pytest.mark.parametrize("order", data.ORDERS)
 @pytest.mark.parametrize("layout", ["zarr", "tokens"])
 def test_orders_are_permutations(order: str, layout: str, stores: Data) -> None:

@@ -53,7 +53,9 @@ _CHECKSUM_BYTES: Final = 4
 _RIGHT: Final = 0x48674BC7
 
 
-def alone_reader(plain: PlainArray, name: str, where: str) -> RowReader | None:
+def alone_reader(
+    plain: PlainArray, name: str, where: str, *, most_open: int | None = None
+) -> RowReader | None:
     """A reader of single records; None where a record costs much more than its bytes.
 
     Its pieces are blocks of `plain.chunk_shape[0]` rows.
@@ -62,16 +64,18 @@ def alone_reader(plain: PlainArray, name: str, where: str) -> RowReader | None:
         plain: The array.
         name: Name of the array in the source, for messages.
         where: Place of the array, for messages.
+        most_open: Files to keep mapped, with those of all other arrays; None for half of what this
+            process may open.
     """
     if not plain.shape[0] or not plain.row_bytes or math.prod(plain.grid[1:]) > _MOST_CELLS:
         return None
     single = plain.chunk_shape[0] == 1
     sharded = plain.shard_shape is not None
     if single and plain.chunk_bytes <= _MOST_CHUNK_BYTES and (plain.codecs or not sharded):
-        frames = _InShards(plain, name, where) if sharded else _InFiles(plain)
+        frames = _InShards(plain, name, where, most_open) if sharded else _InFiles(plain)
         return _AloneReader(plain, name, where, _Coded(plain, frames))
     if not plain.codecs and (single or plain.axes[0] == 0):
-        return _AloneReader(plain, name, where, _Raw(plain, name, where))
+        return _AloneReader(plain, name, where, _Raw(plain, name, where, most_open))
     return None
 
 
@@ -255,13 +259,14 @@ class _Raw:
 
     copies = True
 
-    def __init__(self, plain: PlainArray, name: str, where: str) -> None:
+    def __init__(self, plain: PlainArray, name: str, where: str, most_open: int | None) -> None:
         self._plain = plain
         self._cells = math.prod(plain.grid[1:])
         self._bytes = plain.chunk_bytes // plain.chunk_shape[0]  # of a row in one cell
         self._fill = np.asarray(plain.fill, plain.dtype).astype(plain.stored_dtype).tobytes()
         sharded = plain.shard_shape is not None
-        self._files = StoredFiles(plain, size_bytes=None if sharded else plain.chunk_bytes)
+        size_bytes = None if sharded else plain.chunk_bytes
+        self._files = StoredFiles(plain, size_bytes=size_bytes, most_open=most_open)
         self._index = ShardIndex(plain, self._files, name=name, where=where) if sharded else None
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
@@ -339,9 +344,9 @@ class _Frames(Protocol):
 class _InShards:
     """Chunks in shards, as slices of the mapped files."""
 
-    def __init__(self, plain: PlainArray, name: str, where: str) -> None:
+    def __init__(self, plain: PlainArray, name: str, where: str, most_open: int | None) -> None:
         self._plain = plain
-        self._files = StoredFiles(plain)
+        self._files = StoredFiles(plain, most_open=most_open)
         self._index = ShardIndex(plain, self._files, name=name, where=where)
 
     def get(self, chunks: IntArray) -> list[Frame | None]:

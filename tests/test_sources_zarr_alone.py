@@ -94,10 +94,10 @@ def values_of(layout: Layout) -> AnyArray:
     return rng.integers(2, 100, layout.shape).astype(dtype)
 
 
-def reader_of(folder: str | Path) -> RowReader:
+def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
     plain = plain_array(str(folder))
     assert isinstance(plain, PlainArray), plain
-    reader = alone_reader(plain, "x", "/data")
+    reader = alone_reader(plain, "x", "/data", most_open=most_open)
     assert reader is not None
     return reader
 
@@ -155,7 +155,7 @@ def test_rows_equal_those_of_tensorstore(layout: Layout, data: st.DataObject) ->
         for row in data.draw(st.sets(rows, max_size=6)):
             store[row].write(values[row]).result()
         wanted = np.array(data.draw(st.lists(rows, max_size=12)), np.int64)
-        reader = reader_of(folder)
+        reader = reader_of(folder, most_open=data.draw(st.sampled_from((None, 1, 2))))
         expected = store.read().result()
         same(reader.read(wanted), expected[wanted])
         out = np.full_like(expected, 55)

@@ -171,6 +171,18 @@ def test_at_most_so_many_files_are_mapped(tmp_path: Path) -> None:
         assert bytes(file[1 : len(data)]) == data[1:]
 
 
+def test_arrays_share_what_may_be_open(tmp_path: Path) -> None:
+    values = np.arange(1, 17, dtype=np.uint8)[:, None]
+    first = StoredFiles(made(tmp_path / "a", values, (1, 1), (2, 1)), most_open=6)
+    second = StoredFiles(made(tmp_path / "b", values, (1, 1), (2, 1)), most_open=6)
+    first.hold([*range(8)] * 3)
+    assert len(first.mapped()) == 6
+    second.hold([*range(4)] * 3)
+    # Who had the most gave up as many as were needed.
+    assert len(first.mapped()) + len(second.mapped()) == 6
+    assert len(second.mapped()) >= 3
+
+
 def test_a_file_that_changes_its_size_is_refused(tmp_path: Path) -> None:
     plain = made(tmp_path, np.arange(1, 9, dtype=np.uint8)[:, None], (1, 1), (4, 1))
     files = StoredFiles(plain, most_open=1)

@@ -15,9 +15,6 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zstandard
-from numcodecs import blosc as nc_blosc
-from numcodecs import lz4 as nc_lz4
-from numcodecs import zstd as nc_zstd
 
 from windrow.sources.zarr_plain import Codec
 
@@ -71,7 +68,7 @@ class Decoder:
         self._steps: list[tuple[_Step | None, int]] = []  # None: a checksum
         size = decoded_bytes
         for codec in codecs:
-            self._steps.append((_STEPS.get(codec.name), size))
+            self._steps.append((_step(codec.name, size), size))
             size = size + _CHECKSUM_BYTES if codec.name == "crc32c" else size
         self._steps.reverse()
         self.takes_bytes = bool(codecs) and codecs[-1].name == "crc32c"
@@ -131,35 +128,72 @@ def _checked(data: Stored) -> memoryview:
     return memoryview(data)[:-_CHECKSUM_BYTES]
 
 
-def _zstd(data: Stored, out: ByteArray) -> None:
+def _step(name: str, size: int) -> _Step | None:
+    """What decodes to `size` bytes; None for a checksum."""
+    if name == "zstd":
+        return _zstd_small if size <= _SMALL_BYTES else _zstd_large()
+    steps: dict[str, Callable[[], _Step | None]] = {
+        "blosc": _blosc,
+        "crc32c": lambda: None,
+        "gzip": lambda: _gzip,
+        "lz4": _lz4,
+        "zlib": lambda: _zlib,
+    }
+    return steps[name]()
+
+
+def _zstd_small(data: Stored, out: ByteArray) -> None:
     size = zstandard.frame_content_size(data)
     if size not in (len(out), -1):
         raise DamageError(_of_size(size, len(out)))
-    if size > _SMALL_BYTES:
-        nc_zstd.decompress(data, out)
-        return
     found = _of_thread.zstd.decompress(data, max_output_size=len(out), allow_extra_data=False)
     if len(found) != len(out):
         raise DamageError(_of_size(len(found), len(out)))
     out[:] = np.frombuffer(found, np.uint8)
 
 
-def _blosc(data: Stored, out: ByteArray) -> None:
-    if len(data) < 16:
-        raise DamageError(f"it is cut off: {len(data)} bytes are no blosc chunk")
-    size, stored = (int.from_bytes(data[at : at + 4], "little") for at in (4, 12))
-    if size != len(out):
-        raise DamageError(_of_size(size, len(out)))
-    if stored != len(data):
-        raise DamageError(f"it has {len(data):,} bytes and says that it has {stored:,}")
-    nc_blosc.decompress(data, out)
+# numcodecs takes as long to import as half of TensorStore, so that is left to the arrays that it
+# decodes.
 
 
-def _lz4(data: Stored, out: ByteArray) -> None:
-    size = int.from_bytes(data[:4], "little")
-    if len(data) < 4 or size != len(out):
-        raise DamageError(_of_size(size, len(out)))
-    nc_lz4.decompress(data, out)
+def _zstd_large() -> _Step:
+    from numcodecs import zstd
+
+    def decode(data: Stored, out: ByteArray) -> None:
+        if zstandard.frame_content_size(data) == len(out):
+            zstd.decompress(data, out)
+        else:
+            _zstd_small(data, out)
+
+    return decode
+
+
+def _blosc() -> _Step:
+    from numcodecs import blosc
+
+    def decode(data: Stored, out: ByteArray) -> None:
+        if len(data) < 16:
+            raise DamageError(f"it is cut off: {len(data)} bytes are no blosc chunk")
+        size, stored = (int.from_bytes(data[at : at + 4], "little") for at in (4, 12))
+        if size != len(out):
+            raise DamageError(_of_size(size, len(out)))
+        if stored != len(data):
+            raise DamageError(f"it has {len(data):,} bytes and says that it has {stored:,}")
+        blosc.decompress(data, out)
+
+    return decode
+
+
+def _lz4() -> _Step:
+    from numcodecs import lz4
+
+    def decode(data: Stored, out: ByteArray) -> None:
+        size = int.from_bytes(data[:4], "little")
+        if len(data) < 4 or size != len(out):
+            raise DamageError(_of_size(size, len(out)))
+        lz4.decompress(data, out)
+
+    return decode
 
 
 def _gzip(data: Stored, out: ByteArray) -> None:
@@ -185,12 +219,3 @@ def _inflate(data: Stored, out: ByteArray, bits: int) -> None:
 
 def _of_size(found: int, wanted: int) -> str:
     return f"it decodes to {found:,} bytes, not the {wanted:,} of a chunk"
-
-
-_STEPS: Final[dict[str, _Step]] = {
-    "blosc": _blosc,
-    "gzip": _gzip,
-    "lz4": _lz4,
-    "zlib": _zlib,
-    "zstd": _zstd,
-}

@@ -425,10 +425,10 @@ def _float(value: Any, dtype: np.dtype[Any], *, bits: bool) -> Any:
     if bits and isinstance(value, str) and re.fullmatch(rf"0x[0-9a-fA-F]{{{digits}}}", value):
         pattern = np.dtype(f"u{dtype.itemsize}")
         return np.array([int(value, 16)], pattern).view(dtype)[0]
-    if type(value) in (int, float) and abs(value) < 2.0**1000:
+    if type(value) is float or (type(value) is int and abs(value) < 2**63):
         with np.errstate(all="ignore"):
             found = np.array(float(value)).astype(dtype)[()]
         # Rounding to the small floats is done in more than one way.
-        if dtype.itemsize >= 4 or float(found) == value:
+        if math.isfinite(float(found)) and (dtype.itemsize >= 4 or float(found) == value):
             return found
     raise _NotPlainError(f"fill_value {value!r}"[:100])

@@ -172,6 +172,8 @@ def described(path: Path, meta: dict[str, Any]) -> PlainArray | str:
         (V3 | {"data_type": {"name": "x"}}, "data_type"),
         (V3 | {"data_type": "uint8", "fill_value": 256}, "fill_value 256"),
         (V3 | {"fill_value": "0x00"}, "fill_value '0x00'"),
+        (V3 | {"fill_value": 1e300}, "fill_value 1e.300"),
+        (V3 | {"fill_value": float("nan")}, "fill_value nan"),
         (V3 | {"node_type": "group"}, "no array of Zarr v3"),
         (V3 | {"shape": [2**50], "chunk_grid": GRID_OF_1, "codecs": [SHARDED]}, "than 268,435,456"),
         (V3 | {"codecs": [SHARDED]}, "another number of axes"),

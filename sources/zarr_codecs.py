@@ -28,7 +28,7 @@ _RIGHT: Final = 0x48674BC7
 # one that is kept, and a copy, are faster.
 _SMALL_BYTES: Final = 64 * 2**10
 # Per thread; larger chunks get memory of their own each time, so that none is kept for ever.
-_KEPT_BYTES: Final = 64 * 2**20
+_KEPT_BYTES: Final = 16 * 2**20
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 

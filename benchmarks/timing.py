@@ -61,13 +61,13 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     iterator = iter(iterable)
     rows = started = _start(iterator, work)
     clock_s = time.perf_counter() if started else start_s
-    rows += _rows(iterator, work, until_s=start_s + limit_s)
+    rows += _rows(iterator, work, until_s=clock_s + limit_s)
     stop_s = time.perf_counter()
     cpu_s, read_bytes = _cpu_s() - cpu_s, _read_bytes() - read_bytes
     figures = {} if work.extra is None else work.extra()
     found = children.stop() if children else {}
     _close(iterator)
-    if rows != job.records and stop_s - start_s < limit_s:
+    if rows != job.records and stop_s - clock_s < limit_s:
         raise RuntimeError(f"benchmark: {rows:,} of {job.records:,} records came")
     cpu_s += sum(child.live_cpu_s for child in found.values())
     delivered = rows * job.record_bytes

@@ -64,6 +64,7 @@ CRITERIA = (
     ),
     Criterion("", "ms to the first batch, the worst case", "first_batch_ms", at_most=1_000),
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
+    Criterion("chain.range", "MB of memory; its indices are 80", "memory_mb", at_most=40),
     Criterion("chain.function", "of a bare loop over the function", over="floor", at_least=0.5),
 )
 

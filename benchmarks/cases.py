@@ -213,7 +213,7 @@ class Run:
         return self._repeats * sum(len(case.sides) for case in self._cases)
 
     def go(self) -> Iterator[str]:
-        """Measure; yields the name of each measurement when it is done."""
+        """Measure; yields the name of each measurement before it is made."""
         for case in self._cases:
             yield from self._measure(case)
 
@@ -282,5 +282,5 @@ class Run:
 def _tuned_for(case: Case, side: Side) -> tuple[str, ...]:
     """Settings of frameworks suit a layout, those of loops that are written for it an order too."""
     if side.module in ("grain_side", "torch_side"):
-        return side.name, case.layout
+        return side.name, case.layout, str(case.resident_share)
     return side.name, case.name

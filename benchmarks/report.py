@@ -135,7 +135,9 @@ def markdown(run: Mapping[str, Any]) -> str:
         names = {case.name: case.shows for case in CASES if case.group == group}
         rows = [result for result in run["results"] if result["case"] in names]
         if rows:
-            parts.append(f"### {title}")
+            measured = dict.fromkeys(result["case"] for result in rows)
+            shown = "; ".join(f"`{name}`: {names[name]}" for name in measured)
+            parts += [f"### {title}", f"{shown}."]
             parts.append(_restores(rows) if group == "checkpoint" else _rates(rows))
     parts += _others(run["others"])
     if run["skipped"]:

@@ -21,8 +21,7 @@ import collections
 import dataclasses
 import functools
 import heapq
-import itertools
-import math
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -81,7 +80,7 @@ class _Piece:
     """A piece that is wanted, being read or on the shelf."""
 
     number: int
-    due: int  # the first round that wants it
+    due: int  # the place of the first round that wants it
     uses: collections.deque[tuple[_Ticket, int]]  # rounds that want it, and which piece it is there
     wanted: int = 0  # fragments of it that planned rounds want
     slot: int = -1
@@ -89,7 +88,7 @@ class _Piece:
 
     @property
     def next_use(self) -> int:
-        return self.uses[0][0].round
+        return self.uses[0][0].place
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -105,8 +104,8 @@ class _Read:
 class _Ticket:
     """What one round wants of one part."""
 
-    def __init__(self, number: int, count: int, fragments: Fragments, which: IntArray) -> None:
-        self.round = number
+    def __init__(self, place: int, count: int, fragments: Fragments, which: IntArray) -> None:
+        self.place = place  # records that were planned before its round
         self.count = count
         self.fragments = fragments
         self.which = which  # per fragment, which of the ticket's pieces
@@ -151,20 +150,23 @@ class PartAhead:
         self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
         self._known: dict[int, _Piece] = {}
         self._idle: dict[int, _Piece] = {}  # on the shelf, wanted by no planned round; oldest first
-        # A heap: (-next use, a serial number, piece); entries that are no longer so stay a while.
-        self._far: list[tuple[int, int, _Piece]] = []
-        self._serial = itertools.count()
-        self._queue: collections.deque[_Piece] = collections.deque()  # to be read, by due round
-        self._dues: dict[int, int] = {}  # how many of the queue are due, by round
+        self._far: list[_Piece] = []  # with a slot, by next use, when `_far_made` records were made
+        self._far_made = -1
+        self._queue: collections.deque[_Piece] = (
+            collections.deque()
+        )  # to be read, by when it is due
+        self._dues: dict[int, int] = {}  # how many of the queue are due, by when
         self._reads: collections.deque[_Read] = collections.deque()
         self._in_flight = 0
         # A store that fits is decoded once. Else what is done with gives its slot up at once, since
         # memory in use is in the processor's cache, and fresh memory must be got from the system.
         self._keeps = part.piece_count <= slots
+        self._share = self._started = 0  # reads to start in this round, and those that were
         self._credit = 0.0
-        self._rounds = 0
-        self._entered = 0
-        self._last_round = 0
+        self._entered = 0  # pieces that were put into the queue
+        self._place = 0  # of the round being planned
+        self._planned = self._made = 0  # records, since the start of the stream
+        self._records: dict[int, int] = {}  # of planned rounds, by their number
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -174,48 +176,61 @@ class PartAhead:
         fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
         distinct, which = np.unique(needs.pieces, return_inverse=True)
         counts = np.bincount(which, minlength=len(distinct)).tolist()
-        ticket = _Ticket(number, len(indices), fragments, which)
+        place = self._planned
+        if number not in self._records:
+            self._records[number] = 0
+            self._place = place
+        self._records[number] += len(indices)
+        self._planned += len(indices)
         self.planned_bytes += len(indices) * self._record_bytes
-        self._rounds += number != self._last_round or not self._rounds
-        self._last_round = number
+        ticket = _Ticket(self._place, len(indices), fragments, which)
         for at, (piece, count) in enumerate(zip(distinct.tolist(), counts, strict=True)):
             found = self._known.get(piece)
             if found is None:
-                found = _Piece(piece, number, collections.deque())
+                found = _Piece(piece, ticket.place, collections.deque())
                 self._known[piece] = found
                 self._queue.append(found)
-                self._dues[number] = self._dues.get(number, 0) + 1
+                self._dues[ticket.place] = self._dues.get(ticket.place, 0) + 1
                 self._entered += 1
             elif not found.uses:
                 self._idle.pop(piece, None)
             found.wanted += count
             found.uses.append((ticket, at))
             ticket.pieces.append(found)
-            if len(found.uses) == 1 and found.slot >= 0:
-                self._note_use(found)
         return functools.partial(self._finish, ticket)
 
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
         self._keeps = False
 
-    def _note_use(self, piece: _Piece) -> None:
-        if len(self._far) > 64 + 8 * len(self._known):
-            live = [entry for entry in self._far if self._holds(entry)]
-            heapq.heapify(live)
-            self._far = live
-        heapq.heappush(self._far, (-piece.next_use, next(self._serial), piece))
-
     # --- starting reads --------------------------------------------------------------------------
 
-    def advance(self, now: int) -> None:
-        """Start the reads that round `now`, about to be made, and an even pace ask for."""
+    def pace(self, number: int) -> int:
+        """Round `number` is about to be made: how many reads to start on the way to the next."""
+        self._credit = max(0.0, self._credit - self._started)
+        self._started = self._share = 0
         self._collect(wait=False)
-        share = self._share(now)
+        records = self._records.pop(number, 0)
+        if records:
+            self._share = self._share_of(records)
+            late = sum(count for due, count in self._dues.items() if due <= self._made)
+            if late:
+                self._begin(late, wait=False)
+        return self._share
+
+    def step(self, number: int, steps: int) -> None:
+        """Start what is to be started by step `number` of as many `steps` to the next round."""
+        wanted = self._share * (number + 1) // steps - self._started
+        if wanted > 0 and self._queue:
+            self._collect(wait=False)
+            self._begin(wanted, wait=False)
+
+    def _begin(self, count: int, *, wait: bool) -> None:
+        """Start up to `count` reads, as far as there is room; with `wait`, one at least."""
         starting: list[_Piece] = []
         places: list[Place] = []
-        while len(starting) < share and self._queue:
-            must = self._queue[0].due <= now and not starting
+        while len(starting) < count and self._queue:
+            must = wait and not starting
             if self._in_flight + len(starting) >= self._most_in_flight:
                 self._collect(wait=must)
                 if self._in_flight + len(starting) >= self._most_in_flight:
@@ -228,31 +243,32 @@ class PartAhead:
             piece.slot = slot
             starting.append(piece)
             places.append(Place(piece.number, slot, out))
-        self._credit = max(0.0, self._credit - len(starting))
+        self._started += len(starting)
         per_task = max(1, _TASK_BYTES // self._piece_bytes)
         for begin in range(0, len(starting), per_task):
             end = begin + per_task
             self._start(starting[begin:end], places[begin:end])
 
-    def _share(self, now: int) -> int:
-        """How many reads to start before round `now`: the fewest that keep an even pace.
+    def _share_of(self, records: int) -> int:
+        """How many reads to start while `records` records are made: the fewest at an even pace.
 
         That is a pace at which each piece is started a little before its round. Where pieces are
         read again and again, as for a shuffle over a store that does not fit, it also spreads the
         reads that a first burst began together: each cycle they lie more evenly.
         """
-        mean = self._entered / max(1, self._rounds)
-        lead = math.ceil(self._most_in_flight / 2 / max(mean, 1 / 64))
-        lead = min(lead, max(1, (self._last_round - now) // 4))
+        per_record = max(1, self._entered) / max(1, self._planned)
+        lead = self._most_in_flight / 2 / per_record
+        lead = max(records, min(lead, (self._planned - self._made) / 4))
         pace, late, entered = 0.0, 0, 0
         for due, count in self._dues.items():
             entered += count
-            left = due - lead - now + 1
-            pace = max(pace, entered / max(1, left))
-            late = entered if left <= 1 else late
-        # A pace of 0.4 is a read in two rounds of five. What could not be started is not made up
-        # for all at once.
-        self._credit = min(self._credit + pace, pace + 1)
+            left = due - lead - self._made + records
+            pace = max(pace, entered / max(records, left))
+            late = entered if left <= records else late
+        # Where it comes to 0.4 reads a round, a read is started in two rounds of five. What could
+        # not be started is not made up for all at once.
+        share = pace * records
+        self._credit = min(self._credit + share, share + 1)
         return max(late, int(self._credit))
 
     def _next(self) -> _Piece:
@@ -266,10 +282,8 @@ class PartAhead:
 
     def _start(self, pieces: list[_Piece], places: list[Place]) -> None:
         read = _Read(pieces, self._shelf.start(places, self._pool))
-        for piece, place in zip(pieces, places, strict=True):
+        for piece in pieces:
             piece.read = read
-            if place.out is None:
-                self._note_use(piece)
         self._reads.append(read)
         self._in_flight += len(pieces)
         numbers = np.array([piece.number for piece in pieces])
@@ -325,24 +339,19 @@ class PartAhead:
 
     def _farthest(self) -> _Piece | None:
         """The piece on the shelf, read already, whose next use is farthest."""
-        kept = []
-        found: _Piece | None = None
-        while self._far and found is None:
-            entry = heapq.heappop(self._far)
-            piece = entry[2]
-            if not self._holds(entry):
-                continue  # from before its last use
-            kept.append(entry)
-            if piece.read is not None and piece.read.done:
-                found = piece
-        for entry in kept[:-1] if found is not None else kept:
-            heapq.heappush(self._far, entry)
-        return found
-
-    def _holds(self, entry: tuple[int, int, _Piece]) -> bool:
-        """Whether an entry of the heap says how things are."""
-        piece = entry[2]
-        return piece.slot >= 0 and bool(piece.uses) and piece.next_use == -entry[0]
+        for again in (False, True):
+            if again or self._far_made != self._made:
+                self._far_made = self._made
+                held = [piece for piece in self._known.values() if piece.slot >= 0 and piece.uses]
+                self._far = sorted(held, key=operator.attrgetter("next_use"))
+            for place in range(len(self._far) - 1, -1, -1):
+                piece = self._far[place]
+                read_already = piece.read is not None and piece.read.done
+                if read_already or piece.slot < 0 or not piece.uses:
+                    del self._far[place]
+                    if piece.slot >= 0 and piece.uses:
+                        return piece
+        return None
 
     def _spill(self, piece: _Piece) -> None:
         """Copy a piece's records to the rounds that want them, so that its slot can be taken."""
@@ -389,16 +398,20 @@ class PartAhead:
 
     def _finish(self, ticket: _Ticket) -> Any:
         self.planned_bytes -= ticket.count * self._record_bytes
-        while self._queue and self._queue[0].due <= ticket.round:
-            self.advance(ticket.round)
+        while self._queue and self._queue[0].due <= ticket.place:
+            self._begin(self._dues[self._queue[0].due], wait=True)
         for piece in ticket.pieces:
             if piece.read is None:
                 continue  # served by a piece that was read before
             self._wait(piece)
         column = self._column(ticket)
+        self._made += ticket.count
         for at, piece in enumerate(ticket.pieces):
-            if at not in ticket.served:
-                self._used(piece, ticket, at)
+            if at in ticket.served:
+                continue
+            piece.uses.popleft()  # rounds are made in the order in which they are planned
+            if not piece.uses:
+                self._idle[piece.number] = piece
         return column
 
     def _column(self, ticket: _Ticket) -> Any:
@@ -411,13 +424,6 @@ class PartAhead:
             rest = np.flatnonzero(left[ticket.which])
             self._shelf.fill(ticket.out, ticket.fragments.taken(rest), slots[rest])
         return ticket.out
-
-    def _used(self, piece: _Piece, ticket: _Ticket, at: int) -> None:
-        piece.uses.remove((ticket, at))
-        if piece.uses:
-            self._note_use(piece)
-        else:
-            self._idle[piece.number] = piece
 
 
 class Lookahead:
@@ -432,13 +438,12 @@ class Lookahead:
             share = budget.share(weight / sum(weights))
             ahead = PartAhead(part, len(source), share, pool, self.counts)
             self._ahead[id(source), part.name] = ahead
-        self._horizon_bytes = budget.horizon_bytes
-        self.piece_bytes = max(weights, default=0)
+        self.horizon_bytes = budget.horizon_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether as many bytes of records are planned as the budget has room for."""
-        return sum(ahead.planned_bytes for ahead in self._ahead.values()) >= self._horizon_bytes
+        return sum(ahead.planned_bytes for ahead in self._ahead.values()) >= self.horizon_bytes
 
     def plans(self, source: Any) -> bool:
         """Whether some part of a source is read through here."""
@@ -456,7 +461,11 @@ class Lookahead:
         for ahead in self._ahead.values():
             ahead.end()
 
-    def advance(self, now: int) -> None:
-        """Start what round `now`, which is about to be made, asks for."""
+    def pace(self, now: int) -> int:
+        """Round `now` is about to be made: in how many steps to start reads on the way to the next."""
+        return max(ahead.pace(now) for ahead in self._ahead.values())
+
+    def step(self, number: int, steps: int) -> None:
+        """Start what is to be started by step `number` of `steps`."""
         for ahead in self._ahead.values():
-            ahead.advance(now)
+            ahead.step(number, steps)

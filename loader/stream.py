@@ -61,6 +61,9 @@ IntArray = npt.NDArray[np.int64]
 # A consumer waits for a block as a whole, so slow functions get small ones.
 _GOAL_S = 0.1
 
+# Rounds that a look-ahead's horizon has room for at least, if a batch is no longer than a round.
+_ROUNDS_AHEAD = 32
+
 # Rounds planned ahead at most: each costs some 10 kB of indices.
 _MOST_ROUNDS = 512
 
@@ -105,8 +108,8 @@ class BlockSize:
 
 def _block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> BlockSize:
     if lookahead:
-        # No more at once than a piece holds: so few pieces are started from one batch to the next.
-        goal_bytes = min(options.block_bytes, lookahead.piece_bytes)
+        # Rounds much shorter than the horizon: reads are planned from one to the next.
+        goal_bytes = min(options.block_bytes, max(1, lookahead.horizon_bytes // _ROUNDS_AHEAD))
         return BlockSize(goal_bytes, unit, options.prefetch_buffer_size)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
@@ -261,10 +264,11 @@ def _random_access(
             reader = run.reader(options, lookahead, made + len(rounds))
             rounds.append(_Round(node.parent, following, stop, rows, reader))
             following = stop
+        steps = 1
         if lookahead:
             if following == length:
                 lookahead.end()
-            lookahead.advance(made)
+            steps = lookahead.pace(made)
         for soon in itertools.islice(rounds, 2 if options.ahead else 1):
             soon.reader.begin()
         current = rounds.popleft()
@@ -275,8 +279,18 @@ def _random_access(
             size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
             block = _as_block(table, start, allow_nones=node.allow_nones)
             kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
-            if len(kept):
-                yield kept if len(kept) < len(block) else block
+            yield from _in_steps(kept if len(kept) < len(block) else block, steps, lookahead)
+
+
+def _in_steps(block: Block, steps: int, lookahead: Lookahead | None) -> Blocks:
+    """A block's rows, with the reads that are to be started meanwhile spread over them."""
+    steps = max(1, min(steps, len(block)))
+    for number in range(steps):
+        if lookahead:
+            lookahead.step(number, steps)
+        if len(block):
+            start, stop = (len(block) * n // steps for n in (number, number + 1))
+            yield block if steps == 1 else block.sliced(start, stop)
 
 
 def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int) -> int:

@@ -33,7 +33,15 @@ OPTIONAL = (
     "zarr",
 )
 # What tensorstore brings along is free.
-NEEDED = {"array_record", "ml_dtypes", "numpy", "tensorstore", "windrow"}
+NEEDED = {
+    "array_record",
+    "google_crc32c",
+    "ml_dtypes",
+    "numpy",
+    "tensorstore",
+    "windrow",
+    "zstandard",
+}
 
 
 def loaded_by(statement: str, directory: Path) -> list[str]:

@@ -6,6 +6,7 @@ Invariant: an epoch that ends before every record was delivered is an error, not
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import json
@@ -56,27 +57,28 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
         gc.collect()
     children = _Children() if work.workers else None
     iterable = work.open()
-    read_bytes, cpu_s = _read_bytes(), _cpu_s()
-    start_s = time.perf_counter()
+    read_bytes, cpu_s, start_s = _read_bytes(), time.process_time(), time.perf_counter()
     iterator = iter(iterable)
-    rows = started = _start(iterator, work)
-    clock_s = time.perf_counter() if started else start_s
-    rows += _rows(iterator, work, until_s=clock_s + limit_s)
-    stop_s = time.perf_counter()
-    cpu_s, read_bytes = _cpu_s() - cpu_s, _read_bytes() - read_bytes
+    started = 0
+    if children:
+        started = len(next(iterator))
+        children.mark()
+        cpu_s, start_s = time.process_time(), time.perf_counter()
+    rows = started + _rows(iterator, work, until_s=start_s + limit_s)
+    took_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
+    read_bytes = _read_bytes() - read_bytes
     figures = {} if work.extra is None else work.extra()
-    found = children.stop() if children else {}
+    found = children.stop() if children else []
     _close(iterator)
-    if rows != job.records and stop_s - clock_s < limit_s:
+    if rows != job.records and took_s < limit_s:
         raise RuntimeError(f"benchmark: {rows:,} of {job.records:,} records came")
-    cpu_s += sum(child.live_cpu_s for child in found.values())
-    delivered = rows * job.record_bytes
-    rate = (rows - started) / (stop_s - clock_s)
-    memory = [peak_bytes(), *(child.peak_bytes for child in found.values())]
+    cpu_s += sum(child.cpu_s - child.marked_cpu_s for child in found)
+    timed_bytes = (rows - started) * job.record_bytes
+    memory = [peak_bytes(), *(child.peak_bytes for child in found)]
     return {
-        "records_per_s": rate,
-        "mb_per_s": rate * job.record_bytes / _MB,
-        "cpu_s_per_gb": cpu_s / delivered * _GB,
+        "records_per_s": (rows - started) / took_s,
+        "mb_per_s": timed_bytes / took_s / _MB,
+        "cpu_s_per_gb": cpu_s / max(1, timed_bytes) * _GB,
         "memory_mb": sum(max(0, peak - idle_bytes) for peak in memory) / _MB,
         "first_batch_ms": first_s * 1e3,
         "delivered": rows,
@@ -88,14 +90,14 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
 def rate(work: Work, *, limit_s: float) -> float:
     """Records per second over an epoch, or over its first `limit_s`: to choose a setting by."""
     iterator = iter(work.open())
-    first = _start(iterator, work)
+    # Processes start until the first batch comes.
+    first = len(next(iterator)) if work.workers else 0
     start_s = time.perf_counter()
     rows = _rows(iterator, work, until_s=start_s + limit_s)
     took_s = time.perf_counter() - start_s
     _close(iterator)
     del iterator
-    # What came in the first batch is not counted where the clock starts behind it.
-    return (rows if rows or not first else first) / took_s
+    return (rows or first) / took_s
 
 
 def _first_batch_s(work: Work) -> float:
@@ -107,11 +109,6 @@ def _first_batch_s(work: Work) -> float:
         pass
     _close(iterator)
     return first_s
-
-
-def _start(iterator: Iterator[Any], work: Work) -> int:
-    """Records that came until the clock starts: a batch, where processes must start first."""
-    return len(next(iterator)) if work.workers else 0
 
 
 def _rows(iterator: Iterator[Any], work: Work, *, until_s: float) -> int:
@@ -214,27 +211,21 @@ def _read_bytes() -> int:
     return int(counted.split("rchar:")[1].split()[0])
 
 
-def _cpu_s() -> float:
-    """CPU seconds of all threads, and of children that have ended."""
-    own, ended = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-
-
+@dataclasses.dataclass(slots=True)
 class _Child:
-    """What was seen of a child."""
+    """What was last seen of a child."""
 
-    def __init__(self) -> None:
-        self.peak_bytes = 0
-        self.live_cpu_s = 0.0
+    peak_bytes: int = 0
+    cpu_s: float = 0.0
+    marked_cpu_s: float = 0.0
 
 
 class _Children:
-    """This process's children, looked at while they live, by a thread."""
+    """This process's children and theirs, looked at while they live, by a thread."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Child] = {}
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -243,23 +234,25 @@ class _Children:
         while not self._stop.wait(_WATCH_S):
             self._look()
 
-    def _look(self) -> set[int]:
-        alive = set()
-        for process in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):
-                child = self._seen.setdefault(process.pid, _Child())
-                times = process.cpu_times()
-                child.live_cpu_s = times.user + times.system
-                child.peak_bytes = max(child.peak_bytes, peak_bytes(process.pid))
-                alive.add(process.pid)
-        return alive
+    def _look(self) -> None:
+        with self._lock:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child = self._seen.setdefault(process.pid, _Child())
+                    times = process.cpu_times()
+                    child.cpu_s = times.user + times.system
+                    child.peak_bytes = max(child.peak_bytes, peak_bytes(process.pid))
 
-    def stop(self) -> dict[int, _Child]:
-        """Each child seen; the CPU time of those that have ended is with this process's own."""
+    def mark(self) -> None:
+        """What they have used so far is not counted."""
+        self._look()
+        with self._lock:
+            for child in self._seen.values():
+                child.marked_cpu_s = child.cpu_s
+
+    def stop(self) -> list[_Child]:
+        """Each child seen; one that has ended, as it was when it was last looked at."""
         self._stop.set()
         self._thread.join()
-        alive = self._look()
-        for pid, child in self._seen.items():
-            if pid not in alive:
-                child.live_cpu_s = 0.0
-        return self._seen
+        self._look()
+        return list(self._seen.values())

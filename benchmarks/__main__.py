@@ -69,6 +69,7 @@ def _run(
     wanted: Sequence[cases.Case], others: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, Any], bool]:
     """The document of a run, and whether a side failed."""
+    where = report.machine()
     with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:
         sizes = data.small(folder) if args.small else data.Data(folder)
         if args.records:
@@ -91,6 +92,7 @@ def _run(
         run.results,
         criteria.judged(run.results),
         found,
+        where=where,
         skipped=run.skipped,
         sizes={**facts, "repeats": args.repeats, "is_small": args.small},
     )

@@ -42,6 +42,7 @@ def document(
     verdicts: Sequence[Verdict],
     others: Sequence[Mapping[str, object]],
     *,
+    where: str,
     skipped: Sequence[str],
     sizes: Mapping[str, object],
 ) -> dict[str, Any]:
@@ -51,11 +52,12 @@ def document(
         results: What was measured.
         verdicts: What it was judged by.
         others: Results of the index shuffle and of the import.
+        where: The machine before the run.
         skipped: Who was left out, and why.
         sizes: The sizes of the data, and how often each side was measured.
     """
     return {
-        "machine": machine(),
+        "machine": where,
         "versions": _versions(),
         "page_cache": "warm",
         "sizes": dict(sizes),
@@ -97,9 +99,8 @@ def _summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def machine() -> str:
-    """The processor, its cores and what else it is doing."""
-    load = os.getloadavg()[0]
-    return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, load {load:.1f}"
+    """The processor, its cores, and what it is doing now."""
+    return f"{_processor()}, {os.cpu_count()} cores, load before the run {os.getloadavg()[0]:.1f}"
 
 
 def _processor() -> str:

@@ -13,6 +13,7 @@ import json
 import re
 import resource
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -192,7 +193,10 @@ def peak_bytes(pid: int | None = None) -> int:
         found = None
     if found is not None:
         return int(found[1]) * 1024
-    return 0 if pid is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if pid is not None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _idle_bytes() -> int:

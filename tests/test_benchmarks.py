@@ -247,7 +247,9 @@ def test_table_shows_what_is_not_met() -> None:
     criterion = Criterion("zarr.block", "of the floor", over="floor", at_least=0.8)
     verdicts = [Verdict(criterion, "zarr.block", (0.5, 0.7, 0.6))]
     sizes = {**dataclasses.asdict(data.small("")), "repeats": 3, "is_small": False}
-    run = report.document([], verdicts, [], skipped=["torch is left out"], sizes=sizes)
+    run = report.document(
+        [], verdicts, [], where="here", skipped=["torch is left out"], sizes=sizes
+    )
     text = report.markdown(json.loads(json.dumps(run)))
     assert re.search(
         r"`zarr.block` +\| of the floor +\| +≥ 0.8 \| +0.6 \(0.5 to 0.7\) \| \*\*no\*\*", text

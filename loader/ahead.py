@@ -19,7 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from windrow.errors import ClosedError
-from windrow.stream import Block, Blocks, Run
+from windrow.run import Run
+from windrow.stream import Block, Blocks
 from windrow.transforms import tables
 
 # What closing waits at most for a read or a function that is under way.

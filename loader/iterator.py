@@ -18,6 +18,7 @@ import numpy.typing as npt
 from windrow import stream
 from windrow.ahead import Ahead
 from windrow.errors import ClosedError, StateError
+from windrow.run import Run
 from windrow.state import Identity
 from windrow.stream import Blocks
 from windrow.transforms import tables
@@ -98,7 +99,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         if self._blocks is None:
-            run = stream.Run(self._node)
+            run = Run(self._node)
             rest = stream.blocks(self._node, self._position, run, None)
             self._blocks = Ahead(rest, run) if run.options.ahead else rest
         return self._blocks

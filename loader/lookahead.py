@@ -9,8 +9,8 @@ Contract, for each part of a source:
 1. A piece is read at most once for the rounds that were planned when its read was started.
 2. A slot is taken from the piece that no planned round wants, else from the one whose next use is
    farthest.
-3. A piece is never read later than its first round; how much earlier, `_share` decides.
-4. An error of a read is raised by the rounds that want the piece, and by no other.
+3. A piece is never read later than its first round; how much earlier, `_share_of` decides.
+4. An error of a read is raised by the rounds that want its pieces, and by no other.
 
 Not thread-safe: one thread plans, starts and gathers; the reads themselves run beside it.
 """
@@ -66,15 +66,6 @@ class Budget:
         return Budget(int(self.resident_bytes * weight), int(self.in_flight_bytes * weight))
 
 
-@dataclasses.dataclass(slots=True)
-class Counts:
-    """What a look-ahead has done."""
-
-    pieces_read: int = 0
-    decoded_bytes: int = 0
-    copied_early: int = 0
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class _Piece:
     """A piece that is wanted, being read or on the shelf."""
@@ -127,9 +118,7 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(
-        self, part: AnyPart, records: int, budget: Budget, pool: Executor, counts: Counts
-    ) -> None:
+    def __init__(self, part: AnyPart, records: int, budget: Budget, pool: Executor) -> None:
         sizes = part.decoded_bytes(np.arange(min(part.piece_count, _SAMPLED)))
         self._piece_bytes = max(1, int(sizes.max(initial=1)))
         self._record_bytes = (
@@ -143,7 +132,6 @@ class PartAhead:
         slots = max(1, min(part.piece_count, self._most_in_flight + kept))
         self._part = part
         self._pool = pool
-        self._counts = counts
         self._shelf: Shelf = (
             ArrayShelf(part, slots) if isinstance(part, ArrayPart) else ListShelf(part)
         )
@@ -152,10 +140,9 @@ class PartAhead:
         self._idle: dict[int, _Piece] = {}  # on the shelf, wanted by no planned round; oldest first
         self._far: list[_Piece] = []  # with a slot, by next use, when `_far_made` records were made
         self._far_made = -1
-        self._queue: collections.deque[_Piece] = (
-            collections.deque()
-        )  # to be read, by when it is due
-        self._dues: dict[int, int] = {}  # how many of the queue are due, by when
+        # Pieces to be read, in the order in which they are due, and how many are due when.
+        self._queue: collections.deque[_Piece] = collections.deque()
+        self._dues: dict[int, int] = {}
         self._reads: collections.deque[_Read] = collections.deque()
         self._in_flight = 0
         # A store that fits is decoded once. Else what is done with gives its slot up at once, since
@@ -286,9 +273,6 @@ class PartAhead:
             piece.read = read
         self._reads.append(read)
         self._in_flight += len(pieces)
-        numbers = np.array([piece.number for piece in pieces])
-        self._counts.pieces_read += len(pieces)
-        self._counts.decoded_bytes += int(self._part.decoded_bytes(numbers).sum())
 
     def _direct(self, piece: _Piece) -> npt.NDArray[Any] | None:
         """Where one round wants a piece whole and in order, so that it can be read straight there."""
@@ -363,7 +347,6 @@ class PartAhead:
             slots = np.full(len(mine), piece.slot)
             self._shelf.fill(ticket.out, ticket.fragments.taken(mine), slots)
             ticket.served.add(at)
-        self._counts.copied_early += len(piece.uses)
 
     # --- what arrives ----------------------------------------------------------------------------
 
@@ -400,19 +383,17 @@ class PartAhead:
         self.planned_bytes -= ticket.count * self._record_bytes
         while self._queue and self._queue[0].due <= ticket.place:
             self._begin(self._dues[self._queue[0].due], wait=True)
-        for piece in ticket.pieces:
-            if piece.read is None:
-                continue  # served by a piece that was read before
-            self._wait(piece)
-        column = self._column(ticket)
-        self._made += ticket.count
-        for at, piece in enumerate(ticket.pieces):
-            if at in ticket.served:
-                continue
-            piece.uses.popleft()  # rounds are made in the order in which they are planned
-            if not piece.uses:
-                self._idle[piece.number] = piece
-        return column
+        try:
+            for piece in ticket.pieces:
+                self._wait(piece)
+            return self._column(ticket)
+        finally:
+            self._made += ticket.count
+            for at, piece in enumerate(ticket.pieces):
+                if at not in ticket.served:
+                    piece.uses.remove((ticket, at))
+                    if not piece.uses and piece.slot >= 0:
+                        self._idle[piece.number] = piece
 
     def _column(self, ticket: _Ticket) -> Any:
         slots = np.array([piece.slot for piece in ticket.pieces], np.int64)[ticket.which]
@@ -430,13 +411,12 @@ class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
     def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
-        self.counts = Counts()
         planned = [(s, part) for s in sources for part in s.parts if not part.alone]
         weights = [max(1, int(part.decoded_bytes(np.arange(1))[0])) for _, part in planned]
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):
             share = budget.share(weight / sum(weights))
-            ahead = PartAhead(part, len(source), share, pool, self.counts)
+            ahead = PartAhead(part, len(source), share, pool)
             self._ahead[id(source), part.name] = ahead
         self.horizon_bytes = budget.horizon_bytes
 

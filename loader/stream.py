@@ -16,12 +16,9 @@ import collections
 import dataclasses
 import functools
 import itertools
-import os
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +26,7 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.errors import ElementError, StateError
 from windrow.lookahead import Lookahead
-from windrow.memory import budget_of
-from windrow.sources import LaidOutSource
+from windrow.run import Run
 from windrow.transforms import orders, tables
 from windrow.transforms.nodes import (
     BatchNode,
@@ -40,7 +36,6 @@ from windrow.transforms.nodes import (
     Node,
     RandomMapNode,
     SeedNode,
-    SourceNode,
     ZipNode,
 )
 from windrow.transforms.options import ReadOptions
@@ -114,93 +109,6 @@ def _block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) ->
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
     return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
-
-
-class Run:
-    """What the streams of one iterator share: its threads, its budget, and whether it goes on."""
-
-    def __init__(self, node: Node) -> None:
-        parts = _to_streams(node)
-        found = [part.read_options for part in parts]
-        self.options = next((options for options in found if options.ahead), found[0])
-        self._share_bytes = self.options.block_bytes // len(parts)
-        self.stopped = threading.Event()
-        self._threads = max(options.num_threads for options in found)
-        self._pool: ThreadPoolExecutor | None = None
-        self._lanes: dict[int, ThreadPoolExecutor] = {}
-        self._decoding: ThreadPoolExecutor | None = None
-        self._streams = len(parts)
-        if self.options.ahead:
-            self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
-
-    def options_of(self, node: ToStreamNode) -> ReadOptions:
-        """How to read one of several streams: with its part of the bytes of a round."""
-        own = node.read_options
-        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
-
-    def reader(
-        self, options: ReadOptions, lookahead: Lookahead | None, number: int
-    ) -> execute.Reader:
-        """A reader for a round, on the iterator's threads where the stream may use them."""
-        return execute.Reader(
-            self._pool if options.ahead else None,
-            options.num_threads,
-            lane_of=self._lane_of,
-            lookahead=lookahead or None,
-            round=number,
-        )
-
-    def lookahead(self, node: ToStreamNode) -> Lookahead | None:
-        """A look-ahead for one of several streams; None where it may not use threads."""
-        if not node.read_options.ahead:
-            return None
-        found = {id(source): source for source in _laid_out(node)}
-        if found and self._decoding is None:
-            self._decoding = ThreadPoolExecutor(_cores(), "windrow-decode")
-        if self._decoding is None:
-            return None
-        budget = budget_of(node.read_options).share(1 / self._streams)
-        return Lookahead(list(found.values()), budget, self._decoding)
-
-    def _lane_of(self, source: Any) -> ThreadPoolExecutor:
-        lane = self._lanes.get(id(source))
-        if lane is None:
-            known = list(dict.fromkeys(self._lanes.values()))
-            full = len(known) >= self._threads  # sources share threads then
-            lane = (
-                known[len(self._lanes) % len(known)]
-                if full
-                else ThreadPoolExecutor(1, "windrow-read")
-            )
-            self._lanes[id(source)] = lane
-        return lane
-
-    def end_threads(self) -> None:
-        """Wait for the reads under way and let the threads go."""
-        for pool in (self._pool, self._decoding, *self._lanes.values()):
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
-
-
-def _to_streams(node: Node) -> list[ToStreamNode]:
-    if isinstance(node, ToStreamNode):
-        return [node]
-    return [part for parent in node.parents for part in _to_streams(parent)]
-
-
-def _laid_out(node: Node) -> Iterator[LaidOutSource]:
-    if isinstance(node, SourceNode) and isinstance(node.source, LaidOutSource):
-        yield node.source
-    for parent in node.parents:
-        yield from _laid_out(parent)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
@@ -340,9 +248,13 @@ class _Round:
         try:
             table = finish()
         except Exception:
+            if self.reader.lookahead is not None:
+                # By themselves, since a planned read that failed may be of records of other rounds.
+                self.reader.lookahead = None
+                yield from self._pieces(start, stop, self._started(start, stop))
+                return
             if stop - start <= self._rows:
                 raise
-            self.reader.lookahead = None  # what follows is out of its order
         else:
             yield start, table
             return

@@ -19,6 +19,7 @@ import windrow
 from tests.laid_out import CountingRows, PiecedSource, pieced
 from windrow import MapDataset, ReadOptions, stream
 from windrow.errors import ReadError
+from windrow.run import Run
 from windrow.sources import Span
 
 ROW_BYTES = 32  # of `pieced`: four int64
@@ -35,7 +36,7 @@ def starts_by_batch(
 ) -> list[int]:
     """Pieces whose reads were started for each batch, the next batch being made on demand."""
     node = dataset.to_iter_dataset(options)._node
-    run = stream.Run(node)
+    run = Run(node)
     counts, before = [], 0
     for block in stream.blocks(node, [0], run, None):
         counts += [len(source.started) - before, *(len(block) - 1) * [0]]
@@ -273,6 +274,20 @@ def test_elements_before_a_broken_record_are_delivered_one_by_one() -> None:
     source = pieced(200, 10, broken=105)
     iterator = iter(MapDataset.source(source))
     assert [int(next(iterator)[0]) for _ in range(105)] == list(range(105))
+    with pytest.raises(ReadError, match=r"record 105 is broken"):
+        next(iterator)
+    iterator.close()
+
+
+def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> None:
+    # Pieces of a few bytes are read many to a task, and the task fails as a whole.
+    source = pieced(200, 10, broken=105)
+    dataset = MapDataset.source(source)[[*range(100), *range(110, 200), 105]].batch(10)
+    iterator = iter(dataset.to_iter_dataset(ReadOptions(block_bytes=1)))
+    assert [int(next(iterator)[0, 0]) for _ in range(19)] == [
+        *range(0, 100, 10),
+        *range(110, 200, 10),
+    ]
     with pytest.raises(ReadError, match=r"record 105 is broken"):
         next(iterator)
     iterator.close()

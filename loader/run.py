@@ -1,0 +1,106 @@
+"""A run: what the streams of one iterator share, which is threads, budgets and a wish to go on.
+
+Invariant: nothing here decides which rows come, or in which order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from windrow import execute
+from windrow.lookahead import Lookahead
+from windrow.memory import budget_of
+from windrow.sources import LaidOutSource
+from windrow.transforms.nodes import Node, SourceNode
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.streams import ToStreamNode
+
+
+class Run:
+    """What the streams of one iterator share: its threads, its budget, and whether it goes on."""
+
+    def __init__(self, node: Node) -> None:
+        parts = _to_streams(node)
+        found = [part.read_options for part in parts]
+        self.options = next((options for options in found if options.ahead), found[0])
+        self._share_bytes = self.options.block_bytes // len(parts)
+        self.stopped = threading.Event()
+        self._threads = max(options.num_threads for options in found)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lanes: dict[int, ThreadPoolExecutor] = {}
+        self._decoding: ThreadPoolExecutor | None = None
+        self._streams = len(parts)
+        if self.options.ahead:
+            self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
+
+    def options_of(self, node: ToStreamNode) -> ReadOptions:
+        """How to read one of several streams: with its part of the bytes of a round."""
+        own = node.read_options
+        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
+
+    def reader(
+        self, options: ReadOptions, lookahead: Lookahead | None, number: int
+    ) -> execute.Reader:
+        """A reader for a round, on the iterator's threads where the stream may use them."""
+        return execute.Reader(
+            self._pool if options.ahead else None,
+            options.num_threads,
+            lane_of=self._lane_of,
+            lookahead=lookahead,
+            round=number,
+        )
+
+    def lookahead(self, node: ToStreamNode) -> Lookahead | None:
+        """A look-ahead for one of several streams; None where there is nothing to plan."""
+        found = {id(source): source for source in _laid_out(node)}
+        if not found or not node.read_options.ahead:
+            return None
+        if self._decoding is None:
+            self._decoding = ThreadPoolExecutor(_cores(), "windrow-decode")
+        budget = budget_of(node.read_options).share(1 / self._streams)
+        return Lookahead(list(found.values()), budget, self._decoding) or None
+
+    def _lane_of(self, source: Any) -> ThreadPoolExecutor:
+        lane = self._lanes.get(id(source))
+        if lane is None:
+            known = list(dict.fromkeys(self._lanes.values()))
+            full = len(known) >= self._threads  # sources share threads then
+            lane = (
+                known[len(self._lanes) % len(known)]
+                if full
+                else ThreadPoolExecutor(1, "windrow-read")
+            )
+            self._lanes[id(source)] = lane
+        return lane
+
+    def end_threads(self) -> None:
+        """Wait for the reads under way and let the threads go."""
+        for pool in (self._pool, self._decoding, *self._lanes.values()):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+
+
+def _to_streams(node: Node) -> list[ToStreamNode]:
+    if isinstance(node, ToStreamNode):
+        return [node]
+    return [part for parent in node.parents for part in _to_streams(parent)]
+
+
+def _laid_out(node: Node) -> Iterator[LaidOutSource]:
+    if isinstance(node, SourceNode) and isinstance(node.source, LaidOutSource):
+        yield node.source
+    for parent in node.parents:
+        yield from _laid_out(parent)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1

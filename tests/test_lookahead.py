@@ -282,7 +282,7 @@ def test_elements_before_a_broken_record_are_delivered_one_by_one() -> None:
 def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> None:
     # Pieces of a few bytes are read many to a task, and the task fails as a whole.
     source = pieced(200, 10, broken=105)
-    dataset = MapDataset.source(source)[[*range(100), *range(110, 200), 105]].batch(10)
+    dataset = MapDataset.source(source).slice([*range(100), *range(110, 200), 105]).batch(10)
     iterator = iter(dataset.to_iter_dataset(ReadOptions(block_bytes=1)))
     assert [int(next(iterator)[0, 0]) for _ in range(19)] == [
         *range(0, 100, 10),

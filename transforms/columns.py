@@ -10,6 +10,7 @@ is a `ListColumns` there. Invariant: `split(columns_of(elements), len(elements))
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
@@ -26,6 +27,8 @@ Tree = Any
 Column = Any  # an array or a list
 
 _OPAQUE_BYTES = 64
+# Rows up to this size are quicker joined as bytes than by NumPy.
+_SMALL_BYTES = 64 << 10
 _NUMBERS = (bool, int, float, complex)
 _shape = operator.attrgetter("shape")
 _dtype = operator.attrgetter("dtype")
@@ -155,6 +158,8 @@ def column_of(rows: list[Any]) -> Column:
     """`rows` as an array where all agree in shape and dtype, else as a list."""
     if isinstance(rows[0], (bytes, str)):
         return list(rows)
+    if type(rows[0]) is np.ndarray and set(map(type, rows)) == {np.ndarray}:
+        return _joined_rows(rows) if _agree(rows) else list(rows)
     if any(_is_foreign_array(row) for row in _one_of_each_type(rows)):
         rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
     # Whole passes in C over types, shapes and dtypes: a Python loop costs as much as the copy.
@@ -204,6 +209,10 @@ def _joined_rows(rows: list[Any]) -> npt.NDArray[Any]:
         return np.array(rows, first.dtype)
     # One call in C; numpy.stack makes a Python-level view per row first.
     shape = (len(rows), *first.shape)
+    if first.dtype.kind in "biufc" and 0 < first.nbytes <= _SMALL_BYTES:
+        # Half the time of NumPy's for small rows; the memory can be written to, and is new.
+        with contextlib.suppress(BufferError, ValueError):  # rows not in one piece; bfloat16
+            return np.frombuffer(bytearray().join(rows), first.dtype).reshape(shape)
     # The dtype is named, since NumPy would change the byte order of several rows to its own.
     return np.concatenate(rows, dtype=first.dtype).reshape(shape)
 

@@ -200,10 +200,14 @@ class PartAhead:
         records = self._records.pop(number, 0)
         if records:
             self._share = self._share_of(records)
-            late = sum(count for due, count in self._dues.items() if due <= self._made)
-            if late:
-                self._begin(late, wait=False)
+            self.begin()
         return self._share
+
+    def begin(self) -> None:
+        """Start the reads that the round to be made is waiting for, as far as there is room."""
+        late = sum(count for due, count in self._dues.items() if due <= self._made)
+        if late:
+            self._begin(late, wait=False)
 
     def step(self, number: int, steps: int) -> None:
         """Start what is to be started by step `number` of as many `steps` to the next round."""
@@ -441,9 +445,14 @@ class Lookahead:
         for ahead in self._ahead.values():
             ahead.end()
 
-    def pace(self, now: int) -> int:
-        """Round `now` is about to be made: in how many steps to start reads on the way to the next."""
-        return max(ahead.pace(now) for ahead in self._ahead.values())
+    def begin(self) -> None:
+        """Start what the round to be made is waiting for."""
+        for ahead in self._ahead.values():
+            ahead.begin()
+
+    def pace(self, number: int) -> int:
+        """Round `number` is about to be made: in how many steps to start reads until the next."""
+        return max(ahead.pace(number) for ahead in self._ahead.values())
 
     def step(self, number: int, steps: int) -> None:
         """Start what is to be started by step `number` of `steps`."""

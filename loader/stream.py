@@ -172,6 +172,8 @@ def _random_access(
             reader = run.reader(options, lookahead, made + len(rounds))
             rounds.append(_Round(node.parent, following, stop, rows, reader))
             following = stop
+            if lookahead and made + len(rounds) == 1:
+                lookahead.begin()  # what the first round needs is read while more are planned
         steps = 1
         if lookahead:
             if following == length:

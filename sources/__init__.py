@@ -6,6 +6,7 @@ from windrow.sources.base import BatchedSource, Columns, IntArray, Source, check
 from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
 from windrow.sources.pieces import ArrayPart, LaidOutSource, ListPart, Needs, Part, RowReader, Span
+from windrow.sources.windows import WindowDataSource
 from windrow.sources.zarr import ZarrDataSource
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "SequenceDataSource",
     "Source",
     "Span",
+    "WindowDataSource",
     "ZarrDataSource",
     "as_source",
     "checked_indices",

@@ -100,6 +100,39 @@ class RowReader(Protocol):
         ...
 
 
+class WindowRows:
+    """The rows that windows of one size lie in, each once."""
+
+    rows: IntArray
+
+    def __init__(self, first: IntArray, size: int) -> None:
+        """Windows of `size` rows that begin at the rows `first`, in any order."""
+        self._shape = len(first), size
+        distinct, which = np.unique(first, return_inverse=True)
+        # Of each window, the rows before the next one begins; of the last one, all.
+        own = np.minimum(np.diff(distinct, append=np.iinfo(np.int64).max), size)
+        self._at: IntArray | None = None
+        if len(distinct) == len(first) and bool(np.all(own == size)):
+            self.rows = (first[:, None] + np.arange(size)).ravel()
+        else:
+            begin = np.cumsum(own) - own
+            self.rows = np.repeat(distinct - begin, own) + np.arange(own.sum())
+            self._at = begin[which]
+
+    def taken_from(self, found: AnyArray) -> AnyArray:
+        """Windows `(n, size, ...)`, from what was read of `rows`; it may be the same memory."""
+        if self._at is None:
+            return found.reshape(*self._shape, *found.shape[1:])
+        return runs_of(found, self._shape[1])[self._at]
+
+
+def runs_of(rows: AnyArray, size: int) -> AnyArray:
+    """Every run of `size` consecutive rows, as a view that overlaps itself; not to be written."""
+    shape = (max(0, len(rows) - size + 1), size, *rows.shape[1:])
+    strides = (rows.strides[0], *rows.strides)
+    return np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ArrayPart(Part):
     """Records that are rows, or runs of consecutive rows, of an array whose pieces are row blocks.
@@ -174,12 +207,15 @@ class ArrayPart(Part):
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         return self.reader.stored_bytes(pieces)
 
+    def in_windows(self, size: int, stride: int) -> ArrayPart:
+        """The same array with `size` rows to a record, `stride` apart."""
+        return dataclasses.replace(self, size=size, stride=stride)
+
     def read(self, indices: IntArray) -> AnyArray:
         if self.size is None:
             return self.reader.read(indices)
-        rows = self.first_rows(indices)[:, None] + np.arange(self.size)
-        found: AnyArray = self.reader.read(rows.ravel())
-        return found.reshape(len(indices), self.size, *self.row_shape)
+        windows = WindowRows(self.first_rows(indices), self.size)
+        return windows.taken_from(self.reader.read(windows.rows))
 
 
 class ListPart(Part):

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.sources import ArrayPart, ListPart, Span
+from windrow.sources.pieces import runs_of
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -90,6 +91,7 @@ class ArrayShelf(Shelf):
     def __init__(self, part: ArrayPart, slots: int) -> None:
         self._part = part
         self._rows = np.empty((slots * part.piece_rows, *part.row_shape), part.dtype)
+        self._runs = runs_of(self._rows, part.size or 1)
 
     def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
         part = self._part
@@ -125,7 +127,10 @@ class ArrayShelf(Shelf):
             out[fragments.records] = self._rows[at]
             return
         whole = fragments.lengths == self._part.size
-        out[fragments.records[whole]] = self._runs()[at[whole]]
+        if whole.all():
+            out[fragments.records] = self._runs[at]
+            return
+        out[fragments.records[whole]] = self._runs[at[whole]]
         cut = np.flatnonzero(~whole)
         places = zip(
             fragments.records[cut].tolist(),
@@ -144,20 +149,21 @@ class ArrayShelf(Shelf):
             # In the default mode NumPy would take to memory of its own first, then copy.
             np.take(self._rows, at, axis=0, out=out, mode="clip")
             return out
-        if len(fragments) == count:  # no record in two pieces
-            at = slots * self._part.piece_rows + fragments.sources
-            runs: AnyArray = self._runs()[at]
-            return runs
-        out = self.empty(count)
-        self.fill(out, fragments, slots)
-        return out
-
-    def _runs(self) -> AnyArray:
-        """Every run of as many rows as a record has, as a view that overlaps itself."""
-        size, rows = self._part.size or 1, self._rows
-        shape = (max(0, len(rows) - size + 1), size, *self._part.row_shape)
-        strides = (rows.strides[0], *rows.strides)
-        return np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+        whole = np.flatnonzero(fragments.lengths == self._part.size)
+        if 2 * len(whole) < count or not count:
+            out = self.empty(count)
+            self.fill(out, fragments, slots)
+            return out
+        # All records in one call, which copies once. Of those in several pieces it copies anything,
+        # and their fragments go over it.
+        at = slots * self._part.piece_rows + fragments.sources
+        first = np.full(count, at[whole[0]])
+        first[fragments.records[whole]] = at[whole]
+        found: AnyArray = self._runs[first]
+        if len(whole) < len(fragments):
+            cut = np.flatnonzero(fragments.lengths != self._part.size)
+            self.fill(found, fragments.taken(cut), slots[cut])
+        return found
 
 
 class ListShelf(Shelf):

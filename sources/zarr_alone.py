@@ -30,7 +30,14 @@ from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, RowReader, Span
 from windrow.sources.zarr_codecs import DamageError, Decoder
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
-from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
+from windrow.sources.zarr_region import FileRegion, reserved
+from windrow.sources.zarr_shards import (
+    CHECKSUM_BYTES,
+    INDEX_ENTRY_BYTES,
+    MISSING,
+    ShardIndex,
+    StoredFiles,
+)
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 Frame: TypeAlias = bytes | bytearray | memoryview
@@ -44,11 +51,11 @@ _ROUND_BYTES: Final = 2**20
 # Where one call decodes on several threads, starting them must be worth it.
 _SHARED_ROUND_BYTES: Final = 8 * 2**20
 _THREAD_BYTES: Final = 256 * 2**10
+_COPYING_THREAD_BYTES: Final = 512 * 2**10
 # Runs of at least this much are copied without the GIL; shorter ones are joined with it, which
 # costs 0.15 us per run and not 0.5.
 _LONG_RUN_BYTES: Final = 32 * 2**10
 _MANY_AT_ONCE: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-_CHECKSUM_BYTES: Final = 4
 # The CRC-32C of any bytes that end with their own CRC-32C, little-endian.
 _RIGHT: Final = 0x48674BC7
 
@@ -64,8 +71,8 @@ def alone_reader(
         plain: The array.
         name: Name of the array in the source, for messages.
         where: Place of the array, for messages.
-        most_open: Files to keep mapped, with those of all other arrays; None for half of what this
-            process may open.
+        most_open: Files to keep mapped, with those of all other arrays; None for as many as this
+            process has room for.
     """
     if not plain.shape[0] or not plain.row_bytes or math.prod(plain.grid[1:]) > _MOST_CELLS:
         return None
@@ -83,7 +90,7 @@ class _Stored(Protocol):
     """Gives the values of rows, cell by cell, as they are in decoded chunks."""
 
     copies: bool
-    """Whether chunks are copied, not decoded: nothing is gained by threads or short rounds."""
+    """Whether chunks are copied, not decoded: nothing is gained by short rounds."""
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
         """Bytes of `(row, cell)` in C order, in new memory; and whether something is missing.
@@ -117,10 +124,11 @@ class _AloneReader:
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         with _turns.taken() as others:
-            if others or self._stored.copies:
+            if others:
                 # Reads side by side have threads of their own: one for each is a quarter faster.
                 return self._read(rows, 0)
-            worth = len(rows) * self._plain.row_bytes // _THREAD_BYTES
+            each = _COPYING_THREAD_BYTES if self._stored.copies else _THREAD_BYTES
+            worth = len(rows) * self._plain.row_bytes // each
             return self._read(rows, min(worth, _cores()))
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
@@ -247,11 +255,9 @@ def _grouped(spans: Sequence[Span], most_rows: int) -> Iterator[list[Span]]:
         yield group
 
 
-def _chunks(plain: PlainArray, rows: IntArray) -> IntArray:
-    """Numbers of the chunks that rows lie in, `(rows * cells,)`."""
-    cells = math.prod(plain.grid[1:])
-    first = rows if plain.chunk_shape[0] == 1 else rows // plain.chunk_shape[0]
-    return first if cells == 1 else (first[:, None] * cells + np.arange(cells)).ravel()
+def _cells_of(rows: IntArray, cells: int) -> IntArray:
+    """Numbers of the cells of rows of `cells` each, `(rows * cells,)`."""
+    return rows if cells == 1 else (rows[:, None] * cells + np.arange(cells)).ravel()
 
 
 class _Raw:
@@ -268,9 +274,45 @@ class _Raw:
         size_bytes = None if sharded else plain.chunk_bytes
         self._files = StoredFiles(plain, size_bytes=size_bytes, most_open=most_open)
         self._index = ShardIndex(plain, self._files, name=name, where=where) if sharded else None
+        largest = math.prod(plain.shard_grid) * (plain.chunk_bytes + INDEX_ENTRY_BYTES)
+        self._region = reserved(
+            math.prod(self._files.grid),
+            largest + CHECKSUM_BYTES if sharded else plain.chunk_bytes,
+            self._bytes,
+            most_files=most_open,
+        )
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
         files, starts = self._located(rows)
+        found = self._region and self._gathered(self._region, files, starts, threads)
+        return found or self._sliced(files, starts)
+
+    def _gathered(
+        self, region: FileRegion, files: IntArray, starts: IntArray, threads: int
+    ) -> tuple[ByteArray, bool] | None:
+        """What `fetch` returns; None if not all files that are there can be mapped."""
+        there = region.ready[files]
+        lost = len(files) - np.count_nonzero(there)
+        if lost:
+            for number in np.unique(files[~there]).tolist():
+                size = MISSING if number == MISSING else self._files.size(number)
+                if size != MISSING and not region.map(number, self._files.path(number), size):
+                    return None
+            there = region.ready[files]
+            lost = len(files) - np.count_nonzero(there)
+        places = files * region.step + starts
+        if not lost:
+            return region.rows(places, threads).reshape(-1), False
+        fill = np.frombuffer(self._fill * (self._bytes // len(self._fill)), np.uint8)
+        if lost == len(files):
+            return np.tile(fill, len(files)), True
+        # What is not mapped must not be touched: another row stands in for it until it is filled.
+        out = region.rows(np.where(there, places, places[np.argmax(there)]), threads)
+        out[~there] = fill
+        return out.reshape(-1), True
+
+    def _sliced(self, files: IntArray, starts: IntArray) -> tuple[ByteArray, bool]:
+        """What `fetch` returns, where there are more files than can be mapped in one range."""
         stops = starts + self._bytes
         # Neighbours in storage that are wanted as neighbours are one run.
         cut = (starts[1:] != stops[:-1]) | (files[1:] != files[:-1])
@@ -278,8 +320,8 @@ class _Raw:
             last = np.flatnonzero(np.append(cut, True))
             first = np.append(0, last[:-1] + 1)
             files, starts, stops = files[first], starts[first], stops[last]
+        size = int((stops - starts).sum())
         runs = list(zip(files.tolist(), starts.tolist(), stops.tolist(), strict=True))
-        size = len(rows) * self._cells * self._bytes
         mapped = self._files.mapped()
         try:
             # Nearly always all of them are mapped: no other check costs as little.
@@ -302,8 +344,9 @@ class _Raw:
     def _located(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """File and offset of each `(row, cell)`; MISSING and 0 where a shard has no such chunk."""
         plain = self._plain
-        chunks = _chunks(plain, rows)
-        within = rows % plain.chunk_shape[0] * self._bytes
+        chunks, within = np.divmod(rows, plain.chunk_shape[0])
+        within *= self._bytes
+        chunks = _cells_of(chunks, self._cells)
         within = within if self._cells == 1 else np.repeat(within, self._cells)
         if self._index is None:
             return chunks, within
@@ -393,7 +436,8 @@ class _Coded:
     copies = False
 
     def __init__(self, plain: PlainArray, frames: _Frames) -> None:
-        self._plain, self._frames = plain, frames
+        self._frames = frames
+        self._cells = math.prod(plain.grid[1:])
         self._size = plain.chunk_bytes
         self._decoder = Decoder(plain.codecs, self._size)
         self._fill = np.asarray(plain.fill, plain.dtype).astype(plain.stored_dtype).tobytes()
@@ -402,7 +446,7 @@ class _Coded:
         self._zstd = names[: len(names) - self._checked] == ["zstd"] and _MANY_AT_ONCE
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
-        frames = self._frames.get(_chunks(self._plain, rows))
+        frames = self._frames.get(_cells_of(rows, self._cells))
         stored = [frame for frame in frames if frame is not None]
         if len(stored) == len(frames):
             return self._decoded(stored, threads), False
@@ -420,7 +464,7 @@ class _Coded:
 
     def piece_bytes(self) -> int:
         mean = self._frames.mean_bytes()
-        return math.prod(self._plain.grid[1:]) * (self._size if mean is None else mean)
+        return self._cells * (self._size if mean is None else mean)
 
     def _decoded(self, frames: list[Frame], threads: int) -> ByteArray:
         """Decoded bytes of at least one frame, joined."""
@@ -444,11 +488,11 @@ class _Coded:
 
 def _body(frame: Frame) -> Frame:
     """`frame` without the checksum at its end, which is right."""
-    short = len(frame) <= _CHECKSUM_BYTES
+    short = len(frame) <= CHECKSUM_BYTES
     # The checksum library takes no memoryview.
     if short or google_crc32c.value(np.frombuffer(frame, np.uint8)) != _RIGHT:
         raise DamageError("its checksum (crc32c) is wrong")
-    return frame[:-_CHECKSUM_BYTES]
+    return frame[:-CHECKSUM_BYTES]
 
 
 def _joined(parts: list[Any], size: int) -> ByteArray:

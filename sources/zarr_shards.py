@@ -37,9 +37,9 @@ else:
 
 MISSING: Final = -1
 INDEX_BYTES: Final = 256 * 2**20
+INDEX_ENTRY_BYTES: Final = 16
+CHECKSUM_BYTES: Final = 4
 _PAST_END: Final = -2
-_ENTRY_BYTES: Final = 16
-_CHECKSUM_BYTES: Final = 4
 _NO_CHUNK: Final = np.uint64(2**64 - 1)
 # A map costs about three times as much as opening a file and reading one record of it.
 _WORTH_RECORDS: Final = 3
@@ -236,7 +236,7 @@ class ShardIndex:
         self._axes = _axes(plain, files.grid)
         self._per_shard = math.prod(plain.shard_grid)
         shards = math.prod(files.grid)
-        slots = max(1, min(shards, limit_bytes // (_ENTRY_BYTES * self._per_shard)))
+        slots = max(1, min(shards, limit_bytes // (INDEX_ENTRY_BYTES * self._per_shard)))
         # Pages of the table take memory only once something is written to them.
         self._table = np.empty((slots, self._per_shard, 2), np.int64)
         self._slot_of = np.zeros(shards, np.int64)  # plus one; zeros take no memory either
@@ -298,9 +298,9 @@ class ShardIndex:
 
     def _read(self, shard: int) -> IntArray:
         """Offset and size of each inner chunk of a shard, after all checks."""
-        length = _ENTRY_BYTES * self._per_shard
+        length = INDEX_ENTRY_BYTES * self._per_shard
         checked = bool(self._plain.index_codecs)
-        stored = length + _CHECKSUM_BYTES * checked
+        stored = length + CHECKSUM_BYTES * checked
         try:
             size = self._files.size(shard)
             if size == MISSING:

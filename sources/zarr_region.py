@@ -1,0 +1,270 @@
+"""Files of one array in one range of addresses, so that one call copies rows out of many of them.
+
+Taking rows out of maps of their own costs a Python slice for each row, with the GIL. Here a range
+of addresses is reserved, without memory, and every file is mapped at its own place in it when it is
+first needed. To NumPy the whole range is one array: it gathers rows of any number of files in one
+call that holds no GIL.
+
+Invariants:
+- Addresses are valid only while the range is reserved. The arrays over it keep it so, and it is
+  given back when the last of them is gone; what leaves this module is always a copy.
+- What was not mapped is never touched: `ready` tells, and to touch it would kill the process.
+- A file is mapped only with the size it must have, and once. One that is cut shorter later kills
+  the process that reads the lost part (SIGBUS): see `zarr_shards`.
+- All ranges together hold at most `_MOST_FILES` files. A process may have 65,530 maps on Linux,
+  and a file takes two: itself and the gap to the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.sources.base import IntArray
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
+_MOST_FILES: Final = 12_000
+# Of the 2**47 bytes that a process has addresses for.
+_MOST_BYTES: Final = 2**43
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = {"linux": 0x4000, "darwin": 0x40}
+_PROT_NONE: Final = 0
+# A run costs as much as this many rows of a gather; measured with rows of 4 to 3,072 bytes.
+_RUN_ROWS: Final = 8
+# One copy of at least this much, without the GIL, costs less than to join it with it.
+_LONG_RUN_BYTES: Final = 32 * 2**10
+
+
+def reserved(
+    count: int, file_bytes: int, row_bytes: int, *, most_files: int | None = None
+) -> FileRegion | None:
+    """A range of addresses for files; None where this machine or process can not have it.
+
+    Args:
+        count: Number of files, of which none is mapped yet.
+        file_bytes: The largest size of one of them.
+        row_bytes: Bytes of a row.
+        most_files: Files in all ranges of this process together; None for the default.
+    """
+    most_files = _MOST_FILES if most_files is None else most_files
+    system = _system()
+    if system is None or not count or not file_bytes or not row_bytes:
+        return None
+    # Rows at multiples of their size are gathered into memory that is given, by several threads.
+    unit = math.lcm(mmap.PAGESIZE, row_bytes)
+    if -(-file_bytes // unit) * unit * count > _MOST_BYTES:
+        unit = mmap.PAGESIZE
+    step = -(-file_bytes // unit) * unit
+    if step * count > _MOST_BYTES:
+        return None
+    with _lock:
+        if sum(region.count for region in _regions) + count > most_files:
+            return None
+        address = system.reserve(step * count)
+        if address is None:
+            return None
+        region = FileRegion(_Range(address, step * count, system), count, step, row_bytes)
+        _regions.add(region)
+    return region
+
+
+class _System:
+    """The system's calls on maps."""
+
+    def __init__(self, library: Any, no_reserve: int) -> None:
+        self._map: Any = library.mmap
+        self._map.restype = ctypes.c_void_p
+        number = ctypes.c_int
+        size = ctypes.c_size_t
+        self._map.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_int64)
+        self.unmap: Any = library.munmap
+        self.unmap.argtypes = (ctypes.c_void_p, size)
+        self._reserving = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+
+    def reserve(self, size: int) -> int | None:
+        """Address of `size` bytes that take no memory and can not be read; None if refused."""
+        found: int | None = self._map(None, size, _PROT_NONE, self._reserving, -1, 0)
+        return None if found == _FAILED else found
+
+    def place(self, address: int, size: int, file: int) -> bool:
+        """Map the first `size` bytes of an open file at a reserved address; False if refused."""
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        found: int | None = self._map(address, size, mmap.PROT_READ, flags, file, 0)
+        return found != _FAILED
+
+
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+@functools.cache
+def _system() -> _System | None:
+    no_reserve = _MAP_NORESERVE.get(sys.platform)
+    if no_reserve is None or sys.maxsize < 2**62:
+        return None
+    try:
+        return _System(ctypes.CDLL(None), no_reserve)
+    except (OSError, AttributeError):
+        return None
+
+
+class _Range:
+    """Reserved addresses, given back when nothing refers to this any more."""
+
+    def __init__(self, address: int, size: int, system: _System) -> None:
+        self.address, self.system = address, system
+        # By this NumPy makes an array, for reading only, that keeps this object.
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "shape": (size,),
+            "typestr": "|u1",
+        }
+        self._given_back = weakref.finalize(self, system.unmap, address, size)
+        # A thread may still read when the interpreter ends.
+        self._given_back.atexit = False
+
+    def place(self, offset: int, size: int, file: int) -> bool:
+        """Map the first `size` bytes of an open file at `offset`; False if the system refuses."""
+        if self._given_back.alive:
+            if self.system.place(self.address + offset, size, file):
+                return True
+            # A refusal may leave a hole, and what others then map into it is not ours to replace
+            # or to give back.
+            self._given_back.detach()
+        return False
+
+
+class FileRegion:
+    """Files of one array, by number, each mapped at `number * step`. Thread-safe."""
+
+    count: int
+    """Number of files that there is room for."""
+
+    step: int
+    """Bytes from the place of one file to that of the next one."""
+
+    ready: npt.NDArray[np.bool_]
+    """Whether each file is mapped, `(count + 1,)`: the last one, of number -1, never is."""
+
+    def __init__(self, held: _Range, count: int, step: int, row_bytes: int) -> None:
+        """Made by `reserved`."""
+        self.count, self.step = count, step
+        self.ready = np.zeros(count + 1, np.bool_)
+        self._held, self._row_bytes = held, row_bytes
+        self._bytes: ByteArray = np.asarray(held)
+        size = len(self._bytes)
+        self._rows = self._bytes[: size // row_bytes * row_bytes].reshape(-1, row_bytes)
+        # The row at any byte, as one value each: a view that overlaps itself.
+        self._any: npt.NDArray[np.void] = np.ndarray(
+            (size - row_bytes + 1,), f"V{row_bytes}", self._bytes, 0, (1,)
+        )
+        self._guarded = threading.Lock()
+
+    def map(self, number: int, path: str, size: int) -> bool:
+        """Map a file, if it is not; False if it does not fit or the system has no room for it.
+
+        Args:
+            number: In `[0, count)`.
+            path: The file.
+            size: The bytes that it must have.
+
+        Raises:
+            OSError: If it can not be opened or has another size.
+        """
+        if size > self.step or not size or not 0 <= number < self.count:
+            return False
+        with self._guarded:
+            if self.ready[number]:
+                return True
+            file = os.open(path, os.O_RDONLY)
+            try:
+                now = os.fstat(file).st_size
+                if now != size:
+                    raise OSError(f"it had {size:,} bytes and has {now:,} now")
+                self.ready[number] = self._held.place(number * self.step, size, file)
+            finally:
+                os.close(file)
+            return bool(self.ready[number])
+
+    def rows(self, starts: IntArray, threads: int) -> ByteArray:
+        """Rows `(n, row_bytes)` in new memory, from files that are all mapped.
+
+        Args:
+            starts: Where each row begins, `number * step` and the place in the file; int64 `(n,)`.
+            threads: To copy on, where that is possible; with 0 or 1 on this one.
+        """
+        size = self._row_bytes
+        cut = starts[1:] - starts[:-1] != size
+        if (np.count_nonzero(cut) + 1) * _RUN_ROWS <= len(starts):
+            return self._in_runs(starts, np.flatnonzero(cut) + 1)
+        numbers, rest = np.divmod(starts, size)
+        if np.count_nonzero(rest):
+            return self._any[starts].view(np.uint8).reshape(-1, size)
+        out = np.empty((len(starts), size), np.uint8)
+        if threads < 2:
+            self._take(numbers, out)
+        else:
+            half = len(starts) // 2
+            with _helped(functools.partial(self._take, numbers[:half], out[:half])):
+                self._take(numbers[half:], out[half:])
+        return out
+
+    def _take(self, numbers: IntArray, out: ByteArray) -> None:
+        np.take(self._rows, numbers, axis=0, out=out, mode="clip")
+
+    def _in_runs(self, starts: IntArray, cuts: IntArray) -> ByteArray:
+        """Rows that are mostly neighbours: each run of them is one copy."""
+        size = self._row_bytes
+        first = np.concatenate(([0], cuts))
+        length = np.diff(first, append=len(starts)) * size
+        places = starts[first]
+        if len(starts) * size < len(first) * _LONG_RUN_BYTES:
+            held = self._bytes.data
+            ends = (places + length).tolist()
+            runs = zip(places.tolist(), ends, strict=True)
+            joined = bytearray().join([held[start:stop] for start, stop in runs])
+            return np.frombuffer(joined, np.uint8).reshape(-1, size)
+        out = np.empty(len(starts) * size, np.uint8)
+        at_each = (first * size).tolist()
+        for at, start, count in zip(at_each, places.tolist(), length.tolist(), strict=True):
+            out[at : at + count] = self._bytes[start : start + count]
+        return out.reshape(-1, size)
+
+
+_lock: Final = threading.Lock()
+_regions: Final[weakref.WeakSet[FileRegion]] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def _helped(work: Callable[[], None]) -> Iterator[None]:
+    """Another thread does `work` in the meantime."""
+    try:
+        helped = _helper(os.getpid()).submit(work)
+    except RuntimeError:  # the interpreter ends: no thread starts any more
+        yield
+        work()
+        return
+    try:
+        yield
+    finally:
+        helped.result()
+
+
+@functools.cache
+def _helper(process: int) -> ThreadPoolExecutor:
+    """One thread that copies; a forked process, which has none of its parent's, gets its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix="windrow-copy")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import process
 from benchmarks.data import Data
-from benchmarks.job import Job, Metrics, UnavailableError
+from benchmarks.job import Job, Metrics
 
 OURS = "ours"
 
@@ -227,9 +227,6 @@ class Run:
                     continue
                 try:
                     rounds[name].append(process.ask("measure", jobs[name]))
-                except UnavailableError as error:
-                    self._skip(f"{name} is left out of {case.name}: {error}")
-                    del jobs[name]
                 except RuntimeError as error:
                     self._fail(case, name, error)
                     del jobs[name]

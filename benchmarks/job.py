@@ -22,10 +22,6 @@ Options: TypeAlias = dict[str, Any]
 _CACHE_BYTES = 256 * 2**20
 
 
-class UnavailableError(Exception):
-    """What a side needs is not there; the message says what."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
     """One side of one case.

@@ -8,7 +8,7 @@ from typing import Any
 
 import windrow
 from benchmarks import functions, timing
-from benchmarks.job import Job, Metrics, UnavailableError, Work
+from benchmarks.job import Job, Metrics, Work
 
 _SEED = 42
 _FEW_BYTES = 16 * 2**20
@@ -38,13 +38,10 @@ zarr_raw = zarr_shards = zarr
 
 def tokens(job: Job) -> Work:
     """Windows of tokens in batches."""
-    windows = getattr(windrow.sources, "WindowDataSource", None)
-    if windows is None:
-        raise UnavailableError("this version of Windrow has no WindowDataSource")
     size = {0: job.data.window_tokens}
 
     def opened() -> windrow.MapDataset[Any]:
-        source = windows(job.path, sizes=size, strides=size)
+        source = windrow.sources.WindowDataSource(job.path, size)
         return _ordered(job, windrow.MapDataset.source(source)).batch(job.data.batch_size)
 
     return _work(job, opened)

@@ -1,7 +1,7 @@
 """A fresh process for each measurement: nothing of another side is imported, memory is its own.
 
 `python -m benchmarks.process tune|measure JOB` prints one line of JSON: the rates of all settings,
-or figures, or why there are none.
+or figures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import timing
-from benchmarks.job import Job, Metrics, Options, UnavailableError, Work
+from benchmarks.job import Job, Metrics, Options, Work
 
 _LIMIT_S = 1.5
 _TUNE_LIMIT_S = 0.4
@@ -27,7 +27,6 @@ def ask(what: str, job: Job) -> dict[str, Any]:
     """What a process of its own answers; for a tiny run, what this one does.
 
     Raises:
-        UnavailableError: If something that the side needs is not there.
         RuntimeError: If it failed; the message has what it said.
     """
     if job.small:
@@ -44,8 +43,6 @@ def ask(what: str, job: Job) -> dict[str, Any]:
         place = f"{job.module}, {job.layout}, {job.order}, {job.option or 'all settings'}"
         raise RuntimeError(f"benchmark: {place}: failed\n{done.stderr}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "unavailable" in answer:
-        raise UnavailableError(answer["unavailable"])
     return answer
 
 
@@ -91,11 +88,7 @@ def _answered(what: str, job: Job) -> dict[str, Any]:
 
 
 def _main() -> int:
-    try:
-        answer = _answered(sys.argv[1], Job.loads(sys.argv[2]))
-    except UnavailableError as error:
-        answer = {"unavailable": str(error)}
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(_answered(sys.argv[1], Job.loads(sys.argv[2]))), flush=True)
     return 0
 
 

@@ -82,7 +82,8 @@ class WindowDataSource(LaidOutSource):
     @property
     def fingerprint(self) -> str:
         """Size and stride of the windows; names, dtypes, shapes and chunks of the arrays."""
-        return f"windows(sizes {{0: {self._size}}}, strides {{0: {self._stride}}}, {self._inner.fingerprint})"
+        cut = f"sizes {{0: {self._size}}}, strides {{0: {self._stride}}}"
+        return f"windows({cut}, {self._inner.fingerprint})"
 
     @property
     def parts(self) -> Sequence[ArrayPart]:

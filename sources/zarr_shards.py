@@ -5,8 +5,9 @@ no program can turn that into an error. So sizes are checked when a file is mapp
 not be written to while it is read, on network mounts as little as on local disks. On a network
 mount a map is read page by page over the network, which works but is slow.
 
-Invariants: at most half of the files that this process may open are mapped, over all arrays; a
-file that was seen keeps its size; an index is used only after its checksum was compared.
+Invariants: at most half of the files that this process may open are mapped here, over all arrays
+(`zarr_region` counts its own); a file that was seen keeps its size; an index is used only after its
+checksum was compared.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ class ShardIndex:
             found = self._table[slots, within]
             self._used[slots[~unknown]] = self._clock
         if unknown.any():
-            for shard in np.unique(shards[unknown]).tolist():
+            for shard in set(shards[unknown].tolist()):
                 entries = self._read(shard)
                 rows = np.flatnonzero(unknown & (shards == shard))
                 found[rows] = entries[within[rows]]

@@ -272,7 +272,12 @@ class PartAhead:
         return piece
 
     def _start(self, pieces: list[_Piece], places: list[Place]) -> None:
-        read = _Read(pieces, self._shelf.start(places, self._pool))
+        try:
+            future = self._shelf.start(places, self._pool)
+        except Exception as error:  # of a source that does not put it into the future
+            future = Future()
+            future.set_exception(error)
+        read = _Read(pieces, future)
         for piece in pieces:
             piece.read = read
         self._reads.append(read)
@@ -281,7 +286,7 @@ class PartAhead:
     def _direct(self, piece: _Piece) -> npt.NDArray[Any] | None:
         """Where one round wants a piece whole and in order, so that it can be read straight there."""
         part, shelf = self._part, self._shelf
-        if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) > 1:
+        if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) != 1:
             return None
         first, stop = part.bounds(piece.number)
         if piece.wanted != stop - first:
@@ -371,6 +376,8 @@ class PartAhead:
                     del self._known[piece.number]
         read.done = True
         self._in_flight -= len(read.pieces)
+        for piece in read.pieces:
+            self._rest(piece)  # its round failed meanwhile
 
     def _wait(self, piece: _Piece) -> None:
         read = piece.read
@@ -396,8 +403,12 @@ class PartAhead:
             for at, piece in enumerate(ticket.pieces):
                 if at not in ticket.served:
                     piece.uses.remove((ticket, at))
-                    if not piece.uses and piece.slot >= 0:
-                        self._idle[piece.number] = piece
+                    self._rest(piece)
+
+    def _rest(self, piece: _Piece) -> None:
+        """Let a piece's slot go to another one if nobody wants the piece, and it is there."""
+        if not piece.uses and piece.slot >= 0 and piece.read is not None and piece.read.done:
+            self._idle[piece.number] = piece
 
     def _column(self, ticket: _Ticket) -> Any:
         slots = np.array([piece.slot for piece in ticket.pieces], np.int64)[ticket.which]
@@ -415,7 +426,8 @@ class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
     def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
-        planned = [(s, part) for s in sources for part in s.parts if not part.alone]
+        parts = [(source, part) for source in sources for part in source.parts]
+        planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
         weights = [max(1, int(part.decoded_bytes(np.arange(1))[0])) for _, part in planned]
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):

@@ -301,6 +301,39 @@ def test_a_broken_piece_that_nobody_needs_does_no_harm() -> None:
     assert len(list(dataset.batch(5))) == 38
 
 
+class Passing(CountingRows):
+    """The first read fails, by a fault that passes, and a read beside it goes on until a later one."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        super().__init__(array)
+        self._late: tuple[Sequence[Span], Future[None]] | None = None
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        first, future = not self.started, Future[None]()
+        done = super().start(spans, pool)
+        if first:
+            future.set_exception(ReadError("no connection"))
+            return future
+        if self._late is None and len(self.started) == 2:
+            self._late = spans, future
+            return future
+        if self._late is not None and not self._late[1].done():
+            super().start(self._late[0], pool)
+            self._late[1].set_result(None)
+        return done
+
+
+def test_memory_that_is_being_read_into_is_not_used_again_after_an_error() -> None:
+    source = pieced(8 * 16, 16, width=4096)  # large enough for a task of its own
+    reader = Passing(source.readers[""].array)
+    object.__setattr__(source.parts[0], "reader", reader)
+    rows = np.arange(8 * 16).reshape(4, 32)[:, ::-1].ravel()  # backwards: none is read straight
+    dataset = MapDataset.source(source).slice(rows).batch(32)
+    two_slots = ReadOptions(resident_bytes=1, in_flight_bytes=1, block_bytes=1)
+    got = np.concatenate(list(dataset.to_iter_dataset(two_slots)))
+    np.testing.assert_array_equal(got[:, 0], rows)
+
+
 # --- side by side --------------------------------------------------------------------------------
 
 

@@ -299,6 +299,7 @@ class PartAhead:
         if ticket.out is None:
             ticket.out = shelf.empty(ticket.count)
         ticket.served.add(at)
+        piece.uses.clear()  # else piece and ticket would keep each other, and the column, alive
         del self._known[piece.number]
         out: npt.NDArray[Any] = ticket.out[records[0] : records[0] + len(records)]
         return out
@@ -356,6 +357,7 @@ class PartAhead:
             slots = np.full(len(mine), piece.slot)
             self._shelf.fill(ticket.out, ticket.fragments.taken(mine), slots)
             ticket.served.add(at)
+        piece.uses.clear()
 
     # --- what arrives ----------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -222,6 +224,24 @@ def test_memory_in_use_is_used_again() -> None:
     list(dataset.to_iter_dataset(budget(resident_rows=10_000, in_flight_rows=8 * 16)))
     # Two windows, what is read ahead of them, and a round.
     assert slots_used(source) <= 2 * 4 + 8 + 4
+
+
+@pytest.mark.parametrize("resident", [100, 100_000])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_what_was_given_out_is_not_kept_alive(shuffled: bool, resident: int) -> None:
+    source = pieced(400, 16)
+    dataset = MapDataset.source(source)
+    dataset = dataset.shuffle(seed=1) if shuffled else dataset
+    alive: list[weakref.ref[Any]] = []
+    gc.disable()  # nothing may wait for a collection of cycles
+    try:
+        for batch in dataset.batch(16).to_iter_dataset(budget(resident)):
+            source.readers[""].into.clear()
+            alive = [memory for memory in alive if memory() is not None]
+            alive.append(weakref.ref(batch if batch.base is None else batch.base))
+            assert len(alive) <= 20  # as much as is made ahead
+    finally:
+        gc.enable()
 
 
 # --- pace ----------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ _regions: Final[weakref.WeakSet[FileRegion]] = weakref.WeakSet()
 def _helped(work: Callable[[], None]) -> Iterator[None]:
     """Another thread does `work` in the meantime."""
     try:
-        helped = _helper(os.getpid()).submit(work)
+        helped = _helper().submit(work)
     except RuntimeError:  # the interpreter ends: no thread starts any more
         yield
         work()
@@ -269,6 +269,6 @@ def _helped(work: Callable[[], None]) -> Iterator[None]:
 
 
 @functools.cache
-def _helper(process: int) -> ThreadPoolExecutor:
-    """One thread that copies; a forked process, which has none of its parent's, gets its own."""
+def _helper() -> ThreadPoolExecutor:
+    """One thread that copies. A forked process, which would not have it, reads no Zarr."""
     return ThreadPoolExecutor(1, thread_name_prefix="windrow-copy")

@@ -46,7 +46,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
     parser.add_argument("--repeats", type=int, default=3, help="measurements of every side [3]")
-    parser.add_argument("--records", type=int, help="records of every store [50,000]")
+    parser.add_argument("--records", type=int, help="records of every store [200,000]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument(
         "--markdown",

@@ -51,7 +51,7 @@ class Data:
     """
 
     folder: str
-    records: int = 50_000
+    records: int = 200_000
     record_bytes: int = 3_072
     chunk_rows: int = 256
     shard_rows: int = 4_096

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import ctypes
 import functools
 import math
@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
@@ -47,6 +47,8 @@ _PROT_NONE: Final = 0
 _RUN_ROWS: Final = 8
 # One copy of at least this much, without the GIL, costs less than to join it with it.
 _LONG_RUN_BYTES: Final = 32 * 2**10
+# Threads take parts of this size in turn: the other one may come late, or not at all.
+_PART_BYTES: Final = 256 * 2**10
 # Larger copies go past the caches and take a quarter longer.
 _MOST_COPIED_BYTES: Final = 512 * 2**10
 
@@ -220,10 +222,20 @@ class FileRegion:
         if threads < 2:
             self._take(numbers, out)
         else:
-            half = len(starts) // 2
-            with _helped(functools.partial(self._take, numbers[:half], out[:half])):
-                self._take(numbers[half:], out[half:])
+            step = max(1, _PART_BYTES // size)
+            parts = collections.deque(range(0, len(starts), step))
+            _together(functools.partial(self._take_parts, parts, step, numbers, out))
         return out
+
+    def _take_parts(
+        self, parts: collections.deque[int], step: int, numbers: IntArray, out: ByteArray
+    ) -> None:
+        while True:
+            try:
+                first = parts.popleft()
+            except IndexError:
+                return
+            self._take(numbers[first : first + step], out[first : first + step])
 
     def _take(self, numbers: IntArray, out: ByteArray) -> None:
         np.take(self._rows, numbers, axis=0, out=out, mode="clip")
@@ -253,19 +265,19 @@ _lock: Final = threading.Lock()
 _regions: Final[weakref.WeakSet[FileRegion]] = weakref.WeakSet()
 
 
-@contextlib.contextmanager
-def _helped(work: Callable[[], None]) -> Iterator[None]:
-    """Another thread does `work` in the meantime."""
+def _together(work: Callable[[], None]) -> None:
+    """Do `work`, which takes its parts from a queue, on this thread and on another one."""
     try:
         helped = _helper().submit(work)
     except RuntimeError:  # the interpreter ends: no thread starts any more
-        yield
         work()
         return
     try:
-        yield
+        work()
     finally:
-        helped.result()
+        # Where no core was free for it, it has not begun, and nothing is left for it.
+        if not helped.cancel():
+            helped.result()
 
 
 @functools.cache

@@ -47,8 +47,9 @@ _PROT_NONE: Final = 0
 _RUN_ROWS: Final = 8
 # One copy of at least this much, without the GIL, costs less than to join it with it.
 _LONG_RUN_BYTES: Final = 32 * 2**10
-# Threads take parts of this size in turn: the other one may come late, or not at all.
-_PART_BYTES: Final = 256 * 2**10
+# Threads take parts of this size in turn: the other one may come late, or not at all. Smaller ones
+# cost more waits for the GIL.
+_PART_BYTES: Final = 512 * 2**10
 # Larger copies go past the caches and take a quarter longer.
 _MOST_COPIED_BYTES: Final = 512 * 2**10
 

@@ -1,8 +1,8 @@
 """Look-ahead: reads of pieces, planned over the rounds to come.
 
 A stream is made in rounds. The pieces that the records of a round lie in are planned when the round
-is, many rounds before its turn. Each piece is then read once for all the rounds within that horizon:
-while it has a slot of the shelf its records are gathered when their round comes; when the slot is
+is, many rounds before its turn. Each piece is then read once for all rounds within that horizon.
+While it has a slot of the shelf its records are gathered when their round comes; when the slot is
 wanted for another piece, its records are copied to where the planned rounds want them.
 
 Contract, for each part of a source:
@@ -37,8 +37,13 @@ IntArray = npt.NDArray[np.int64]
 
 # Pieces smaller than this are read several to a task: handing over a task costs as much as they do.
 _TASK_BYTES = 256 << 10
-# Pieces whose sizes are looked at for the largest of a part; they are all but alike.
-_SAMPLED = 1_024
+# Pieces of lists whose sizes are looked at for the largest: all of most sources.
+_SAMPLED = 1 << 20
+# What planning a record, and a round, costs in indices, and how much of that no budget counts.
+_INDEX_BYTES = 64
+_TICKET_BYTES = 4_096
+_FREE_BYTES = 16 << 20
+_TAKEN: Future[Any] = Future()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +100,10 @@ class _Read:
 class _Ticket:
     """What one round wants of one part."""
 
-    def __init__(self, place: int, count: int, fragments: Fragments, which: IntArray) -> None:
+    def __init__(
+        self, number: int, place: int, count: int, fragments: Fragments, which: IntArray
+    ) -> None:
+        self.round = number
         self.place = place  # records that were planned before its round
         self.count = count
         self.fragments = fragments
@@ -119,14 +127,10 @@ class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
     def __init__(self, part: AnyPart, records: int, budget: Budget, pool: Executor) -> None:
-        sizes = part.decoded_bytes(np.arange(min(part.piece_count, _SAMPLED)))
-        self._piece_bytes = max(1, int(sizes.max(initial=1)))
-        self._record_bytes = (
-            int(np.prod(part.record_shape, dtype=np.int64)) * part.dtype.itemsize
-            if isinstance(part, ArrayPart)
-            else int(sizes.mean() * part.piece_count / max(1, records))
-        )
-        self.planned_bytes = 0
+        self._piece_bytes = _largest_bytes(part)
+        self._record_bytes = _bytes_per_record(part, records)
+        self.planned_bytes = 0  # of records
+        self.index_bytes = 0  # of their indices
         self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
         kept = budget.kept_bytes // self._piece_bytes
         slots = max(1, min(part.piece_count, self._most_in_flight + kept))
@@ -153,7 +157,7 @@ class PartAhead:
         self._entered = 0  # pieces that were put into the queue
         self._place = 0  # of the round being planned
         self._planned = self._made = 0  # records, since the start of the stream
-        self._records: dict[int, int] = {}  # of planned rounds, by their number
+        self._tickets: dict[int, list[_Ticket]] = {}  # of planned rounds, by their number
 
     # --- planning --------------------------------------------------------------------------------
 
@@ -163,14 +167,13 @@ class PartAhead:
         fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
         distinct, which = np.unique(needs.pieces, return_inverse=True)
         counts = np.bincount(which, minlength=len(distinct)).tolist()
-        place = self._planned
-        if number not in self._records:
-            self._records[number] = 0
-            self._place = place
-        self._records[number] += len(indices)
-        self._planned += len(indices)
-        self.planned_bytes += len(indices) * self._record_bytes
-        ticket = _Ticket(self._place, len(indices), fragments, which)
+        if number not in self._tickets:
+            self._tickets[number] = []
+            self._place = self._planned
+        ticket = _Ticket(number, self._place, len(indices), fragments, which)
+        self._tickets[number].append(ticket)
+        self._planned += ticket.count
+        self._account(ticket, 1)
         for at, (piece, count) in enumerate(zip(distinct.tolist(), counts, strict=True)):
             found = self._known.get(piece)
             if found is None:
@@ -186,6 +189,10 @@ class PartAhead:
             ticket.pieces.append(found)
         return functools.partial(self._finish, ticket)
 
+    def _account(self, ticket: _Ticket, sign: int) -> None:
+        self.planned_bytes += sign * ticket.count * self._record_bytes
+        self.index_bytes += sign * (_TICKET_BYTES + len(ticket.fragments) * _INDEX_BYTES)
+
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
         self._keeps = False
@@ -197,7 +204,7 @@ class PartAhead:
         self._credit = max(0.0, self._credit - self._started)
         self._started = self._share = 0
         self._collect(wait=False)
-        records = self._records.pop(number, 0)
+        records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if records:
             self._share = self._share_of(records)
             self.begin()
@@ -284,7 +291,7 @@ class PartAhead:
         self._in_flight += len(pieces)
 
     def _direct(self, piece: _Piece) -> npt.NDArray[Any] | None:
-        """Where one round wants a piece whole and in order, so that it can be read straight there."""
+        """Where one round wants a piece whole and in order, to be read straight there."""
         part, shelf = self._part, self._shelf
         if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) != 1:
             return None
@@ -363,9 +370,15 @@ class PartAhead:
 
     def _collect(self, *, wait: bool) -> None:
         """Take over the reads that are done; with `wait`, at least the one begun first."""
-        while self._reads and (wait or self._reads[0].future.done()):
+        if wait and self._reads:
             self._take(self._reads.popleft())
-            wait = False
+        if any(read.future.done() for read in self._reads):
+            reads, self._reads = self._reads, collections.deque()
+            for read in reads:
+                if read.future.done():
+                    self._take(read)
+                else:
+                    self._reads.append(read)
 
     def _take(self, read: _Read) -> None:
         try:
@@ -377,6 +390,7 @@ class PartAhead:
                 if self._known.get(piece.number) is piece:
                     del self._known[piece.number]
         read.done = True
+        read.future = _TAKEN  # the old one holds what was read, which is the shelf's now
         self._in_flight -= len(read.pieces)
         for piece in read.pieces:
             self._rest(piece)  # its round failed meanwhile
@@ -393,19 +407,30 @@ class PartAhead:
     # --- gathering -------------------------------------------------------------------------------
 
     def _finish(self, ticket: _Ticket) -> Any:
-        self.planned_bytes -= ticket.count * self._record_bytes
-        while self._queue and self._queue[0].due <= ticket.place:
-            self._begin(self._dues[self._queue[0].due], wait=True)
         try:
+            while self._queue and self._queue[0].due <= ticket.place:
+                self._begin(self._dues[self._queue[0].due], wait=True)
             for piece in ticket.pieces:
                 self._wait(piece)
             return self._column(ticket)
         finally:
-            self._made += ticket.count
-            for at, piece in enumerate(ticket.pieces):
-                if at not in ticket.served:
-                    piece.uses.remove((ticket, at))
-                    self._rest(piece)
+            self._let_go(ticket)
+
+    def drop(self, number: int) -> None:
+        """A round failed: what it still wants is not wanted any more."""
+        for ticket in list(self._tickets.get(number, ())):
+            self._let_go(ticket)
+
+    def _let_go(self, ticket: _Ticket) -> None:
+        self._made += ticket.count
+        self._account(ticket, -1)
+        self._tickets[ticket.round].remove(ticket)
+        if not self._tickets[ticket.round]:
+            del self._tickets[ticket.round]
+        for at, piece in enumerate(ticket.pieces):
+            if at not in ticket.served:
+                piece.uses.remove((ticket, at))
+                self._rest(piece)
 
     def _rest(self, piece: _Piece) -> None:
         """Let a piece's slot go to another one if nobody wants the piece, and it is there."""
@@ -424,31 +449,56 @@ class PartAhead:
         return ticket.out
 
 
+def _largest_bytes(part: AnyPart) -> int:
+    if isinstance(part, ArrayPart):
+        return max(1, part.piece_rows * part.row_bytes)
+    count = min(part.piece_count, _SAMPLED)
+    some = np.linspace(0, part.piece_count - 1, count).astype(np.int64)
+    return max(1, int(part.decoded_bytes(some).max(initial=1)))
+
+
+def _bytes_per_record(part: AnyPart, records: int) -> int:
+    if isinstance(part, ArrayPart):
+        return part.row_bytes * (part.size or 1)
+    count = min(part.piece_count, _SAMPLED)
+    some = np.linspace(0, part.piece_count - 1, count).astype(np.int64)
+    return int(part.decoded_bytes(some).mean() * part.piece_count / max(1, records))
+
+
 class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
     def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
         parts = [(source, part) for source in sources for part in source.parts]
         planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
-        weights = [max(1, int(part.decoded_bytes(np.arange(1))[0])) for _, part in planned]
+        weights = [_largest_bytes(part) for _, part in planned]
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):
             share = budget.share(weight / sum(weights))
             ahead = PartAhead(part, len(source), share, pool)
             self._ahead[id(source), part.name] = ahead
+        self._planned = {id(source) for source, _ in planned}
         self.horizon_bytes = budget.horizon_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether as many bytes of records are planned as the budget has room for."""
-        return sum(ahead.planned_bytes for ahead in self._ahead.values()) >= self.horizon_bytes
+        records = sum(ahead.planned_bytes for ahead in self.parts)
+        indices = sum(ahead.index_bytes for ahead in self.parts)
+        return records + max(0, indices - _FREE_BYTES) >= self.horizon_bytes
+
+    @property
+    def parts(self) -> Sequence[PartAhead]:
+        """The look-aheads of the parts that are read through here."""
+        return list(self._ahead.values())
 
     def plans(self, source: Any) -> bool:
         """Whether some part of a source is read through here."""
-        return any(key == id(source) for key, _ in self._ahead)
+        return id(source) in self._planned
 
-    def __bool__(self) -> bool:
-        return bool(self._ahead)
+    def __len__(self) -> int:
+        """Number of parts that are read through here."""
+        return len(self._ahead)
 
     def of(self, source: Any, part: Part) -> PartAhead | None:
         """The look-ahead of a part; None where its records are read alone."""
@@ -456,19 +506,24 @@ class Lookahead:
 
     def end(self) -> None:
         """Every round is planned."""
-        for ahead in self._ahead.values():
+        for ahead in self.parts:
             ahead.end()
+
+    def drop(self, number: int) -> None:
+        """Round `number` failed, and is not made through here."""
+        for ahead in self.parts:
+            ahead.drop(number)
 
     def begin(self) -> None:
         """Start what the round to be made is waiting for."""
-        for ahead in self._ahead.values():
+        for ahead in self.parts:
             ahead.begin()
 
     def pace(self, number: int) -> int:
         """Round `number` is about to be made: in how many steps to start reads until the next."""
-        return max(ahead.pace(number) for ahead in self._ahead.values())
+        return max(ahead.pace(number) for ahead in self.parts)
 
     def step(self, number: int, steps: int) -> None:
         """Start what is to be started by step `number` of `steps`."""
-        for ahead in self._ahead.values():
+        for ahead in self.parts:
             ahead.step(number, steps)

@@ -6,7 +6,6 @@ Invariant: nothing here decides which rows come, or in which order.
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from windrow import execute
 from windrow.lookahead import Lookahead
 from windrow.memory import budget_of
 from windrow.sources import LaidOutSource
+from windrow.sources.process import cores
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ToStreamNode
@@ -61,7 +61,7 @@ class Run:
         if not found or not node.read_options.ahead:
             return None
         if self._decoding is None:
-            self._decoding = ThreadPoolExecutor(_cores(), "windrow-decode")
+            self._decoding = ThreadPoolExecutor(cores(), "windrow-decode")
         budget = budget_of(node.read_options).share(1 / self._streams)
         return Lookahead(list(found.values()), budget, self._decoding) or None
 
@@ -96,11 +96,3 @@ def _laid_out(node: Node) -> Iterator[LaidOutSource]:
         yield node.source
     for parent in node.parents:
         yield from _laid_out(parent)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1

@@ -59,8 +59,9 @@ _GOAL_S = 0.1
 # Rounds that a look-ahead's horizon has room for at least, if a batch is no longer than a round.
 _ROUNDS_AHEAD = 32
 
-# Rounds planned ahead at most: each costs some 10 kB of indices.
+# Rounds planned ahead at most, and tickets of parts to plan from one round to the next.
 _MOST_ROUNDS = 512
+_PARTS_AT_ONCE = 16
 
 # Rows that a batched function gets where no batch says how many.
 BLOCK_ROWS = 256
@@ -209,7 +210,9 @@ def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int
         return 1
     if not lookahead or lookahead.is_full:
         return 2
-    return min(_MOST_ROUNDS, 16 + 16 * made)
+    # Little by little, since all that is planned at once delays the next batch.
+    step = max(1, _PARTS_AT_ONCE // len(lookahead))
+    return min(_MOST_ROUNDS, 1 + step * (1 + made))
 
 
 def _calls_on_rows(node: Node) -> bool:
@@ -240,7 +243,13 @@ class _Round:
         try:
             return execute.start(self._node, at, cuts, self.reader)
         except Exception as error:  # of a selection map: it has its place in the order too
+            self._leave_plan()
             return functools.partial(_raised, error)
+
+    def _leave_plan(self) -> None:
+        if self.reader.lookahead is not None:
+            self.reader.lookahead.drop(self.reader.round)
+            self.reader.lookahead = None
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """The elements with the index of the first, in pieces after an error."""
@@ -252,7 +261,7 @@ class _Round:
         except Exception:
             if self.reader.lookahead is not None:
                 # By themselves, since a planned read that failed may be of records of other rounds.
-                self.reader.lookahead = None
+                self._leave_plan()
                 yield from self._pieces(start, stop, self._started(start, stop))
                 return
             if stop - start <= self._rows:

@@ -61,7 +61,7 @@ class Part(abc.ABC):
     @property
     @abc.abstractmethod
     def alone(self) -> bool:
-        """Whether picking single records costs no more than their bytes: pieces are then not kept."""
+        """Whether single records cost no more than their bytes: pieces are then not kept."""
 
     @abc.abstractmethod
     def read(self, indices: IntArray) -> Any:
@@ -74,7 +74,7 @@ class Part(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """Rows `[first, stop)`, which lie in one piece, wanted in `out` of shape `(stop - first, ...)`."""
+    """Rows `[first, stop)` of one piece, wanted in `out` of shape `(stop - first, ...)`."""
 
     first: int
     stop: int
@@ -85,7 +85,7 @@ class RowReader(Protocol):
     """Reads rows of one array: what an `ArrayPart` needs to know of a format."""
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading spans, on `pool` if it takes a thread; done when all their memory is filled.
+        """Start reading spans, on `pool` if it takes a thread; done when all of them are filled.
 
         The future has a ReadError if one of them can not be read.
         """

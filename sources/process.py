@@ -1,5 +1,6 @@
-"""Forked processes: told apart, so that a read in one is an error and neither a hang nor an abort.
+"""The process: its cores, and whether it was forked.
 
+Forked processes are told apart, so that a read in one is an error and neither a hang nor an abort:
 TensorStore and the array_record package start threads, and a forked child has none of its parent's
 threads, only their locks. TensorStore then aborts the process; array_record waits for ever or is
 killed by a segmentation fault.
@@ -10,6 +11,7 @@ of that call alone.
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Final
 
@@ -38,3 +40,12 @@ def refuse_forked(library: str, what: str) -> None:
             " by spawn or forkserver: multiprocessing.get_context('spawn'), or"
             " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
         )
+
+
+@functools.cache
+def cores() -> int:
+    """Cores that this process may use, at least 1."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1

@@ -178,8 +178,16 @@ class ZarrDataSource(LaidOutSource):
         return _shaped(self._layout, columns.__getitem__)
 
     def blocks(self) -> IntArray:
-        """Bounds of the chunks of the array that has the most bytes per record."""
-        part = max((array.part for array in self._open()), key=lambda part: part.row_bytes)
+        """Bounds of the chunks of one array, so that no other chunk is read far more often.
+
+        It is the array with the most records per chunk, of those that have an eighth of a record's
+        bytes or more: the chunks of the others lie in whole blocks of it, or weigh little.
+        """
+        parts = [array.part for array in self._open()]
+        parts = [part for part in parts if not part.alone] or parts
+        weight = sum(part.row_bytes for part in parts) / 8
+        heavy = [part for part in parts if part.row_bytes >= weight] or parts
+        part = max(heavy, key=lambda part: part.piece_rows)
         edges = np.arange(part.piece_count + 1, dtype=np.int64) * part.piece_rows - part.shift
         bounds: IntArray = np.unique(np.clip(edges, 0, self._length))
         return bounds

@@ -11,10 +11,8 @@ What `zarr_shards` says of files that change while they are mapped holds here to
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -28,6 +26,7 @@ import zstandard
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, RowReader, Span
+from windrow.sources.process import cores
 from windrow.sources.zarr_codecs import DamageError, Decoder
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_region import FileRegion, reserved
@@ -129,7 +128,7 @@ class _AloneReader:
                 return self._read(rows, 0)
             each = _COPYING_THREAD_BYTES if self._stored.copies else _THREAD_BYTES
             worth = len(rows) * self._plain.row_bytes // each
-            return self._read(rows, min(worth, _cores()))
+            return self._read(rows, min(worth, cores()))
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans on one thread of `pool`; done when all their memory is filled."""
@@ -231,14 +230,6 @@ class _Turns:
 
 
 _turns: Final = _Turns()
-
-
-@functools.cache
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 def _grouped(spans: Sequence[Span], most_rows: int) -> Iterator[list[Span]]:

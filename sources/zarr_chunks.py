@@ -22,6 +22,7 @@ import numpy.typing as npt
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.pieces import RowReader, Span
+from windrow.sources.process import cores
 from windrow.sources.zarr_codecs import (
     ByteArray,
     DamageError,
@@ -80,7 +81,7 @@ class DirectReader:
             self._shards = files, ShardIndex(plain, files, name=plain.name, where=plain.folder)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Fill the spans' memory in one task on `pool`; the future has a ReadError if that fails."""
+        """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
         return pool.submit(self._fill, list(spans))
 
     def read(self, rows: IntArray) -> AnyArray:
@@ -101,7 +102,7 @@ class DirectReader:
             missed[k] = self._take(takes[k], answer)
 
         few = len(takes) * self._across * plain.chunk_bytes <= _WORTH_THREADS_BYTES
-        side_by_side(work, len(takes), threads=1 if few else _threads())
+        side_by_side(work, len(takes), threads=1 if few else cores())
         self._check(any(missed))
         return answer
 
@@ -357,15 +358,11 @@ _lock: Final = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
-def _threads() -> int:
-    return os.cpu_count() or 1
-
-
 def _shared_pool() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(_threads(), thread_name_prefix="windrow-zarr")
+            _pool = ThreadPoolExecutor(cores(), thread_name_prefix="windrow-zarr")
         return _pool
 
 

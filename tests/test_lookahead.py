@@ -21,8 +21,11 @@ import windrow
 from tests.laid_out import CountingRows, PiecedSource, pieced
 from windrow import MapDataset, ReadOptions, stream
 from windrow.errors import ReadError
+from windrow.lookahead import Lookahead
 from windrow.run import Run
-from windrow.sources import Span
+from windrow.sources import IntArray, LaidOutSource, ListPart, Needs, Span
+from windrow.transforms import tables
+from windrow.transforms.streams import ToStreamNode
 
 ROW_BYTES = 32  # of `pieced`: four int64
 
@@ -244,6 +247,80 @@ def test_what_was_given_out_is_not_kept_alive(shuffled: bool, resident: int) -> 
         gc.enable()
 
 
+class Letters(ListPart):
+    """Pieces of ten records, the later ones large; counts the lists of records that are alive."""
+
+    name = ""
+    alone = False
+    piece_count = 300
+
+    def __init__(self) -> None:
+        self.alive: list[weakref.ref[Letters.Piece]] = []
+        self.most = 0
+
+    class Piece(list[bytes]):
+        """A list that can be watched."""
+
+    def needs(self, indices: IntArray) -> Needs:
+        return Needs(np.arange(len(indices)), indices // 10)
+
+    def places(self, indices: IntArray) -> IntArray:
+        return indices % 10
+
+    def decoded_bytes(self, pieces: IntArray) -> IntArray:
+        return np.where(pieces < 100, 10, 10_000)
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return self.decoded_bytes(pieces)
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        return [b"%d" % index for index in indices.tolist()]
+
+    def start(self, pieces: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
+        made = [self.Piece(self.read(np.arange(10 * p, 10 * p + 10))) for p in pieces]
+        self.alive = [piece for piece in self.alive if piece() is not None]
+        self.alive += map(weakref.ref, made)
+        self.most = max(self.most, len(self.alive))
+        done: Future[list[list[Any]]] = Future()
+        done.set_result(list(made))
+        return done
+
+
+class LetterSource(LaidOutSource):
+    def __init__(self) -> None:
+        self.letters = Letters()
+
+    @property
+    def parts(self) -> Sequence[Letters]:
+        return [self.letters]
+
+    def __len__(self) -> int:
+        return 3_000
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        return self.letters.read(indices)
+
+    def assembled(self, columns: Sequence[Any]) -> Any:
+        return columns[0]
+
+    def blocks(self) -> IntArray:
+        return np.arange(0, 3_001, 10)
+
+    @property
+    def fingerprint(self) -> str:
+        return "letters"
+
+
+def test_lists_of_records_are_let_go_with_their_slots() -> None:
+    source = LetterSource()
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(5)
+    # Room for six of the large pieces, and two under way; their number is not that of the first.
+    options = ReadOptions(resident_bytes=240_000, in_flight_bytes=1, block_bytes=1)
+    got = [record for batch in dataset.to_iter_dataset(options) for record in batch]
+    assert sorted(map(int, got)) == list(range(3_000))
+    assert source.letters.most <= 6 + 2 + 2
+
+
 # --- pace ----------------------------------------------------------------------------------------
 
 
@@ -313,6 +390,47 @@ def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> No
     iterator.close()
 
 
+class Flickering(CountingRows):
+    """Every fifth read fails, by a fault that passes."""
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        done = super().start(spans, pool)
+        if len(self.started) % 5:
+            return done
+        failed: Future[None] = Future()
+        failed.set_exception(ReadError("no connection"))
+        return failed
+
+
+class Watched(Run):
+    """A run that remembers its look-ahead."""
+
+    seen: Lookahead | None = None
+
+    def lookahead(self, node: ToStreamNode) -> Lookahead | None:
+        self.seen = super().lookahead(node)
+        return self.seen
+
+
+def test_failed_reads_of_one_source_do_not_slow_the_others_down() -> None:
+    first, second = pieced(3_200, 16, width=4096), pieced(3_200, 16)
+    object.__setattr__(first.parts[0], "reader", Flickering(first.readers[""].array))
+    zipped = MapDataset.zip([MapDataset.source(first), MapDataset.source(second)])
+    dataset = zipped.repeat().batch(16)
+    node = dataset.to_iter_dataset(ReadOptions(resident_bytes=8 << 20, block_bytes=1))._node
+    run = Watched(node)
+    blocks = stream.blocks(node, [0], run, None)
+    planned = []
+    for number, block in enumerate(itertools.islice(blocks, 600)):
+        x, y = tables.elements(block.table)[0]
+        np.testing.assert_array_equal(x[:, 0], y[:, 0])
+        if number % 100 == 99 and run.seen is not None:
+            planned.append(sum(ahead.planned_bytes for ahead in run.seen.parts))
+    blocks.close()
+    run.end_threads()
+    assert planned[1:] == planned[1:2] * 5  # nothing is left over of the rounds that failed
+
+
 def test_a_broken_piece_that_nobody_needs_does_no_harm() -> None:
     source = pieced(200, 10, broken=105)
     dataset = MapDataset.concatenate(
@@ -322,7 +440,7 @@ def test_a_broken_piece_that_nobody_needs_does_no_harm() -> None:
 
 
 class Passing(CountingRows):
-    """The first read fails, by a fault that passes, and a read beside it goes on until a later one."""
+    """The first read fails, by a fault that passes; one beside it goes on until a later one."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         super().__init__(array)

@@ -453,3 +453,29 @@ def test_a_group_is_shown_by_its_own_folder(tmp_path: Path) -> None:
         array = zarr.create_array(tmp_path / "g.zarr" / name, shape=(4, 2), dtype="float32")
         array[:] = 1
     assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr, decoded directly)")
+
+
+def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) -> None:
+    def written(name: str, width: int, chunk_rows: int) -> str:
+        path = tmp_path / name
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+        metadata = {
+            "shape": [600, width],
+            "data_type": "uint8",
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [chunk_rows, width]},
+            },
+            "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}],
+        }
+        ts.open({**spec, "metadata": metadata}, create=True).result()
+        return str(path)
+
+    image, depth = written("image", 48, 10), written("depth", 40, 100)
+    label = written("label", 1, 200)
+    both = ZarrDataSource({"image": image, "depth": depth, "label": label})
+    # Blocks of 10 would have each chunk of depth decoded for every window that has some of it.
+    assert both.blocks().tolist() == list(range(0, 601, 100))
+    # Labels weigh nothing: their chunks may be decoded many times.
+    small = ZarrDataSource({"image": image, "label": label})
+    assert small.blocks().tolist() == list(range(0, 601, 10))

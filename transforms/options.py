@@ -25,10 +25,10 @@ class ReadOptions:
         block_bytes: Bytes that one round of reads aims at. Two rounds are under way at a time.
         in_flight_bytes: Bytes of decoded pieces (chunks, record groups) that are being read at a
             time at most. By default 16 MiB, or 1/256 of the machine's memory if that is less.
-        resident_bytes: Bytes of pieces kept for planned batches (a quarter of it), and of batches
-            planned ahead whose records are there in part (the rest). By default 1 GiB, or 1/16 of the machine's
-            memory if that is less. A shuffle over a store that does not fit reads a piece once for
-            each such part of an epoch: more memory, fewer reads.
+        resident_bytes: Bytes of pieces kept for planned batches (a quarter of it), and of records
+            copied out of pieces for such batches (the rest). By default 1 GiB, or 1/16 of the
+            machine's memory if that is less. A shuffle over a store that does not fit reads a piece
+            once for each such part of an epoch: more memory, fewer reads.
 
     Bytes are those of arrays, strings and bytes. Any other object counts as 64 bytes, whatever it
     holds: where elements are large objects of your own, choose a small `prefetch_buffer_size`.

@@ -203,7 +203,7 @@ class PartAhead:
         """Round `number` is about to be made: how many reads to start on the way to the next."""
         self._credit = max(0.0, self._credit - self._started)
         self._started = self._share = 0
-        self._collect(wait=False)
+        self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if records:
             self._share = self._share_of(records)
@@ -220,7 +220,7 @@ class PartAhead:
         """Start what is to be started by step `number` of as many `steps` to the next round."""
         wanted = self._share * (number + 1) // steps - self._started
         if wanted > 0 and self._queue:
-            self._collect(wait=False)
+            self._collect()
             self._begin(wanted, wait=False)
 
     def _begin(self, count: int, *, wait: bool) -> None:
@@ -230,7 +230,7 @@ class PartAhead:
         while len(starting) < count and self._queue:
             must = wait and not starting
             if self._in_flight + len(starting) >= self._most_in_flight:
-                self._collect(wait=must)
+                self._collect(wait=must, every=True)
                 if self._in_flight + len(starting) >= self._most_in_flight:
                     break
             out = self._direct(self._queue[0])
@@ -368,11 +368,15 @@ class PartAhead:
 
     # --- what arrives ----------------------------------------------------------------------------
 
-    def _collect(self, *, wait: bool) -> None:
-        """Take over the reads that are done; with `wait`, at least the one begun first."""
-        if wait and self._reads:
+    def _collect(self, *, wait: bool = False, every: bool = False) -> None:
+        """Take over reads that are done, from the one begun first up to one that is not.
+
+        With `wait`, at least the first; with `every`, those behind one that is not done too.
+        """
+        while self._reads and (wait or self._reads[0].future.done()):
             self._take(self._reads.popleft())
-        if any(read.future.done() for read in self._reads):
+            wait = False
+        if every:
             reads, self._reads = self._reads, collections.deque()
             for read in reads:
                 if read.future.done():

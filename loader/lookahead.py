@@ -524,7 +524,7 @@ class Lookahead:
             ahead.begin()
 
     def pace(self, number: int) -> int:
-        """Round `number` is about to be made: in how many steps to start reads until the next."""
+        """Round `number` is about to be made: how many reads of a part to start until the next."""
         return max(ahead.pace(number) for ahead in self.parts)
 
     def step(self, number: int, steps: int) -> None:

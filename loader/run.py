@@ -61,7 +61,8 @@ class Run:
         if not found or not node.read_options.ahead:
             return None
         if self._decoding is None:
-            self._decoding = ThreadPoolExecutor(cores(), "windrow-decode")
+            # One more than cores: one of them waits for the interpreter now and then.
+            self._decoding = ThreadPoolExecutor(cores() + 1, "windrow-decode")
         budget = budget_of(node.read_options).share(1 / self._streams)
         return Lookahead(list(found.values()), budget, self._decoding) or None
 

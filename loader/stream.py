@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
@@ -105,8 +106,9 @@ class BlockSize:
 def _block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> BlockSize:
     if lookahead:
         # Rounds much shorter than the horizon: reads are planned from one to the next.
-        goal_bytes = min(options.block_bytes, max(1, lookahead.horizon_bytes // _ROUNDS_AHEAD))
-        return BlockSize(goal_bytes, unit, options.prefetch_buffer_size)
+        # And half as long as others, since pieces want a place in the processor's cache as well.
+        goal_bytes = min(options.block_bytes // 2, lookahead.horizon_bytes // _ROUNDS_AHEAD)
+        return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
     return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
@@ -175,11 +177,11 @@ def _random_access(
             following = stop
             if lookahead and made + len(rounds) == 1:
                 lookahead.begin()  # what the first round needs is read while more are planned
-        steps = 1
+        reads = 0
         if lookahead:
             if following == length:
                 lookahead.end()
-            steps = lookahead.pace(made)
+            reads = lookahead.pace(made)
         for soon in itertools.islice(rounds, 2 if options.ahead else 1):
             soon.reader.begin()
         current = rounds.popleft()
@@ -190,17 +192,21 @@ def _random_access(
             size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
             block = _as_block(table, start, allow_nones=node.allow_nones)
             kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
-            yield from _in_steps(kept if len(kept) < len(block) else block, steps, lookahead)
+            yield from _in_steps(kept if len(kept) < len(block) else block, reads, lookahead)
 
 
-def _in_steps(block: Block, steps: int, lookahead: Lookahead | None) -> Blocks:
-    """A block's rows, with the reads that are to be started meanwhile spread over them."""
-    steps = max(1, min(steps, len(block)))
+def _in_steps(block: Block, reads: int, lookahead: Lookahead | None) -> Blocks:
+    """A block's rows, with the reads that are to be started meanwhile spread over them.
+
+    From one element to the next as many are started as come to one element, and one more.
+    """
+    rows = len(block)
+    steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
     for number in range(steps):
         if lookahead:
             lookahead.step(number, steps)
-        if len(block):
-            start, stop = (len(block) * n // steps for n in (number, number + 1))
+        if rows:
+            start, stop = (rows * n // steps for n in (number, number + 1))
             yield block if steps == 1 else block.sliced(start, stop)
 
 

@@ -54,6 +54,11 @@ _PART_BYTES: Final = 512 * 2**10
 _MOST_COPIED_BYTES: Final = 512 * 2**10
 
 
+def held_files() -> int:
+    """Files that the ranges of this process have places for."""
+    return sum(region.count for region in _regions)
+
+
 def reserved(
     count: int, file_bytes: int, row_bytes: int, *, most_files: int | None = None
 ) -> FileRegion | None:
@@ -77,7 +82,7 @@ def reserved(
     if step * count > _MOST_BYTES:
         return None
     with _lock:
-        if sum(region.count for region in _regions) + count > most_files:
+        if held_files() + count > most_files:
             return None
         address = system.reserve(step * count)
         if address is None:

@@ -24,11 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.errors import ReadError
-from windrow.sources import zarr_region
 from windrow.sources.pieces import RowReader, Span
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_plain import PlainArray, plain_array
-from windrow.sources.zarr_region import FileRegion, reserved
+from windrow.sources.zarr_region import FileRegion, held_files, reserved
 
 AnyArray = npt.NDArray[Any]
 
@@ -142,8 +141,7 @@ def test_after_a_refusal_nothing_more_is_mapped(tmp_path: Path) -> None:
 
 def test_ranges_are_bounded() -> None:
     gc.collect()
-    elsewhere = sum(region.count for region in zarr_region._regions)  # of other tests' sources
-    most = elsewhere + 8
+    most = held_files() + 8  # sources of other tests may live still
     first = reserved(6, 100, 10, most_files=most)
     assert first is not None
     assert reserved(3, 100, 10, most_files=most) is None

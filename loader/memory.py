@@ -38,5 +38,5 @@ def budget_of(options: ReadOptions) -> Budget:
     machine = machine_bytes()
     return Budget(
         min(1024 * MIB, machine // 16) if resident is None else resident,
-        min(24 * MIB, machine // 256) if in_flight is None else in_flight,
+        min(32 * MIB, machine // 256) if in_flight is None else in_flight,
     )

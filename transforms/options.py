@@ -25,7 +25,7 @@ class ReadOptions:
         block_bytes: Bytes that one round of reads aims at, and half of it where pieces are kept for
             several rounds. Two rounds are under way at a time.
         in_flight_bytes: Bytes of decoded pieces (chunks, record groups) that are being read at a
-            time at most. By default 24 MiB, or 1/256 of the machine's memory if that is less.
+            time at most. By default 32 MiB, or 1/256 of the machine's memory if that is less.
         resident_bytes: Bytes of pieces kept for planned batches (a quarter of it), and of records
             copied out of pieces for such batches (the rest). By default 1 GiB, or 1/16 of the
             machine's memory if that is less. A shuffle over a store that does not fit reads a piece
@@ -42,7 +42,7 @@ class ReadOptions:
     num_threads: int = 16
     prefetch_buffer_size: int = 500
     prefetch_bytes: int = 64 * MIB
-    block_bytes: int = 8 * MIB
+    block_bytes: int = 16 * MIB
     in_flight_bytes: int | None = None
     resident_bytes: int | None = None
 

@@ -43,6 +43,7 @@ _SAMPLED = 1 << 20
 _INDEX_BYTES = 64
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
+# In place of the future of a read whose pieces the shelf has taken over.
 _TAKEN: Future[Any] = Future()
 
 
@@ -78,7 +79,6 @@ class _Piece:
     number: int
     due: int  # the place of the first round that wants it
     uses: collections.deque[tuple[_Ticket, int]]  # rounds that want it, and which piece it is there
-    wanted: int = 0  # fragments of it that planned rounds want
     slot: int = -1
     read: _Read | None = None
 
@@ -166,7 +166,6 @@ class PartAhead:
         needs = self._part.needs(indices)
         fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
         distinct, which = np.unique(needs.pieces, return_inverse=True)
-        counts = np.bincount(which, minlength=len(distinct)).tolist()
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self._planned
@@ -174,7 +173,7 @@ class PartAhead:
         self._tickets[number].append(ticket)
         self._planned += ticket.count
         self._account(ticket, 1)
-        for at, (piece, count) in enumerate(zip(distinct.tolist(), counts, strict=True)):
+        for at, piece in enumerate(distinct.tolist()):
             found = self._known.get(piece)
             if found is None:
                 found = _Piece(piece, ticket.place, collections.deque())
@@ -184,7 +183,6 @@ class PartAhead:
                 self._entered += 1
             elif not found.uses:
                 self._idle.pop(piece, None)
-            found.wanted += count
             found.uses.append((ticket, at))
             ticket.pieces.append(found)
         return functools.partial(self._finish, ticket)
@@ -296,10 +294,10 @@ class PartAhead:
         if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) != 1:
             return None
         first, stop = part.bounds(piece.number)
-        if piece.wanted != stop - first:
-            return None
         ticket, at = piece.uses[0]
         mine = ticket.of_piece(at)
+        if len(mine) != stop - first:
+            return None
         records, sources = ticket.fragments.records[mine], ticket.fragments.sources[mine]
         if np.any(np.diff(records) != 1) or np.any(np.diff(sources) != 1):
             return None
@@ -453,20 +451,22 @@ class PartAhead:
         return ticket.out
 
 
+def _sampled_bytes(part: AnyPart) -> IntArray:
+    """Decoded bytes of pieces that lie evenly over a part."""
+    count = min(part.piece_count, _SAMPLED)
+    return part.decoded_bytes(np.linspace(0, part.piece_count - 1, count).astype(np.int64))
+
+
 def _largest_bytes(part: AnyPart) -> int:
     if isinstance(part, ArrayPart):
         return max(1, part.piece_rows * part.row_bytes)
-    count = min(part.piece_count, _SAMPLED)
-    some = np.linspace(0, part.piece_count - 1, count).astype(np.int64)
-    return max(1, int(part.decoded_bytes(some).max(initial=1)))
+    return int(_sampled_bytes(part).max(initial=1))
 
 
 def _bytes_per_record(part: AnyPart, records: int) -> int:
     if isinstance(part, ArrayPart):
         return part.row_bytes * (part.size or 1)
-    count = min(part.piece_count, _SAMPLED)
-    some = np.linspace(0, part.piece_count - 1, count).astype(np.int64)
-    return int(part.decoded_bytes(some).mean() * part.piece_count / max(1, records))
+    return int(_sampled_bytes(part).mean() * part.piece_count / max(1, records))
 
 
 class Lookahead:

@@ -461,6 +461,22 @@ class Passing(CountingRows):
         return done
 
 
+def test_a_piece_that_a_dropped_round_wanted_too_is_read_whole() -> None:
+    source = pieced(32, 16)
+    node = MapDataset.source(source).to_iter_dataset(budget(1_000))._node
+    assert isinstance(node, ToStreamNode)
+    run = Run(node)
+    ahead = run.lookahead(node)
+    assert ahead is not None
+    part = ahead.of(source, source.parts[0])
+    assert part is not None
+    part.plan(0, np.arange(8))
+    finish = part.plan(1, np.arange(8, 16))
+    ahead.drop(0)
+    np.testing.assert_array_equal(finish(), source.readers[""].array[8:16])
+    run.end_threads()
+
+
 def test_memory_that_is_being_read_into_is_not_used_again_after_an_error() -> None:
     source = pieced(8 * 16, 16, width=4096)  # large enough for a task of its own
     reader = Passing(source.readers[""].array)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -15,105 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zarr_layouts import CODECS, DTYPES, Layout, make, reader_of, same, values_of, written
 from windrow.errors import ReadError
-from windrow.sources.pieces import RowReader, Span
+from windrow.sources.pieces import Span
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_plain import PlainArray, plain_array
 
 AnyArray = npt.NDArray[Any]
-
-ZSTD = {"name": "zstd", "configuration": {"level": 1}}
-BLOSC = {
-    "name": "blosc",
-    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4},
-}
-CODECS: dict[str, list[dict[str, Any]]] = {
-    "none": [],
-    "zstd": [ZSTD],
-    "zstd crc32c": [ZSTD, {"name": "crc32c"}],
-    "crc32c": [{"name": "crc32c"}],
-    "blosc": [BLOSC],
-    "gzip": [{"name": "gzip", "configuration": {"level": 1}}],
-}
-DTYPES = ("uint8", "bool", "int16", "float32", "float64", "complex64", "bfloat16")
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """An array to make; `shard` in chunks along each axis, None for chunks in files of their own."""
-
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    shard: tuple[int, ...] | None = None
-    dtype: str = "uint8"
-    codecs: str = "zstd"
-    endian: str = "little"
-    order: tuple[int, ...] | None = None
-    location: str = "end"
-    fill: int = 0
-
-
-def make(folder: str, layout: Layout) -> Any:
-    """A store of `layout`, nothing stored in it."""
-    as_bytes = {"name": "bytes", "configuration": {"endian": layout.endian}}
-    codecs: list[dict[str, Any]] = [as_bytes, *CODECS[layout.codecs]]
-    if layout.order is not None:
-        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(layout.order)}})
-    outer = list(layout.chunk)
-    if layout.shard is not None:
-        outer = [c * k for c, k in zip(layout.chunk, layout.shard, strict=True)]
-        little = {"name": "bytes", "configuration": {"endian": "little"}}
-        inner = {
-            "chunk_shape": list(layout.chunk),
-            "codecs": codecs,
-            "index_location": layout.location,
-            "index_codecs": [little, {"name": "crc32c"}],
-        }
-        codecs = [{"name": "sharding_indexed", "configuration": inner}]
-    metadata = {
-        "shape": list(layout.shape),
-        "data_type": layout.dtype,
-        "fill_value": bool(layout.fill) if layout.dtype == "bool" else layout.fill,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
-        "codecs": codecs,
-    }
-    if layout.dtype.startswith("complex"):
-        metadata["fill_value"] = [layout.fill, 0]
-    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/", "metadata": metadata}
-    return ts.open(spec, create=True).result()
-
-
-def values_of(layout: Layout) -> AnyArray:
-    """Values that all differ from the fill value, as far as the dtype can."""
-    rng = np.random.default_rng(3)
-    dtype = ts.dtype(layout.dtype).numpy_dtype
-    return rng.integers(2, 100, layout.shape).astype(dtype)
-
-
-def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
-    plain = plain_array(str(folder))
-    assert isinstance(plain, PlainArray), plain
-    reader = alone_reader(plain, "x", "/data", most_open=most_open)
-    assert reader is not None
-    return reader
-
-
-def written(folder: Path, layout: Layout) -> AnyArray:
-    values = values_of(layout)
-    make(str(folder), layout).write(values).result()
-    return values
-
-
-def same(got: AnyArray, wanted: AnyArray) -> None:
-    assert got.dtype == wanted.dtype
-    assert got.shape == wanted.shape
-    assert got.tobytes() == wanted.tobytes()
-    assert got.flags.c_contiguous
-    assert got.flags.writeable
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import mmap
@@ -19,14 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorstore as ts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zarr_layouts import Layout, make, reader_of, same, values_of, written
 from windrow.errors import ReadError
 from windrow.sources.pieces import RowReader, Span
-from windrow.sources.zarr_alone import alone_reader
-from windrow.sources.zarr_plain import PlainArray, plain_array
 from windrow.sources.zarr_region import FileRegion, held_files, reserved
 
 AnyArray = npt.NDArray[Any]
@@ -182,7 +179,7 @@ def test_addresses_are_given_back_with_the_last_use(tmp_path: Path) -> None:
 
 @linux
 def test_a_reader_maps_what_it_needs_and_gives_it_back(tmp_path: Path) -> None:
-    values = written(tmp_path, Layout((40, 100), (4, 100)))
+    values = written(tmp_path, raw((40, 100), (4, 100)))
     descriptors = len(os.listdir("/proc/self/fd"))
     reader = reader_of(tmp_path)
     same(reader.read(np.array([0, 5, 6, 39])), values[[0, 5, 6, 39]])
@@ -196,84 +193,15 @@ def test_a_reader_maps_what_it_needs_and_gives_it_back(tmp_path: Path) -> None:
 # --- rows of arrays ------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A raw array to make; `shard` in chunks along each axis."""
-
-    shape: tuple[int, ...]
-    chunk: tuple[int, ...]
-    shard: tuple[int, ...] | None = None
-    dtype: str = "uint8"
-    big: bool = False
-    location: str = "end"
-    version: int = 3
-    fill: int = 0
-
-
-def make(folder: str, layout: Layout) -> Any:
-    """A store of `layout`, nothing stored in it."""
-    kvstore = f"file://{folder}/"
-    fill: Any = bool(layout.fill) if layout.dtype == "bool" else layout.fill
-    if layout.version == 2:
-        kind = np.dtype(layout.dtype).newbyteorder(">" if layout.big else "<").str
-        old = {
-            "shape": list(layout.shape),
-            "chunks": list(layout.chunk),
-            "dtype": kind,
-            "compressor": None,
-            "fill_value": fill,
-        }
-        spec = {"driver": "zarr", "kvstore": kvstore, "metadata": old}
-        return ts.open(spec, create=True).result()
-    endian = {"endian": "big" if layout.big else "little"}
-    codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": endian}]
-    outer = layout.chunk
-    if layout.shard is not None:
-        outer = tuple(c * k for c, k in zip(layout.chunk, layout.shard, strict=True))
-        little = {"name": "bytes", "configuration": {"endian": "little"}}
-        inner = {
-            "chunk_shape": list(layout.chunk),
-            "codecs": codecs,
-            "index_location": layout.location,
-            "index_codecs": [little, {"name": "crc32c"}],
-        }
-        codecs = [{"name": "sharding_indexed", "configuration": inner}]
-    metadata = {
-        "shape": list(layout.shape),
-        "data_type": layout.dtype,
-        "fill_value": fill,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(outer)}},
-        "codecs": codecs,
-    }
-    spec = {"driver": "zarr3", "kvstore": kvstore, "metadata": metadata}
-    return ts.open(spec, create=True).result()
-
-
-def values_of(layout: Layout) -> AnyArray:
-    values = np.random.default_rng(3).integers(2, 100, layout.shape)
-    return values.astype(layout.dtype)
-
-
-def written(folder: Path, layout: Layout) -> AnyArray:
-    values = values_of(layout)
-    make(str(folder), layout).write(values).result()
-    return values
-
-
-def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
-    plain = plain_array(str(folder))
-    assert isinstance(plain, PlainArray), plain
-    reader = alone_reader(plain, "x", "/data", most_open=most_open)
-    assert reader is not None
-    return reader
-
-
-def same(got: AnyArray, wanted: AnyArray) -> None:
-    assert got.dtype == wanted.dtype
-    assert got.shape == wanted.shape
-    assert got.tobytes() == wanted.tobytes()
-    assert got.flags.c_contiguous
-    assert got.flags.writeable
+def raw(
+    shape: tuple[int, ...],
+    chunk: tuple[int, ...],
+    shard: tuple[int, ...] | None = None,
+    dtype: str = "uint8",
+    **more: Any,
+) -> Layout:
+    """A layout without compression."""
+    return Layout(shape, chunk, shard, dtype, "none", **more)
 
 
 @st.composite
@@ -284,12 +212,12 @@ def layouts(draw: st.DrawFn) -> Layout:
     chunk = (draw(st.integers(1, 9)), *(draw(st.integers(-(-n // 3), n)) for n in shape[1:]))
     version = draw(st.sampled_from([2, 3]))
     shards = st.tuples(*(st.integers(1, 3) for _ in shape))
-    return Layout(
+    return raw(
         shape=shape,
         chunk=chunk,
         shard=draw(st.none() | shards) if version == 3 else None,
         dtype=draw(st.sampled_from(("uint8", "bool", "int16", "float32", "int64"))),
-        big=draw(st.booleans()),
+        endian=draw(st.sampled_from(("little", "big"))),
         location=draw(st.sampled_from(("start", "end"))),
         version=version,
         fill=draw(st.integers(0, 1)),
@@ -327,7 +255,7 @@ def test_rows_equal_those_of_tensorstore_and_of_single_files(
 def test_threads_that_map_the_same_files_read_the_same(
     tmp_path: Path, shard: tuple[int, int] | None
 ) -> None:
-    layout = Layout((900, 3000), (3, 3000), shard)
+    layout = raw((900, 3000), (3, 3000), shard)
     values = written(tmp_path, layout)
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -345,7 +273,7 @@ def test_threads_that_map_the_same_files_read_the_same(
 
 
 def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None:
-    values = written(tmp_path, Layout((60, 500), (4, 500), fill=9))
+    values = written(tmp_path, raw((60, 500), (4, 500), fill=9))
     for number in (0, 3, 14):
         (tmp_path / "c" / str(number) / "0").unlink()
     missing = np.isin(np.arange(60) // 4, (0, 3, 14))
@@ -359,7 +287,7 @@ def test_missing_chunks_are_the_fill_value_beside_others(tmp_path: Path) -> None
 
 
 def test_a_file_cut_short_before_it_is_mapped_is_an_error(tmp_path: Path) -> None:
-    values = written(tmp_path, Layout((60, 500), (4, 500)))
+    values = written(tmp_path, raw((60, 500), (4, 500)))
     os.truncate(tmp_path / "c" / "7" / "0", 1999)
     reader = reader_of(tmp_path)
     order = np.random.default_rng(0).permutation(60)
@@ -372,7 +300,7 @@ def test_a_file_cut_short_before_it_is_mapped_is_an_error(tmp_path: Path) -> Non
 
 def test_a_shard_that_is_larger_than_its_records_is_read(tmp_path: Path) -> None:
     # Bytes that no index entry points to, as other writers may leave: it fits no place in a range.
-    values = written(tmp_path, Layout((60, 500), (4, 500), (5, 1), location="start"))
+    values = written(tmp_path, raw((60, 500), (4, 500), (5, 1), location="start"))
     for number in (0, 2):
         with open(tmp_path / "c" / str(number) / "0", "ab") as file:
             file.write(bytes(10**6))
@@ -399,6 +327,6 @@ assert (rows[:, 0] == np.arange(0, 2000, 7)).all()
 @linux
 def test_without_addresses_files_are_mapped_one_by_one(tmp_path: Path) -> None:
     # A range of 2,000 files, 2 MB apart, is more than this process may have.
-    store = make(str(tmp_path), Layout((2000, 513), (1, 513), dtype="int16"))
+    store = make(str(tmp_path), raw((2000, 513), (1, 513), dtype="int16"))
     store[::7, 0].write(np.arange(0, 2000, 7, dtype=np.int16)).result()
     subprocess.run([sys.executable, "-c", _NO_ADDRESSES, str(tmp_path)], check=True, timeout=60)

@@ -1,0 +1,124 @@
+"""Zarr arrays to make for tests of reading single records: layouts, their stores and their values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from windrow.sources.pieces import RowReader
+from windrow.sources.zarr_alone import alone_reader
+from windrow.sources.zarr_plain import PlainArray, plain_array
+
+AnyArray = npt.NDArray[Any]
+
+ZSTD = {"name": "zstd", "configuration": {"level": 1}}
+BLOSC = {
+    "name": "blosc",
+    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4},
+}
+CODECS: dict[str, list[dict[str, Any]]] = {
+    "none": [],
+    "zstd": [ZSTD],
+    "zstd crc32c": [ZSTD, {"name": "crc32c"}],
+    "crc32c": [{"name": "crc32c"}],
+    "blosc": [BLOSC],
+    "gzip": [{"name": "gzip", "configuration": {"level": 1}}],
+}
+DTYPES = ("uint8", "bool", "int16", "float32", "float64", "complex64", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """An array to make; `shard` in chunks along each axis, None for chunks in files of their own."""
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    shard: tuple[int, ...] | None = None
+    dtype: str = "uint8"
+    codecs: str = "zstd"
+    endian: str = "little"
+    order: tuple[int, ...] | None = None
+    location: str = "end"
+    fill: int = 0
+    version: int = 3
+
+
+def make(folder: str, layout: Layout) -> Any:
+    """A store of `layout`, nothing stored in it."""
+    if layout.version == 2:
+        return _make_v2(folder, layout)
+    as_bytes = {"name": "bytes", "configuration": {"endian": layout.endian}}
+    codecs: list[dict[str, Any]] = [as_bytes, *CODECS[layout.codecs]]
+    if layout.order is not None:
+        codecs.insert(0, {"name": "transpose", "configuration": {"order": list(layout.order)}})
+    outer = list(layout.chunk)
+    if layout.shard is not None:
+        outer = [c * k for c, k in zip(layout.chunk, layout.shard, strict=True)]
+        little = {"name": "bytes", "configuration": {"endian": "little"}}
+        inner = {
+            "chunk_shape": list(layout.chunk),
+            "codecs": codecs,
+            "index_location": layout.location,
+            "index_codecs": [little, {"name": "crc32c"}],
+        }
+        codecs = [{"name": "sharding_indexed", "configuration": inner}]
+    metadata = {
+        "shape": list(layout.shape),
+        "data_type": layout.dtype,
+        "fill_value": bool(layout.fill) if layout.dtype == "bool" else layout.fill,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
+        "codecs": codecs,
+    }
+    if layout.dtype.startswith("complex"):
+        metadata["fill_value"] = [layout.fill, 0]
+    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/", "metadata": metadata}
+    return ts.open(spec, create=True).result()
+
+
+def _make_v2(folder: str, layout: Layout) -> Any:
+    if layout.codecs != "none" or layout.shard is not None or layout.order is not None:
+        raise ValueError("arrays of version 2 are made raw, in files of a chunk and in C order")
+    byte_order: Literal["<", ">"] = ">" if layout.endian == "big" else "<"
+    metadata = {
+        "shape": list(layout.shape),
+        "chunks": list(layout.chunk),
+        "dtype": np.dtype(layout.dtype).newbyteorder(byte_order).str,
+        "compressor": None,
+        "fill_value": bool(layout.fill) if layout.dtype == "bool" else layout.fill,
+    }
+    spec = {"driver": "zarr", "kvstore": f"file://{folder}/", "metadata": metadata}
+    return ts.open(spec, create=True).result()
+
+
+def values_of(layout: Layout) -> AnyArray:
+    """Values that all differ from the fill value, as far as the dtype can."""
+    rng = np.random.default_rng(3)
+    dtype = ts.dtype(layout.dtype).numpy_dtype
+    return rng.integers(2, 100, layout.shape).astype(dtype)
+
+
+def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
+    plain = plain_array(str(folder))
+    assert isinstance(plain, PlainArray), plain
+    reader = alone_reader(plain, "x", "/data", most_open=most_open)
+    assert reader is not None
+    return reader
+
+
+def written(folder: Path, layout: Layout) -> AnyArray:
+    values = values_of(layout)
+    make(str(folder), layout).write(values).result()
+    return values
+
+
+def same(got: AnyArray, wanted: AnyArray) -> None:
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    assert got.tobytes() == wanted.tobytes()
+    assert got.flags.c_contiguous
+    assert got.flags.writeable

@@ -13,6 +13,7 @@ one message alone, so that it survives pickling: errors cross processes.
     ├── ElementError (ValueError)            elements that do not fit together, or what a function returned
     ├── StateError (ValueError)              an iterator's state that does not fit
     ├── ClosedError (ValueError)             an iterator used after it was closed
+    ├── WorkerError (RuntimeError)           a worker process that died, hangs or cannot be started
     ├── ConversionError (RuntimeError)       a conversion that is unfinished, or cannot be done
     └── MissingExtraError (ImportError)      an optional dependency that is not installed
 """
@@ -58,6 +59,10 @@ class StateError(WindrowError, ValueError):
 
 class ClosedError(WindrowError, ValueError):
     """An iterator was used after `close()`."""
+
+
+class WorkerError(WindrowError, RuntimeError):
+    """A worker process died, took too long or could not be started."""
 
 
 class ConversionError(WindrowError, RuntimeError):

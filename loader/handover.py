@@ -1,0 +1,533 @@
+"""Handover: objects on their way between processes, with their arrays in shared memory.
+
+Contract:
+1. What is opened equals what was sent, types and dtypes included; arrays can be written to.
+2. An array is copied once on its way, into shared memory, and not at all if it lies there already.
+3. A message may be opened anywhere that the same memory is mapped, at any address.
+4. Whatever does not fit into shared memory is in the message itself: slower, never wrong.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import dataclasses
+import functools
+import importlib
+import io
+import itertools
+import math
+import operator
+import pickle
+import struct
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Self, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ElementError
+
+Bytes = npt.NDArray[np.uint8]
+
+# Arrays start on a line of the cache, as those that NumPy's users align by hand.
+_ALIGNMENT_BYTES = 64
+# Smaller arrays travel in the pickle: a place of their own costs more than a second copy.
+_SMALL_BYTES = 512
+_MAIN = b"__main__"
+# Where an array of a message is.
+_INSIDE, _IN_MEMORY, _IN_GIVEN = range(3)
+# Which memories a message refers to, how many arrays are outside the pickle, the pickle's size.
+_HEADER = struct.Struct("<III")
+_TO_MEMORY, _TO_GIVEN = 1, 2
+_PLACE_WORDS = 3
+# Stands in the pickle for the next array outside it. Writable, so that what is opened is, too.
+_STAND_IN = pickle.PickleBuffer(bytearray())
+# Elements nested deeper than this are pickled as they are.
+_MOST_DEPTH = 16
+_shape = operator.attrgetter("shape")
+_dtype = operator.attrgetter("dtype")
+
+
+# --- parcels -------------------------------------------------------------------------------------
+
+
+class Room:
+    """A memory of which parts are handed out from its start. Not thread-safe.
+
+    Attributes:
+        memory: The memory; None for none, where all arrays are ordinary ones.
+        used_bytes: Bytes at its start that are handed out.
+    """
+
+    __slots__ = ("memory", "used_bytes")
+
+    def __init__(self, memory: Bytes | None) -> None:
+        self.memory = memory
+        self.used_bytes = 0
+
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array of any content, in the memory while there is room in it."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        if self.memory is None or not size or kind.hasobject:
+            return np.empty(shape, kind)
+        start = _aligned(self.used_bytes)
+        if start + size > self.memory.size:
+            return np.empty(shape, kind)
+        self.used_bytes = start + size
+        return np.ndarray(shape, kind, self.memory, start)
+
+
+class Parcel:
+    """A pickled object, with its larger arrays beside the pickle.
+
+    Attributes:
+        outside_bytes: Room that the arrays need if all are copied into shared memory.
+    """
+
+    __slots__ = ("_arrays", "_pickled", "outside_bytes")
+
+    def __init__(self, pickled: bytes, arrays: list[npt.NDArray[Any]]) -> None:
+        self._pickled = pickled
+        self._arrays = arrays
+        self.outside_bytes = sum(_aligned(array.nbytes) for array in arrays)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """`value` as a parcel. Its arrays must stay as they are until the message is made.
+
+        Functions and classes of `__main__`, lambdas and closures go by value; instances of such
+        classes come back as instances of the sender's class.
+
+        Raises:
+            Exception: What pickling it raised, of any type.
+        """
+        arrays: list[npt.NDArray[Any]] = []
+        try:
+            pickled = _plainly_pickled(value, arrays)
+        except Exception:
+            # Not a matter of types: pickle raises several for what it finds no name for.
+            pickled = None
+        if pickled is None or _MAIN in pickled:
+            arrays.clear()
+            pickled = _pickled_by_value(value, arrays)
+        return cls(pickled, arrays)
+
+    def message(self, memory: Bytes | Room | None, given: Bytes | None = None) -> bytes:
+        """The parcel as bytes, for `opened`.
+
+        Args:
+            memory: Where arrays are copied to while they fit; a `Room` has its used part left
+                alone. Arrays that lie in it are only referred to.
+            given: Another memory; arrays that lie in it are only referred to.
+        """
+        room = memory if isinstance(memory, Room) else Room(memory)
+        places, inside = self._placed(room, given)
+        flags = _TO_MEMORY if _IN_MEMORY in places[::_PLACE_WORDS] else 0
+        flags |= _TO_GIVEN if _IN_GIVEN in places[::_PLACE_WORDS] else 0
+        header = _HEADER.pack(flags, len(self._arrays), len(self._pickled))
+        table = struct.pack(f"<{len(places)}Q", *places)
+        return b"".join([header, table, self._pickled, *inside])
+
+    def _placed(self, room: Room, given: Bytes | None) -> tuple[list[int], list[memoryview]]:
+        """Where each array is now, as words, and those that go inside the message."""
+        places: list[int] = []
+        inside: list[memoryview] = []
+        waiting: list[tuple[int, npt.NDArray[Any]]] = []
+        mine, theirs = _span(room.memory), _span(given)
+        used = room.used_bytes
+        for array in self._arrays:
+            start, size = _address(array), array.nbytes
+            if mine[0] <= start and start + size <= mine[1] and _is_contiguous(array):
+                used = max(used, start + size - mine[0])
+                places += (_IN_MEMORY, start - mine[0], size)
+            elif theirs[0] <= start and start + size <= theirs[1] and _is_contiguous(array):
+                places += (_IN_GIVEN, start - theirs[0], size)
+            else:
+                waiting.append((len(places), array))
+                places += (_INSIDE, 0, size)
+        # Behind all arrays that lie there, of which some may not be the room's.
+        room.used_bytes = used
+        for at, array in waiting:
+            copy = _copied_into(room, array)
+            if copy is None:
+                inside.append(_flat(array))
+            else:
+                places[at : at + 2] = (_IN_MEMORY, _address(copy) - mine[0])
+        return places, inside
+
+
+def opened(
+    message: bytes | bytearray | memoryview, memory: Bytes | None = None, given: Bytes | None = None
+) -> Any:
+    """The object that a message was made of.
+
+    Args:
+        message: From `Parcel.message`.
+        memory: The same memory as that was made with, here; arrays in it are views of it.
+        given: The same, for the other memory.
+
+    Raises:
+        Exception: What unpickling raised, of any type.
+    """
+    _, count, size = _HEADER.unpack_from(message)
+    start = _HEADER.size + 8 * _PLACE_WORDS * count
+    places = struct.unpack_from(f"<{_PLACE_WORDS * count}Q", message, _HEADER.size)
+    inside = start + size
+    buffers: list[Bytes] = []
+    for at in range(0, len(places), _PLACE_WORDS):
+        where, offset, length = places[at : at + _PLACE_WORDS]
+        if where == _INSIDE:
+            buffers.append(np.frombuffer(message, np.uint8, length, inside).copy())
+            inside += length
+            continue
+        there = memory if where == _IN_MEMORY else given
+        if there is None:
+            raise ElementError("a message refers to memory that it was opened without")
+        buffers.append(there[offset : offset + length])
+    return pickle.loads(memoryview(message)[start : start + size], buffers=buffers)
+
+
+def referred(message: bytes | bytearray | memoryview) -> tuple[bool, bool]:
+    """Whether arrays of a message lie in its memory, and whether some lie in the given one."""
+    flags, _, _ = _HEADER.unpack_from(message)
+    return bool(flags & _TO_MEMORY), bool(flags & _TO_GIVEN)
+
+
+def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
+    file = io.BytesIO()
+    pickler = pickle.Pickler(
+        file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
+    )
+    pickler.dispatch_table = {
+        **copyreg.dispatch_table,
+        np.ndarray: functools.partial(_reduced, arrays),
+    }
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
+    # Where it is used: most chains do without, and it is slow to import.
+    kind = importlib.import_module("cloudpickle").Pickler
+    file = io.BytesIO()
+    pickler = kind.__new__(kind)
+    # Before it is initialised: that is when the table of a pickler with one of its own is read.
+    pickler.dispatch_table = collections.ChainMap(
+        {np.ndarray: functools.partial(_reduced, arrays)}, kind.dispatch_table
+    )
+    pickler.__init__(
+        file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
+    )
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _reduced(arrays: list[npt.NDArray[Any]], array: npt.NDArray[Any]) -> Any:
+    """How an array is pickled: its place among `arrays`, or its bytes if it is small."""
+    kind = array.dtype
+    if kind.hasobject:
+        return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    order = _order(array)
+    # A short text for most: a dtype is as long in the pickle as a small array.
+    named = kind.str if kind.isbuiltin == 1 else kind
+    if array.nbytes < _SMALL_BYTES:
+        own = bytearray(array.tobytes(order))
+        return np.ndarray, (array.shape, named, own, 0, None, order)
+    arrays.append(array)
+    return np.ndarray, (array.shape, named, _STAND_IN, 0, None, order)
+
+
+def _is_inside(arrays: list[npt.NDArray[Any]], buffer: pickle.PickleBuffer) -> bool:
+    """Whether a buffer is pickled where it stands; `arrays` takes those of other libraries."""
+    if buffer is _STAND_IN:
+        return False
+    raw = buffer.raw()
+    if raw.nbytes < _SMALL_BYTES:
+        return True
+    arrays.append(np.frombuffer(raw, np.uint8))
+    return False
+
+
+def _copied_into(room: Room, array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """A copy in the room's memory, in the order that it was pickled with; None if it is full."""
+    memory, start = room.memory, _aligned(room.used_bytes)
+    if memory is None or start + array.nbytes > memory.size:
+        return None
+    room.used_bytes = start + array.nbytes
+    copy: npt.NDArray[Any] = np.ndarray(
+        array.shape, array.dtype, memory, start, order=_order(array)
+    )
+    np.copyto(copy, array)
+    return copy
+
+
+def _flat(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of an array in the order that it was pickled with; a view where that can be."""
+    rows = array.T if array.flags.fnc else array
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+
+
+def _order(array: npt.NDArray[Any]) -> Literal["C", "F"]:
+    """The order of its elements in the pickle; that of one with gaps is C."""
+    return "F" if array.flags.fnc else "C"
+
+
+def _is_contiguous(array: npt.NDArray[Any]) -> bool:
+    return array.flags.forc
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _span(memory: Bytes | None) -> tuple[int, int]:
+    """First address of a memory and the end of it; no address lies between those of None."""
+    if memory is None:
+        return 1, 0
+    start = _address(memory)
+    return start, start + memory.size
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+# --- elements as columns -------------------------------------------------------------------------
+
+
+class _Arrays(NamedTuple):
+    """One array per element, in one with a leading axis of elements."""
+
+    column: npt.NDArray[Any]
+
+
+class _Scalars(NamedTuple):
+    """One NumPy scalar per element."""
+
+    column: npt.NDArray[Any]
+
+
+class _Objects(NamedTuple):
+    """Anything else."""
+
+    values: list[Any]
+
+
+class _Dicts(NamedTuple):
+    """One dict per element, all with the same keys in the same order."""
+
+    keys: tuple[Any, ...]
+    children: list[_Column]
+
+
+class _Rows(NamedTuple):
+    """One list, tuple or NamedTuple per element, all of one type and length."""
+
+    kind: type
+    children: list[_Column]
+
+
+_Column = _Arrays | _Scalars | _Objects | _Dicts | _Rows
+
+
+class _Stacked(NamedTuple):
+    rows: int
+    column: _Column
+
+
+def stacked(elements: list[Any], room: Room) -> Any:
+    """Elements as columns, for `unstacked`: quicker to send than they are.
+
+    Where all elements have arrays of one dtype and shape, or NumPy's scalars of one type, these
+    become one array of the room. What holds no arrays stays a list of the very objects. The array
+    of a single element is no copy.
+    """
+    return _Stacked(len(elements), _folded(elements, room, 0))
+
+
+def unstacked(found: Any) -> list[Any]:
+    """The elements that `stacked` was given; their arrays are views of the columns."""
+    return _unfolded(found.column, found.rows)
+
+
+def _folded(values: list[Any], room: Room, depth: int) -> _Column:
+    # Whole passes in C over types, shapes and keys: a Python loop costs as much as the copy.
+    kinds = set(map(type, values))
+    if len(kinds) != 1 or depth > _MOST_DEPTH:
+        return _Objects(values)
+    (kind,) = kinds
+    first = values[0]
+    if kind is np.ndarray:
+        return _Arrays(_column_of(values, room)) if _agree(values) else _Objects(values)
+    if issubclass(kind, np.generic):
+        return _folded_scalars(values, room)
+    if not _holds_arrays(first, depth):
+        return _Objects(values)
+    if kind is dict:
+        if not _have_keys(values, keys := tuple(first)):
+            return _Objects(values)
+        children = [[value[key] for value in values] for key in keys]
+        return _Dicts(keys, [_folded(child, room, depth + 1) for child in children])
+    if list(map(len, values)).count(len(first)) != len(values):
+        return _Objects(values)
+    rows = map(list, zip(*values, strict=True))
+    return _Rows(kind, [_folded(child, room, depth + 1) for child in rows])
+
+
+def _unfolded(column: _Column, count: int) -> list[Any]:
+    match column:
+        case _Objects(values):
+            return values
+        case _Scalars(array):
+            return list(array)
+        case _Arrays(array):
+            # Rows of a one-dimensional column would be scalars.
+            return list(array) if array.ndim > 1 else [array[i, ...] for i in range(count)]
+        case _Dicts(keys, children):
+            rows = zip(*[_unfolded(child, count) for child in children], strict=True)
+            return [dict(zip(keys, row, strict=True)) for row in rows]
+        case _Rows(kind, children):
+            rows = zip(*[_unfolded(child, count) for child in children], strict=True)
+            if kind is tuple:
+                return list(rows)
+            return list(map(list, rows)) if kind is list else list(map(_maker(kind), rows))
+    assert_never(column)
+
+
+def _maker(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
+    make: Callable[[tuple[Any, ...]], Any] = kind._make
+    return make
+
+
+def _holds_arrays(value: Any, depth: int) -> bool:
+    """Whether a container of an element holds an array or a NumPy scalar, at any depth."""
+    kind = type(value)
+    if kind is dict:
+        children = list(value.values())
+    elif kind is list or kind is tuple or _is_named_tuple(kind):
+        children = list(value)
+    else:
+        return False
+    kinds = set(map(type, children))
+    if any(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds):
+        return True
+    if depth >= _MOST_DEPTH or not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
+        return False
+    return any(_holds_arrays(child, depth + 1) for child in children)
+
+
+def _is_named_tuple(kind: type) -> bool:
+    """Whether a type is a NamedTuple, and not derived from one with attributes of its own."""
+    return kind.__base__ is tuple and "_fields" in kind.__dict__ and not kind.__dictoffset__
+
+
+def _have_keys(values: list[dict[Any, Any]], keys: tuple[Any, ...]) -> bool:
+    """Whether all have these keys in this order, of one type that makes equal ones the same."""
+    kinds = set(map(type, itertools.chain.from_iterable(values)))
+    if len(kinds) != 1 or not kinds <= {str, int, bytes}:
+        return False
+    return list(map(tuple, values)).count(keys) == len(values)
+
+
+def _agree(rows: list[Any]) -> bool:
+    """Whether arrays agree in shape and dtype, and hold no objects."""
+    first = rows[0]
+    return (
+        not first.dtype.hasobject
+        and list(map(_shape, rows)).count(first.shape) == len(rows)
+        and list(map(_dtype, rows)).count(first.dtype) == len(rows)
+    )
+
+
+def _column_of(rows: list[npt.NDArray[Any]], room: Room) -> npt.NDArray[Any]:
+    first = rows[0]
+    if len(rows) == 1:
+        return first.reshape(1, *first.shape)
+    out = room.empty((len(rows), *first.shape), first.dtype)
+    if first.ndim:
+        # One call in C; numpy.stack makes a Python-level view per row first.
+        np.concatenate(rows, out=out.reshape(-1, *first.shape[1:]))
+    else:
+        for i, row in enumerate(rows):
+            out[i] = row
+    return out
+
+
+def _folded_scalars(values: list[Any], room: Room) -> _Column:
+    # Others have a unit or a length of their own each, or a type that its dtype does not give.
+    kind = values[0].dtype
+    if kind.kind not in "biufc" or kind.type is not type(values[0]):
+        return _Objects(values)
+    column = room.empty((len(values),), kind)
+    column[:] = values
+    return _Scalars(column)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - it says where, not what
+    """The traceback of an error in a worker, as text: the cause of the error as it is raised here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """An error on its way to another process.
+
+    Attributes:
+        pickled: The error; None if it does not survive pickling.
+        summary: Its type and message.
+        notes: Its notes.
+        text: Its traceback, with those of its causes.
+    """
+
+    pickled: bytes | None
+    summary: str
+    notes: tuple[str, ...]
+    text: str
+
+    def raised(self) -> BaseException:
+        """The error to raise here, anew each time, with the worker's traceback as its cause.
+
+        It is an `ElementError` with the original's type and message where that cannot be had.
+        """
+        error = None if self.pickled is None else _survivor(self.pickled)
+        if error is None:
+            error = ElementError(
+                f"{self.summary}\nThe error itself could not be pickled, so that this one stands"
+                " for it; give it an __init__ that can be called with its args alone."
+            )
+        present = getattr(error, "__notes__", [])
+        for note in self.notes:
+            if note not in present:
+                error.add_note(note)
+        error.__cause__ = WorkerTraceback(f'\n"""\n{self.text}"""')
+        return error
+
+
+def failure_of(error: BaseException) -> Failure:
+    """`error` so that it can be sent to another process and raised there."""
+    lines = traceback.format_exception(error)
+    pickled: bytes | None = None
+    try:
+        pickled = Parcel.of(error).message(None)
+    except Exception:  # whatever a type's own way of pickling raises
+        pickled = None
+    found = None if pickled is None else _survivor(pickled)
+    if type(found) is not type(error):
+        pickled = None
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
+    return Failure(pickled, summary, notes, "".join(lines))
+
+
+def _survivor(pickled: bytes) -> BaseException | None:
+    """The error in a message; None if there is none, or it cannot be made anew."""
+    try:
+        found = opened(pickled, None)
+    except Exception:  # whatever a type's own way of unpickling raises
+        return None
+    return found if isinstance(found, BaseException) else None

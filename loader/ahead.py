@@ -21,7 +21,7 @@ import numpy as np
 
 from windrow.errors import ClosedError
 from windrow.run import Run
-from windrow.stream import Block, Blocks
+from windrow.steps import Block, Blocks
 from windrow.transforms import tables
 
 # What closing waits at most for a read or a function that is under way.
@@ -143,7 +143,7 @@ class _Shared:
     def stop(self) -> None:
         """Nobody wants more blocks."""
         with self._room:
-            self._run.stopped.set()
+            self._run.stop()
             self._room.notify_all()
         with contextlib.suppress(queue.Empty):
             while True:

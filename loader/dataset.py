@@ -17,6 +17,11 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
+
+try:
+    from windrow.multiprocessing import as_multiprocessing_options
+except ImportError:
+    as_multiprocessing_options = None
 from windrow.sources import ForeignDataSource, as_source
 from windrow.transforms import functions, nodes, streams, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given
@@ -381,6 +386,15 @@ class MapDataset(_Dataset[T]):
         node = streams.ToStreamNode((self._node,), as_read_options(options), allow_nones)
         return IterDataset(node)
 
+    def mp_prefetch(
+        self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
+    ) -> IterDataset[T]:
+        """The elements as a stream whose functions run in worker processes.
+
+        `to_iter_dataset().mp_prefetch(...)`: see `IterDataset.mp_prefetch`.
+        """
+        return self.to_iter_dataset().mp_prefetch(options, worker_init_fn)
+
     def __iter__(self) -> DatasetIterator[T]:
         return iter(self.to_iter_dataset())
 
@@ -519,6 +533,27 @@ class IterDataset(_Dataset[T]):
     def apply(self, transformations: Any) -> IterDataset[Any]:
         """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
         return _applied(self, transformations)
+
+    def mp_prefetch(
+        self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
+    ) -> IterDataset[T]:
+        """The same stream, with the functions of the chain below run in worker processes.
+
+        This process plans and reads, workers call the functions. The elements and their order are
+        those of the chain without it, for any number of workers, and so is the state.
+
+        Args:
+            options: A number of workers, or a `MultiprocessingOptions`; by default one worker per
+                core. With 0 nothing changes.
+            worker_init_fn: Called in each worker with its index and the number of workers, before
+                anything else.
+
+        Raises:
+            ArgumentError: If the options are of another kind; on iteration, if the chain can not
+                be sent to a worker.
+        """
+        checked = as_multiprocessing_options(options)
+        return IterDataset(streams.ProcessNode((self._node,), checked, worker_init_fn))
 
     def __iter__(self) -> DatasetIterator[T]:
         return DatasetIterator(self._node)

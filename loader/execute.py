@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ import numpy.typing as npt
 from windrow.errors import WindrowError
 from windrow.lookahead import Lookahead
 from windrow.sources import ForeignDataSource, LaidOutSource
+from windrow.spread import Spread
 from windrow.transforms import columns, tables
 from windrow.transforms.functions import call_without_stop, name_of
+from windrow.transforms.halves import GivenNode, Halves
 from windrow.transforms.nodes import (
     BatchNode,
     FilterNode,
@@ -35,12 +37,29 @@ from windrow.transforms.nodes import (
     SourceNode,
     ZipNode,
 )
-from windrow.transforms.positions import Positions
+from windrow.transforms.positions import Positions, positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]
 Finish = Callable[[], Table]
+
+
+class Leaves(Protocol):
+    """Where the leaves of a chain get their elements from."""
+
+    @property
+    def spread(self) -> Spread | None:
+        """Threads for functions; None for none."""
+        ...
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Start, or plan, reading records of a source."""
+        ...
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """Start making what another process gives, or take it."""
+        ...
 
 
 class _Later:
@@ -74,6 +93,7 @@ class Reader:
     lane_of: Callable[[Any], Executor] | None = None
     lookahead: Lookahead | None = None
     round: int = 0
+    spread: Spread | None = None
     _later: list[_Later] = dataclasses.field(default_factory=list)
 
     def begin(self) -> None:
@@ -92,6 +112,10 @@ class Reader:
             return table
 
         return finish
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """Nothing is given to a whole chain."""
+        raise TypeError(f"{node.label} is no part of a whole chain")
 
     def _started(self, source: Any, records: IntArray) -> Callable[[], Any]:
         if len(records) == 0:
@@ -148,7 +172,48 @@ def _read(source: Any, read: Callable[[IntArray], Any], records: IntArray) -> An
         raise
 
 
-def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lower:
+    """Starts the lower half of a chain; what it makes is given to the upper one elsewhere."""
+
+    reader: Reader
+    halves: Halves
+    started: list[Finish]
+    spread: Spread | None = None
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """A source that is read elsewhere: nothing to do here."""
+        return _elsewhere
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """Start what the upper half is given."""
+        self.started.append(start(self.halves.lower[node.number], at, cuts, self.reader))
+        return _elsewhere
+
+
+class Handed:
+    """Hands the tables of the lower half to the upper one, in the order they were started."""
+
+    spread: Spread | None = None
+
+    def __init__(self, given: Sequence[Table]) -> None:
+        self._tables = iter(given)
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Read a source here."""
+        return Reader().start(source, records)
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """The next table."""
+        table = next(self._tables)
+        return lambda: table
+
+
+def _elsewhere() -> Table:
+    raise TypeError("this half of the chain is made in another process")
+
+
+def start(node: Node, at: Positions, cuts: Sequence[int], reader: Leaves) -> Finish:
     """Start making the elements of `node` at positions `at`.
 
     Args:
@@ -163,6 +228,8 @@ def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Fin
     match node:
         case SourceNode():
             return reader.start(node.source, at.offsets)
+        case GivenNode():
+            return reader.given(node, at, cuts)
         case RangeNode():
             values = (node.start + at.offsets * node.step).view(columns.PythonInts)
             return lambda: Columnar(values, len(at))
@@ -183,10 +250,10 @@ def start(node: Node, at: Positions, cuts: Sequence[int], reader: Reader) -> Fin
             return lambda: map_columns(node, below(), cuts)
         case _:
             below = start(node.parent, at, cuts, reader)
-            return lambda: apply(node, below(), at.flat(node.length))
+            return lambda: apply(node, below(), at.flat(node.length), reader.spread)
 
 
-def _start_routed(node: RoutingNode, at: Positions, cuts: Sequence[int], reader: Reader) -> Finish:
+def _start_routed(node: RoutingNode, at: Positions, cuts: Sequence[int], reader: Leaves) -> Finish:
     which, below = node.route(at)
     started: list[tuple[Finish, IntArray]] = []
     for number in np.unique(which).tolist():
@@ -229,7 +296,12 @@ def map_columns(node: MapNode, table: Table, cuts: Sequence[int]) -> Table:
 
 
 def call(
-    node: Node, table: Table, indices: npt.NDArray[Any], *, on_none: bool = False
+    node: Node,
+    table: Table,
+    indices: npt.NDArray[Any],
+    *,
+    on_none: bool = False,
+    spread: Spread | None = None,
 ) -> tuple[list[Any], Exception | None]:
     """The function of a node that looks at elements one by one, called on rows with these indices.
 
@@ -239,9 +311,9 @@ def call(
     """
     values = tables.elements(table)
     if on_none or not tables.any_absent(values):
-        return _called(node, values, indices)
+        return _called(node, values, indices, spread)
     here = [row for row, value in enumerate(values) if value is not None]
-    made, error = _called(node, [values[row] for row in here], indices[here])
+    made, error = _called(node, [values[row] for row in here], indices[here], spread)
     out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
     for row, value in zip(here, made, strict=False):
         out[row] = value
@@ -249,6 +321,24 @@ def call(
 
 
 def _called(
+    node: Node, values: list[Any], indices: npt.NDArray[Any], spread: Spread | None
+) -> tuple[list[Any], Exception | None]:
+    if spread is None:
+        return _called_in_turn(node, values, indices)
+    parts = spread.run(
+        node,
+        lambda start, stop: _called_in_turn(node, values[start:stop], indices[start:stop]),
+        len(values),
+    )
+    out: list[Any] = []
+    for made, error in parts:
+        out += made
+        if error is not None:
+            return out, error
+    return out, None
+
+
+def _called_in_turn(
     node: Node, values: list[Any], indices: npt.NDArray[Any]
 ) -> tuple[list[Any], Exception | None]:
     results: Iterator[Any]
@@ -278,9 +368,48 @@ def place_of(index: Any) -> str:
     return f"the element before position {index.tolist()}"
 
 
-def apply(node: Node, table: Table, indices: npt.NDArray[Any]) -> Table:
+def apply(
+    node: Node, table: Table, indices: npt.NDArray[Any], spread: Spread | None = None
+) -> Table:
     """A node that looks at elements one by one, over a table whose rows have these indices."""
-    out, error = call(node, table, indices)
+    out, error = call(node, table, indices, spread=spread)
     if error is not None:
         raise error
     return tables.filtered(table, out) if isinstance(node, FilterNode) else Listed(out)
+
+
+class _Origins:
+    """Collects which records of which sources elements are made of."""
+
+    spread: Spread | None = None
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Any, IntArray]] = []
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        self.found.append((source, records))
+        return _elsewhere
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        raise TypeError(f"{node.label} is no part of a whole chain")
+
+
+def origin_of(node: Node, elements: range) -> str:
+    """Some elements of a chain in words, with the records that they are made of."""
+    shown = f"element {elements[0]}" if len(elements) == 1 else f"elements {list(elements)}"
+    origins = _Origins()
+    try:
+        start(node, positions(np.array(elements), node.length), [0, len(elements)], origins)
+    except Exception:  # of a selection map
+        return shown
+    parts = [
+        f"{_listed(records)} of {source!r}" for source, records in origins.found if len(records)
+    ]
+    return f"{shown}, made of {'; '.join(parts)}" if parts else shown
+
+
+def _listed(records: IntArray) -> str:
+    some = ", ".join(map(str, records[:8].tolist()))
+    return (
+        f"record {some}" if len(records) == 1 else f"records {some}" + ", ..." * (len(records) > 8)
+    )

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from windrow import stream
 from windrow.ahead import Ahead
+from windrow.crew import Crews
 from windrow.errors import ClosedError, StateError
 from windrow.run import Run
 from windrow.state import Identity
-from windrow.stream import Blocks
+from windrow.steps import Blocks
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
 from windrow.transforms.streams import ToStreamNode, origin, width
@@ -50,6 +51,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._identity: Identity | None = None
         self._position = origin(node)
         self._blocks: Blocks | Ahead | None = None
+        self._crews: Crews | None = None
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
@@ -73,6 +75,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         try:
             block = next(blocks)
         except StopIteration:
+            self._end_workers()
             raise
         except BaseException:
             self._drop()  # the next call tries the same step again
@@ -94,19 +97,30 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             blocks.stop()
         elif blocks is not None:
             blocks.close()
+        if self._crews is not None:
+            self._crews.forget()
+
+    def _end_workers(self) -> None:
+        if self._crews is not None:
+            self._crews.kill()
+            self._crews = None
 
     def _started(self) -> Blocks | Ahead:
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         if self._blocks is None:
-            run = Run(self._node)
+            if self._crews is None:
+                self._crews = Crews(self._node)
+            run = Run(self._node, self._crews)
             rest = stream.blocks(self._node, self._position, run, None)
-            self._blocks = Ahead(rest, run) if run.options.ahead else rest
+            self._blocks = Ahead(rest, run) if run.ahead else rest
         return self._blocks
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
         self._started()
+        if self._crews is not None:
+            self._crews.start()
 
     def get_state(self) -> dict[str, Any]:
         """The state behind the element given last: JSON, under 1 kB, without data."""
@@ -140,6 +154,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Stop working ahead and let everything go. Closing twice does no harm."""
         self._closed = True
         self._drop()
+        self._end_workers()
 
     def __enter__(self) -> DatasetIterator[T_co]:
         return self

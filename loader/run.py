@@ -12,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from windrow import execute
+from windrow.crew import Crew, Crews, Here
 from windrow.lookahead import Lookahead
 from windrow.memory import budget_of
 from windrow.sources import LaidOutSource
 from windrow.sources.process import cores
+from windrow.spread import Spread
+from windrow.steps import Stage
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ToStreamNode
@@ -24,19 +27,36 @@ from windrow.transforms.streams import ToStreamNode
 class Run:
     """What the streams of one iterator share: its threads, its budget, and whether it goes on."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, crews: Crews | None = None) -> None:
         parts = _to_streams(node)
         found = [part.read_options for part in parts]
         self.options = next((options for options in found if options.ahead), found[0])
         self._share_bytes = self.options.block_bytes // len(parts)
         self.stopped = threading.Event()
+        self._crews = Crews(node) if crews is None else crews
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[int, ThreadPoolExecutor] = {}
         self._decoding: ThreadPoolExecutor | None = None
         self._streams = len(parts)
+        self._here = Here()
         if self.options.ahead:
+            self._here = Here(Spread(self._threads))
             self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a thread makes elements ahead of the consumer."""
+        return self.options.ahead or bool(self._crews)
+
+    def crew_of(self, stage: Stage) -> Crew:
+        """Who does the work of a stage."""
+        return self._crews.of(stage, self._here)
+
+    def stop(self) -> None:
+        """Nobody wants what comes next."""
+        self.stopped.set()
+        self._crews.interrupt()
 
     def options_of(self, node: ToStreamNode) -> ReadOptions:
         """How to read one of several streams: with its part of the bytes of a round."""
@@ -53,6 +73,7 @@ class Run:
             lane_of=self._lane_of,
             lookahead=lookahead,
             round=number,
+            spread=self._here.spread if options.ahead else None,
         )
 
     def lookahead(self, node: ToStreamNode) -> Lookahead | None:
@@ -81,6 +102,8 @@ class Run:
 
     def end_threads(self) -> None:
         """Wait for the reads under way and let the threads go."""
+        if self._here.spread is not None:
+            self._here.spread.close()
         for pool in (self._pool, self._decoding, *self._lanes.values()):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)

@@ -12,36 +12,23 @@ Contract of every generator here:
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-import functools
 import itertools
-import math
 import time
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
+from windrow.crew import resolved
 from windrow.errors import ElementError, StateError
-from windrow.lookahead import Lookahead
+from windrow.rounds import BLOCK_ROWS, block_size, random_access
 from windrow.run import Run
+from windrow.steps import Block, Blocks, BlockTask, BlockWork, Stage, batched, stage_of
 from windrow.transforms import orders, tables
-from windrow.transforms.nodes import (
-    BatchNode,
-    FilterNode,
-    MapNode,
-    MapWithIndexNode,
-    Node,
-    RandomMapNode,
-    SeedNode,
-    ZipNode,
-)
-from windrow.transforms.options import ReadOptions
-from windrow.transforms.positions import positions
+from windrow.transforms.nodes import BatchNode, Node, ZipNode
 from windrow.transforms.streams import (
+    ProcessNode,
     StreamLimitNode,
     StreamMixNode,
     StreamRepeatNode,
@@ -54,65 +41,6 @@ from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
 
-# A consumer waits for a block as a whole, so slow functions get small ones.
-_GOAL_S = 0.1
-
-# Rounds that a look-ahead's horizon has room for at least, if a batch is no longer than a round.
-_ROUNDS_AHEAD = 32
-
-# Rounds planned ahead at most, and tickets of parts to plan from one round to the next.
-_MOST_ROUNDS = 512
-_PARTS_AT_ONCE = 16
-
-# Rows that a batched function gets where no batch says how many.
-BLOCK_ROWS = 256
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Block:
-    """Some rows of a stream; `marks` is int64 `(rows, width)`: the position after each row."""
-
-    table: Table
-    marks: IntArray
-
-    def __len__(self) -> int:
-        return len(self.marks)
-
-    def sliced(self, start: int, stop: int) -> Block:
-        """Rows `[start, stop)`."""
-        return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
-
-
-Blocks: TypeAlias = Generator[Block, None, None]
-
-
-class BlockSize:
-    """How many rows to make at once: few at first, then as many as the goals allow."""
-
-    def __init__(self, goal_bytes: int, unit: int, most: int) -> None:
-        self._goal_bytes = goal_bytes
-        self._most = max(unit, most)
-        self._unit = unit
-        self.rows = unit
-
-    def saw(self, rows: int, size_bytes: int, took_s: float) -> None:
-        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make."""
-        by_bytes = self._goal_bytes / max(1, size_bytes)
-        by_time = _GOAL_S / max(1e-9, took_s)
-        wanted = min(int(rows * min(by_bytes, by_time)), 4 * self.rows, self._most)
-        self.rows = max(1, wanted // self._unit) * self._unit
-
-
-def _block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> BlockSize:
-    if lookahead:
-        # Rounds much shorter than the horizon: reads are planned from one to the next.
-        # And half as long as others, since pieces want a place in the processor's cache as well.
-        goal_bytes = min(options.block_bytes // 2, lookahead.horizon_bytes // _ROUNDS_AHEAD)
-        return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
-    # One read for several batches costs less per record than one for each.
-    units = 4 if unit > 1 and options.prefetch_buffer_size else 1
-    return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
-
 
 def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
     """The stream of `node` from `position` on.
@@ -124,217 +52,83 @@ def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> B
         unit: Rows that the next batch above takes at a time, if nothing in between drops or
             reorders rows: a batched function is then called on just those.
     """
-    match node:
-        case ToStreamNode():
-            return _random_access(node, position, run, unit)
-        case SeedNode():
-            return blocks(node.parent, position, run, unit)
-        case MapNode(batched=True):
-            return _batched_map(node, position, run, unit or BLOCK_ROWS)
-        case MapNode():
-            return _mapped(node, blocks(node.parent, position, run, unit))
-        case FilterNode():
-            return _filtered(node, blocks(node.parent, position, run, None))
-        case MapWithIndexNode() | RandomMapNode():
-            return _counted_map(node, position, run, unit)
+    stage = stage_of(node)
+    unit = unit if stage.keeps_rows else None
+    if isinstance(stage.below, ToStreamNode) and not stage.is_apart:
+        return random_access(stage.below, stage, position, run, unit)
+    if stage.steps:
+        return _staged(stage, position, run, unit)
+    match stage.below:
+        case ProcessNode():
+            return blocks(stage.below.parent, position, run, unit)
         case BatchNode():
-            return _batched(node, position, run)
+            return _batched(stage.below, position, run)
         case StreamWindowShuffleNode():
-            return _window_shuffled(node, position, run)
+            return _window_shuffled(stage.below, position, run)
         case StreamRepeatNode():
-            return _repeated(node, position, run)
+            return _repeated(stage.below, position, run)
         case StreamLimitNode():
-            return _limited(node, position, run, unit)
+            return _limited(stage.below, position, run, unit)
         case ZipNode():
-            return _zipped(node, position, run, unit)
+            return _zipped(stage.below, position, run, unit)
         case StreamMixNode():
-            return _mixed(node, position, run)
+            return _mixed(stage.below, position, run)
         case _:
-            raise TypeError(f"{type(node).__name__} is no node of a stream")
+            raise TypeError(f"{type(stage.below).__name__} is no node of a stream")
 
 
-# --- from random access to a stream --------------------------------------------------------------
+# --- block by block ------------------------------------------------------------------------------
 
 
-def _random_access(
-    node: ToStreamNode, position: Sequence[int], run: Run, unit: int | None
-) -> Blocks:
-    """Rounds of reads in order; with a thread pool the next round is read while one is made."""
-    first, length = position[0], node.parent.length
-    # Batched functions get the same rows whatever the position, so rounds keep to their bounds.
-    rows = (unit or BLOCK_ROWS) if _calls_on_rows(node.parent) else 1
-    options = run.options_of(node)
-    lookahead = run.lookahead(node)
-    size = _block_size(options, unit or rows, lookahead)
-    rounds: collections.deque[_Round] = collections.deque()
-    following, made = first - first % rows, 0
-    # A filter may drop everything for ever, so a run that is not wanted any more is noticed here.
-    while (following < length or rounds) and not run.stopped.is_set():
-        while following < length and len(rounds) < _planned_rounds(options, lookahead, made):
-            stop = min(length, following + size.rows)
-            reader = run.reader(options, lookahead, made + len(rounds))
-            rounds.append(_Round(node.parent, following, stop, rows, reader))
-            following = stop
-            if lookahead and made + len(rounds) == 1:
-                lookahead.begin()  # what the first round needs is read while more are planned
-        reads = 0
-        if lookahead:
-            if following == length:
-                lookahead.end()
-            reads = lookahead.pace(made)
-        for soon in itertools.islice(rounds, 2 if options.ahead else 1):
-            soon.reader.begin()
-        current = rounds.popleft()
-        made += 1
-        began = time.perf_counter()
-        for start, table in current.tables():
-            took_s = time.perf_counter() - began
-            size.saw(table.rows, max(current.reader.bytes_read, tables.nbytes(table)), took_s)
-            block = _as_block(table, start, allow_nones=node.allow_nones)
-            kept = block.sliced(int(np.sum(block.marks[:, 0] <= first)), len(block))
-            yield from _in_steps(kept if len(kept) < len(block) else block, reads, lookahead)
+def _staged(stage: Stage, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
+    """The steps of a stage on the blocks of another stream."""
+    crew = run.crew_of(stage)
+    number, _ = crew.part_of(stage)
+    for work, found in crew.in_order(_works(stage, number, position, run, unit)):
+        for outcome in resolved(crew, work, found):
+            if len(outcome.block):
+                yield outcome.block
 
 
-def _in_steps(block: Block, reads: int, lookahead: Lookahead | None) -> Blocks:
-    """A block's rows, with the reads that are to be started meanwhile spread over them.
-
-    From one element to the next as many are started as come to one element, and one more.
-    """
-    rows = len(block)
-    steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
-    for number in range(steps):
-        if lookahead:
-            lookahead.step(number, steps)
-        if rows:
-            start, stop = (rows * n // steps for n in (number, number + 1))
-            yield block if steps == 1 else block.sliced(start, stop)
-
-
-def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int) -> int:
-    """How many rounds to have planned; with a look-ahead ever more, so that the first come soon."""
-    if not options.ahead:
-        return 1
-    if not lookahead or lookahead.is_full:
-        return 2
-    # Little by little, since all that is planned at once delays the next batch.
-    step = max(1, _PARTS_AT_ONCE // len(lookahead))
-    return min(_MOST_ROUNDS, 1 + step * (1 + made))
-
-
-def _calls_on_rows(node: Node) -> bool:
-    """Whether a batched function is called with no batch above it to say on which rows."""
-    if isinstance(node, BatchNode):
-        return False
-    batched = isinstance(node, MapNode) and node.batched
-    return batched or any(_calls_on_rows(parent) for parent in node.parents)
-
-
-class _Round:
-    """Elements `[start, stop)` of a node with random access, being read."""
-
-    def __init__(
-        self, node: Node, start: int, stop: int, rows: int, reader: execute.Reader
-    ) -> None:
-        self._node, self._start, self._stop, self._rows = node, start, stop, rows
-        self.reader = reader
-        self._finish = self._started(start, stop)
-
-    def _started(self, start: int, stop: int) -> execute.Finish:
-        at = positions(np.arange(start, stop), self._node.length)
-        cuts = (
-            [*range(0, stop - start, self._rows), stop - start]
-            if self._rows > 1
-            else [0, stop - start]
+def _works(
+    stage: Stage, number: int, position: Sequence[int], run: Run, unit: int | None
+) -> Iterator[BlockWork]:
+    first = stage.first
+    if stage.counts:
+        tasks = _counted(stage, number, position, run, unit)
+    elif isinstance(first, BatchNode):
+        tasks = (
+            BlockTask(number, group)
+            for group in _groups(blocks(stage.below, position, run, first.size), first.size)
+            if len(group) == first.size or not first.drop_remainder
         )
-        try:
-            return execute.start(self._node, at, cuts, self.reader)
-        except Exception as error:  # of a selection map: it has its place in the order too
-            self._leave_plan()
-            return functools.partial(_raised, error)
-
-    def _leave_plan(self) -> None:
-        if self.reader.lookahead is not None:
-            self.reader.lookahead.drop(self.reader.round)
-            self.reader.lookahead = None
-
-    def tables(self) -> Iterator[tuple[int, Table]]:
-        """The elements with the index of the first, in pieces after an error."""
-        yield from self._pieces(self._start, self._stop, self._finish)
-
-    def _pieces(self, start: int, stop: int, finish: execute.Finish) -> Iterator[tuple[int, Table]]:
-        try:
-            table = finish()
-        except Exception:
-            if self.reader.lookahead is not None:
-                # By themselves, since a planned read that failed may be of records of other rounds.
-                self._leave_plan()
-                yield from self._pieces(start, stop, self._started(start, stop))
-                return
-            if stop - start <= self._rows:
-                raise
-        else:
-            yield start, table
-            return
-        # Make the halves by themselves, so that all before the damage is delivered.
-        middle = start + max(self._rows, (stop - start) // 2 // self._rows * self._rows)
-        for a, b in ((start, middle), (middle, stop)):
-            yield from self._pieces(a, b, self._started(a, b))
+    elif stage.takes_groups:
+        tasks = _grouped(stage, number, position, run, unit or BLOCK_ROWS)
+    else:
+        tasks = (BlockTask(number, block) for block in blocks(stage.below, position, run, unit))
+    return (BlockWork(task, stage) for task in tasks)
 
 
-def _raised(error: Exception) -> Table:
-    raise error
-
-
-def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:
-    # Not arange(start + 1, stop + 1), which is no int64 at the end of an endless dataset.
-    marks = (np.arange(table.rows) + (start + 1)).reshape(-1, 1)
-    if allow_nones:
-        return Block(Listed(tables.elements(table)), marks)
-    dense, kept = tables.without_absent(table)
-    return Block(dense, marks if kept is None else marks[kept])
-
-
-# --- row by row ----------------------------------------------------------------------------------
-
-
-def _places(block: Block) -> IntArray:
-    """What an error calls a row: its index, or, of a stream in parts, the position behind it."""
-    return block.marks[:, 0] - 1 if block.marks.shape[1] == 1 else block.marks
-
-
-def _mapped(node: MapNode, parent: Blocks) -> Blocks:
-    for block in parent:
-        out, error = execute.call(node, block.table, _places(block))
-        if out:
-            yield Block(Listed(out), block.marks[: len(out)])
-        if error is not None:
-            raise error
-
-
-def _filtered(node: FilterNode, parent: Blocks) -> Blocks:
-    for block in parent:
-        verdicts, error = execute.call(node, block.table, _places(block), on_none=True)
-        kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
-        if len(kept) == len(block):
-            yield block
-        elif len(kept):
-            yield Block(tables.taken(block.table, kept), block.marks[kept])
-        if error is not None:
-            raise error
-
-
-def _counted_map(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
-    """Maps that see how many elements came before; position: the parent's, and that number."""
+def _counted(
+    stage: Stage, number: int, position: Sequence[int], run: Run, unit: int | None
+) -> Iterator[BlockTask]:
+    """Position: the parent's, and how many elements came before."""
     seen = position[-1]
-    for block in blocks(node.parent, position[:-1], run, unit):
-        numbers = np.arange(seen, seen + len(block))
-        out, error = execute.call(node, block.table, numbers)
-        if out:
-            marks = np.column_stack([block.marks, numbers + 1])
-            yield Block(Listed(out), marks[: len(out)])
-        if error is not None:
-            raise error
+    for block in blocks(stage.below, position[:-1], run, unit):
+        yield BlockTask(number, block, seen)
         seen += len(block)
+
+
+def _grouped(
+    stage: Stage, number: int, position: Sequence[int], run: Run, rows: int
+) -> Iterator[BlockTask]:
+    """Position: the parent's where the group of rows began, and the rows of it already given."""
+    before, given = np.array(position[:-1], np.int64), position[-1]
+    for group in _groups(blocks(stage.below, position[:-1], run, rows), rows):
+        _check_inside(group, given)
+        marked = Block(group.table, _marks_in_group(before, group, []))
+        yield BlockTask(number, marked, skip=given)
+        before, given = group.marks[-1], 0
 
 
 # --- groups of rows ------------------------------------------------------------------------------
@@ -370,22 +164,10 @@ def _groups(parent: Blocks, size: int) -> Blocks:
 def _batched(node: BatchNode, position: Sequence[int], run: Run) -> Blocks:
     for group in _groups(blocks(node.parent, position, run, node.size), node.size):
         if len(group) == node.size or not node.drop_remainder:
-            try:
-                batch = tables.batches(group.table, [0, len(group)], node.batch_fn)
-            except Exception as error:
-                first = execute.place_of(_places(group)[0])
-                error.add_note(f"windrow: raised in {node.label} for the batch from {first} on")
-                raise
-            yield Block(Listed(batch), group.marks[-1:])
-
-
-def _batched_map(node: MapNode, position: Sequence[int], run: Run, rows: int) -> Blocks:
-    """Position: the parent's where the group of rows began, and the rows of it already given."""
-    before, given = np.array(position[:-1], np.int64), position[-1]
-    for group in _groups(blocks(node.parent, position[:-1], run, rows), rows):
-        table = execute.map_columns(node, group.table, [0, len(group)])
-        yield _behind(Block(table, _marks_in_group(before, group, [])), given)
-        before, given = group.marks[-1], 0
+            batch, error = batched(node, group)
+            if error is not None:
+                raise error
+            yield batch
 
 
 def _window_shuffled(node: StreamWindowShuffleNode, position: Sequence[int], run: Run) -> Blocks:
@@ -397,17 +179,17 @@ def _window_shuffled(node: StreamWindowShuffleNode, position: Sequence[int], run
         table = tables.taken(group.table, order)
         marks = _marks_in_group(before, group, [window])
         marks[-1, -2] = window + 1
-        yield _behind(Block(table, marks), given)
+        _check_inside(group, given)
+        yield Block(table, marks).sliced(given, len(group))
         before, window, given = group.marks[-1], window + 1, 0
 
 
-def _behind(group: Block, given: int) -> Block:
+def _check_inside(group: Block, given: int) -> None:
     if given >= len(group):
         raise StateError(
             f"state is at element {given} of a group of {len(group)}; it is damaged: restore"
             " another one"
         )
-    return group.sliced(given, len(group))
 
 
 def _marks_in_group(before: IntArray, group: Block, numbers: list[int]) -> IntArray:
@@ -525,7 +307,7 @@ def _mixed(node: StreamMixNode, position: Sequence[int], run: Run) -> Blocks:
         _Feed(blocks(parent, part[0].tolist(), run, None))
         for parent, part in zip(node.parents, parts, strict=True)
     ]
-    size = _block_size(run.options, 1, None)
+    size = block_size(run.options, 1, None)
     given = position[-1]
     while True:
         began = time.perf_counter()

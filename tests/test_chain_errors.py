@@ -305,6 +305,7 @@ BUILTIN = {
     "StateError": ValueError,
     "ClosedError": ValueError,
     "ConversionError": RuntimeError,
+    "WorkerError": RuntimeError,
     "MissingExtraError": ImportError,
     "WindrowError": Exception,
 }

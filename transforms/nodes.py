@@ -84,6 +84,10 @@ class ValueNode(SameLength):
     """Element `i` of the node is made from element `i` of the parent."""
 
 
+class UnseenNode(SameLength):
+    """Changes how elements are made, and nothing of what comes: no state tells of it."""
+
+
 # --- leaves --------------------------------------------------------------------------------------
 
 
@@ -586,5 +590,7 @@ def fingerprint(node: Node) -> str:
 
 
 def _canonical(node: Node) -> str:
+    if isinstance(node, UnseenNode):
+        return _canonical(node.parent)
     inside = ",".join(_canonical(parent) for parent in node.parents)
     return f"{node.label}#{node.length}({inside})"

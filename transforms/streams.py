@@ -8,6 +8,8 @@ go on from those integers alone.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.nodes import (
@@ -16,6 +18,7 @@ from windrow.transforms.nodes import (
     MapWithIndexNode,
     Node,
     RandomMapNode,
+    UnseenNode,
     mix_proportions,
 )
 from windrow.transforms.options import ReadOptions
@@ -100,6 +103,18 @@ class StreamMixNode(Node):
     @property
     def label(self) -> str:
         return f"mix({', '.join(map(str, self.proportions))})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProcessNode(UnseenNode):
+    """Functions below run in worker processes, as `options` say."""
+
+    options: Any
+    init: Callable[[int, int], None] | None = None
+
+    @property
+    def label(self) -> str:
+        return "mp_prefetch"
 
 
 def own_width(node: Node) -> int:

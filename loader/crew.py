@@ -1,0 +1,330 @@
+"""Crews: where the work of stages is done, here or in worker processes.
+
+Contract, of both kinds:
+1. Outcomes come in the order of the works, whoever was ready first.
+2. When a work fails, all rows before the failure are yielded, then the error is raised; for that the
+   work is done again in halves.
+3. A stream made elsewhere is the stream made here.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ClosedError, WorkerError
+from windrow.handover import Failure, Room, failure_of, stacked
+from windrow.multiprocessing import MultiprocessingOptions
+from windrow.sources import ForeignDataSource
+from windrow.spread import Spread
+from windrow.steps import Block, Outcome, Stage, Task, Work, stage_of
+from windrow.transforms import columns
+from windrow.transforms.halves import Halves, halved
+from windrow.transforms.nodes import Node, SourceNode
+from windrow.transforms.streams import ProcessNode, ToStreamNode
+from windrow.transforms.tables import Columnar, Listed, Table
+
+try:
+    from windrow.workers import Ticket, Workers
+except ImportError:
+    from typing import Any as Ticket, Any as Workers
+
+W = TypeVar("W", bound=Work)
+Found = Callable[[], Outcome]
+
+# Rows up to this size are joined to columns on their way, larger ones travel by themselves.
+_SMALL_ROW_BYTES = 64 * 1024
+
+# Workers that a work which can not be parted may end.
+_TRIES = 3
+
+
+class Crew(Protocol):
+    """Where the work of stages is done."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is done in this process."""
+        ...
+
+    def part_of(self, stage: Stage) -> tuple[int, Halves | None]:
+        """The number of a stage for `Work`, and its chain in two where that is parted."""
+        ...
+
+    def begun(self, work: Work) -> Found:
+        """Begin a work; the function returned waits for the outcome."""
+        ...
+
+    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
+        """Works and what to wait for, in order."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Here:
+    """Does all work in this process, when its outcome is asked for."""
+
+    spread: Spread | None = None
+    is_here: bool = True
+
+    def part_of(self, stage: Stage) -> tuple[int, Halves | None]:
+        return 0, None
+
+    def begun(self, work: Work) -> Found:
+        return lambda: work.outcome(self.spread)
+
+    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
+        for work in works:
+            yield work, self.begun(work)
+
+
+class WorkerCrew:
+    """Sends work to worker processes."""
+
+    is_here = False
+
+    def __init__(self, node: ProcessNode) -> None:
+        """Find the stages below `node`; no process is started yet."""
+        self._halves: list[Halves | None] = []
+        self._numbers: dict[int, int] = {}
+        parts: list[_Part] = []
+        for stage in _stages(node.parent):
+            halves = _halved(stage)
+            if stage.steps or halves is not None:
+                self._numbers[id(stage.top)] = len(parts)
+                parts.append(_Part(stage.steps, halves.upper if halves else None))
+                self._halves.append(halves)
+        options: MultiprocessingOptions = node.options
+        self._workers = Workers(_Handler(tuple(parts)), options, node.init) if parts else None
+
+    def does(self, stage: Stage) -> bool:
+        """Whether there is anything in the stage for workers to do."""
+        return id(stage.top) in self._numbers
+
+    def part_of(self, stage: Stage) -> tuple[int, Halves | None]:
+        number = self._numbers[id(stage.top)]
+        return number, self._halves[number]
+
+    @property
+    def _team(self) -> Workers:
+        if self._workers is None:
+            raise TypeError("this crew has no work, so it has no workers")
+        return self._workers
+
+    def begun(self, work: Work) -> _Begun:
+        try:
+            tries = _TRIES if work.is_whole else 1
+            return _Begun(self._team, self._team.submit(work.request(), tries))
+        except Exception as error:
+            return _Begun(self._team, error)
+
+    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
+        waiting: collections.deque[tuple[W, _Begun]] = collections.deque()
+        coming = iter(works)
+        ended: BaseException | None = None
+        while True:
+            while ended is None and self._wants_more(waiting):
+                try:
+                    work = next(coming)
+                except StopIteration as stop:
+                    ended = stop
+                except Exception as error:  # its place is behind the works before it
+                    ended = error
+                else:
+                    waiting.append((work, self.begun(work)))
+            if not waiting:
+                break
+            yield waiting.popleft()
+        if not isinstance(ended, StopIteration) and ended is not None:
+            raise ended
+
+    def _wants_more(self, waiting: Sequence[tuple[Work, _Begun]]) -> bool:
+        """Whether to begin another work before the first of those under way is taken."""
+        if not waiting:
+            return True  # else a stage could wait for ever for room that another one has taken
+        return self._team.has_room and not waiting[0][1].is_done()
+
+    def start(self) -> None:
+        """Start the workers now."""
+        if self._workers is not None:
+            self._workers.start()
+
+    def interrupt(self) -> None:
+        """Have whoever waits for a worker come back, with a ClosedError."""
+        if self._workers is not None:
+            self._workers.interrupt()
+
+    def forget(self) -> None:
+        """What is under way is not wanted any more."""
+        if self._workers is not None:
+            self._workers.forget()
+
+    def kill(self) -> None:
+        """End the workers."""
+        if self._workers is not None:
+            self._workers.kill()
+
+
+class _Begun:
+    """A work that was sent, or why it could not be."""
+
+    def __init__(self, team: Workers, sent: Ticket | Exception) -> None:
+        self._team, self._sent = team, sent
+
+    def is_done(self) -> bool:
+        return isinstance(self._sent, Exception) or self._team.is_done(self._sent)
+
+    def __call__(self) -> Outcome:
+        if isinstance(self._sent, Exception):
+            raise self._sent
+        reply: _Reply = self._team.wait(self._sent)
+        return reply.outcome()
+
+
+def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
+    """The outcome of a work; of ever smaller parts of it after a failure."""
+    try:
+        outcome = found()
+    except ClosedError:
+        raise
+    except Exception as error:
+        parts = work.halves()
+        if not parts:
+            if isinstance(error, WorkerError):
+                error.add_note(f"windrow: they were making {work.where()}")
+            raise
+        for part in parts:
+            yield from resolved(crew, part, crew.begun(part))
+        return
+    yield outcome
+    if outcome.error is not None:
+        raise outcome.error
+
+
+# --- what workers do -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """A stage, as workers know it: its steps, and the upper half of its chain."""
+
+    steps: tuple[Node, ...]
+    upper: Node | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Handler:
+    """Does in a worker what is asked for."""
+
+    parts: tuple[_Part, ...]
+
+    def __call__(self, task: Task, room: Room) -> _Reply:
+        part = self.parts[task.stage]
+        outcome = task.outcome(part.steps, part.upper)
+        failure = None if outcome.error is None else failure_of(outcome.error)
+        table = _packed(outcome.block.table, room)
+        return _Reply(table, outcome.block.marks, failure, outcome.rows, outcome.took_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reply:
+    """An outcome on its way back."""
+
+    table: Table
+    marks: npt.NDArray[np.int64]
+    failure: Failure | None
+    rows: int
+    took_s: float
+
+    def outcome(self) -> Outcome:
+        error = None if self.failure is None else self.failure.raised()
+        return Outcome(Block(self.table, self.marks), error, self.rows, self.took_s)
+
+
+def _packed(table: Table, room: Room) -> Table:
+    """The table as columns where its elements are small, since arrays by themselves cost more."""
+    if not isinstance(table, Listed) or not 1 < table.rows:
+        return table
+    if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
+        return table
+    tree = stacked(table.elements, room)
+    return table if tree is None else Columnar(tree, table.rows)
+
+
+# --- what is to be done --------------------------------------------------------------------------
+
+
+def _stages(node: Node) -> Iterator[Stage]:
+    """The stages of a stream, down to its sources."""
+    stage = stage_of(node)
+    yield stage
+    if isinstance(stage.below, ToStreamNode):
+        if stage.is_apart:
+            yield stage_of(stage.below)
+    elif not isinstance(stage.below, ProcessNode):  # that has a crew of its own
+        for parent in stage.below.parents:
+            yield from _stages(parent)
+
+
+def _halved(stage: Stage) -> Halves | None:
+    """The chain of a stage in two; None where its functions are none, or not its own."""
+    if not isinstance(stage.below, ToStreamNode) or stage.is_apart:
+        return None
+    halves = halved(stage.below.parent, _read_by_workers)
+    return halves if halves.travels or stage.steps else None
+
+
+def _read_by_workers(node: SourceNode) -> bool:
+    """Whether reading a source is Python itself, so that it belongs where the functions run."""
+    return isinstance(node.source, ForeignDataSource) and not node.source.batched
+
+
+class Crews:
+    """The crews of an iterator: one for each `mp_prefetch` in its chain, kept from run to run."""
+
+    def __init__(self, node: Node) -> None:
+        self._all: list[WorkerCrew] = []
+        self._of: dict[int, WorkerCrew] = {}
+        self._find(node, None)
+
+    def _find(self, node: Node, crew: WorkerCrew | None) -> None:
+        if isinstance(node, ProcessNode) and node.options.num_workers:
+            crew = WorkerCrew(node)
+            self._all.append(crew)
+        elif crew is not None:
+            self._of[id(node)] = crew
+        for parent in node.parents:
+            self._find(parent, crew)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def of(self, stage: Stage, here: Here) -> Crew:
+        """Who does the work of a stage; `here` where nobody else does."""
+        crew = self._of.get(id(stage.top))
+        return crew if crew is not None and crew.does(stage) else here
+
+    def start(self) -> None:
+        """Start all workers."""
+        for crew in self._all:
+            crew.start()
+
+    def interrupt(self) -> None:
+        """Have whoever waits for workers come back."""
+        for crew in self._all:
+            crew.interrupt()
+
+    def forget(self) -> None:
+        """What is under way is not wanted any more."""
+        for crew in self._all:
+            crew.forget()
+
+    def kill(self) -> None:
+        """End all workers."""
+        for crew in self._all:
+            crew.kill()

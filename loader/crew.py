@@ -12,13 +12,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ClosedError, WorkerError
-from windrow.handover import Failure, Room, failure_of, stacked
+from windrow.handover import Failure, Room, failure_of, stacked, unstacked
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sources import ForeignDataSource
 from windrow.spread import Spread
@@ -27,7 +27,7 @@ from windrow.transforms import columns
 from windrow.transforms.halves import Halves, halved
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.streams import ProcessNode, ToStreamNode
-from windrow.transforms.tables import Columnar, Listed, Table
+from windrow.transforms.tables import Listed, Table
 
 try:
     from windrow.workers import Ticket, Workers
@@ -88,7 +88,7 @@ class WorkerCrew:
 
     is_here = False
 
-    def __init__(self, node: ProcessNode) -> None:
+    def __init__(self, node: ProcessNode, workers: Callable[..., Workers]) -> None:
         """Find the stages below `node`; no process is started yet."""
         self._halves: list[Halves | None] = []
         self._numbers: dict[int, int] = {}
@@ -100,7 +100,7 @@ class WorkerCrew:
                 parts.append(_Part(stage.steps, halves.upper if halves else None))
                 self._halves.append(halves)
         options: MultiprocessingOptions = node.options
-        self._workers = Workers(_Handler(tuple(parts)), options, node.init) if parts else None
+        self._workers = workers(_Handler(tuple(parts)), options, node.init) if parts else None
 
     def does(self, stage: Stage) -> bool:
         """Whether there is anything in the stage for workers to do."""
@@ -227,15 +227,16 @@ class _Handler:
         part = self.parts[task.stage]
         outcome = task.outcome(part.steps, part.upper)
         failure = None if outcome.error is None else failure_of(outcome.error)
-        table = _packed(outcome.block.table, room)
-        return _Reply(table, outcome.block.marks, failure, outcome.rows, outcome.took_s)
+        table, small = _packed(outcome.block.table, room)
+        return _Reply(table, small, outcome.block.marks, failure, outcome.rows, outcome.took_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reply:
     """An outcome on its way back."""
 
-    table: Table
+    table: Table | None
+    stacked: Any  # the elements of a listed table that are small, as columns
     marks: npt.NDArray[np.int64]
     failure: Failure | None
     rows: int
@@ -243,17 +244,19 @@ class _Reply:
 
     def outcome(self) -> Outcome:
         error = None if self.failure is None else self.failure.raised()
-        return Outcome(Block(self.table, self.marks), error, self.rows, self.took_s)
+        if error is not None and not isinstance(error, Exception):
+            raise error  # SystemExit and the like end the stream where they are
+        table = Listed(unstacked(self.stacked)) if self.table is None else self.table
+        return Outcome(Block(table, self.marks), error, self.rows, self.took_s)
 
 
-def _packed(table: Table, room: Room) -> Table:
-    """The table as columns where its elements are small, since arrays by themselves cost more."""
-    if not isinstance(table, Listed) or not 1 < table.rows:
-        return table
+def _packed(table: Table, room: Room) -> tuple[Table | None, Any]:
+    """The table, or its elements as columns where they are small: each array by itself costs more."""
+    if not isinstance(table, Listed) or table.rows < 2:
+        return table, None
     if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
-        return table
-    tree = stacked(table.elements, room)
-    return table if tree is None else Columnar(tree, table.rows)
+        return table, None
+    return None, stacked(table.elements, room)
 
 
 # --- what is to be done --------------------------------------------------------------------------
@@ -287,14 +290,16 @@ def _read_by_workers(node: SourceNode) -> bool:
 class Crews:
     """The crews of an iterator: one for each `mp_prefetch` in its chain, kept from run to run."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, workers: Callable[..., Workers] = Workers) -> None:
+        """Make the crews of a chain, with `workers(handler, options, init)` to do their work."""
+        self._make = workers
         self._all: list[WorkerCrew] = []
         self._of: dict[int, WorkerCrew] = {}
         self._find(node, None)
 
     def _find(self, node: Node, crew: WorkerCrew | None) -> None:
         if isinstance(node, ProcessNode) and node.options.num_workers:
-            crew = WorkerCrew(node)
+            crew = WorkerCrew(node, self._make)
             self._all.append(crew)
         elif crew is not None:
             self._of[id(node)] = crew

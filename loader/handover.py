@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple, Self, assert_never
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from windrow.errors import ElementError
 
@@ -33,19 +34,23 @@ Bytes = npt.NDArray[np.uint8]
 
 # Arrays start on a line of the cache, as those that NumPy's users align by hand.
 _ALIGNMENT_BYTES = 64
+# Pickles from this size go to shared memory as arrays do: bytes and strings are part of them.
+_LARGE_PICKLE_BYTES = 64 << 10
 # Smaller arrays travel in the pickle: a place of their own costs more than a second copy.
 _SMALL_BYTES = 512
 _MAIN = b"__main__"
 # Where an array of a message is.
 _INSIDE, _IN_MEMORY, _IN_GIVEN = range(3)
-# Which memories a message refers to, how many arrays are outside the pickle, the pickle's size.
-_HEADER = struct.Struct("<III")
+# Which memories a message refers to, and how many places follow: the pickle's, then the arrays'.
+_HEADER = struct.Struct("<II")
 _TO_MEMORY, _TO_GIVEN = 1, 2
 _PLACE_WORDS = 3
 # Stands in the pickle for the next array outside it. Writable, so that what is opened is, too.
 _STAND_IN = pickle.PickleBuffer(bytearray())
 # Elements nested deeper than this are pickled as they are.
-_MOST_DEPTH = 16
+_MOST_DEPTH = 8
+# Rows from this size may be worth the look whether they are one array already.
+_LARGE_ROW_BYTES = 16 << 10
 _shape = operator.attrgetter("shape")
 _dtype = operator.attrgetter("dtype")
 
@@ -71,20 +76,26 @@ class Room:
         """An array of any content, in the memory while there is room in it."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
-        if self.memory is None or not size or kind.hasobject:
-            return np.empty(shape, kind)
+        # Objects are addresses, which mean nothing in another process.
+        start = None if kind.hasobject or not size else self.place(size)
+        return (
+            np.empty(shape, kind) if start is None else np.ndarray(shape, kind, self.memory, start)
+        )
+
+    def place(self, size_bytes: int) -> int | None:
+        """Offset of `size_bytes` that are handed out from now, aligned; None if they do not fit."""
         start = _aligned(self.used_bytes)
-        if start + size > self.memory.size:
-            return np.empty(shape, kind)
-        self.used_bytes = start + size
-        return np.ndarray(shape, kind, self.memory, start)
+        if self.memory is None or start + size_bytes > self.memory.size:
+            return None
+        self.used_bytes = start + size_bytes
+        return start
 
 
 class Parcel:
     """A pickled object, with its larger arrays beside the pickle.
 
     Attributes:
-        outside_bytes: Room that the arrays need if all are copied into shared memory.
+        outside_bytes: Room that it needs if all that may is copied into shared memory.
     """
 
     __slots__ = ("_arrays", "_pickled", "outside_bytes")
@@ -93,6 +104,8 @@ class Parcel:
         self._pickled = pickled
         self._arrays = arrays
         self.outside_bytes = sum(_aligned(array.nbytes) for array in arrays)
+        if len(pickled) >= _LARGE_PICKLE_BYTES:
+            self.outside_bytes += _aligned(len(pickled))
 
     @classmethod
     def of(cls, value: object) -> Self:
@@ -125,38 +138,53 @@ class Parcel:
         """
         room = memory if isinstance(memory, Room) else Room(memory)
         places, inside = self._placed(room, given)
-        flags = _TO_MEMORY if _IN_MEMORY in places[::_PLACE_WORDS] else 0
-        flags |= _TO_GIVEN if _IN_GIVEN in places[::_PLACE_WORDS] else 0
-        header = _HEADER.pack(flags, len(self._arrays), len(self._pickled))
+        pickled = self._placed_pickle(room)
+        if pickled[0] == _INSIDE:
+            inside.insert(0, memoryview(self._pickled))
+        places[:0] = pickled
+        wheres = places[::_PLACE_WORDS]
+        flags = (_TO_MEMORY if _IN_MEMORY in wheres else 0) | (
+            _TO_GIVEN if _IN_GIVEN in wheres else 0
+        )
         table = struct.pack(f"<{len(places)}Q", *places)
-        return b"".join([header, table, self._pickled, *inside])
+        return b"".join([_HEADER.pack(flags, len(wheres)), table, *inside])
 
     def _placed(self, room: Room, given: Bytes | None) -> tuple[list[int], list[memoryview]]:
         """Where each array is now, as words, and those that go inside the message."""
         places: list[int] = []
         inside: list[memoryview] = []
         waiting: list[tuple[int, npt.NDArray[Any]]] = []
-        mine, theirs = _span(room.memory), _span(given)
+        (low, high), (other_low, other_high) = _span(room.memory), _span(given)
         used = room.used_bytes
         for array in self._arrays:
             start, size = _address(array), array.nbytes
-            if mine[0] <= start and start + size <= mine[1] and _is_contiguous(array):
-                used = max(used, start + size - mine[0])
-                places += (_IN_MEMORY, start - mine[0], size)
-            elif theirs[0] <= start and start + size <= theirs[1] and _is_contiguous(array):
-                places += (_IN_GIVEN, start - theirs[0], size)
+            if low <= start and start + size <= high and array.flags.forc:
+                used = max(used, start + size - low)
+                places += (_IN_MEMORY, start - low, size)
+            elif other_low <= start and start + size <= other_high and array.flags.forc:
+                places += (_IN_GIVEN, start - other_low, size)
             else:
                 waiting.append((len(places), array))
                 places += (_INSIDE, 0, size)
         # Behind all arrays that lie there, of which some may not be the room's.
         room.used_bytes = used
         for at, array in waiting:
-            copy = _copied_into(room, array)
-            if copy is None:
+            offset = room.place(array.nbytes)
+            if offset is None:
                 inside.append(_flat(array))
-            else:
-                places[at : at + 2] = (_IN_MEMORY, _address(copy) - mine[0])
+                continue
+            shape, kind = array.shape, array.dtype
+            np.copyto(np.ndarray(shape, kind, room.memory, offset, None, _order(array)), array)
+            places[at : at + 2] = (_IN_MEMORY, offset)
         return places, inside
+
+    def _placed_pickle(self, room: Room) -> tuple[int, int, int]:
+        size = len(self._pickled)
+        offset = room.place(size) if size >= _LARGE_PICKLE_BYTES else None
+        if offset is None or room.memory is None:
+            return _INSIDE, 0, size
+        room.memory[offset : offset + size] = np.frombuffer(self._pickled, np.uint8)
+        return _IN_MEMORY, offset, size
 
 
 def opened(
@@ -172,27 +200,28 @@ def opened(
     Raises:
         Exception: What unpickling raised, of any type.
     """
-    _, count, size = _HEADER.unpack_from(message)
-    start = _HEADER.size + 8 * _PLACE_WORDS * count
+    _, count = _HEADER.unpack_from(message)
     places = struct.unpack_from(f"<{_PLACE_WORDS * count}Q", message, _HEADER.size)
-    inside = start + size
-    buffers: list[Bytes] = []
+    inside = _HEADER.size + 8 * len(places)
+    pieces: list[Bytes] = []
     for at in range(0, len(places), _PLACE_WORDS):
         where, offset, length = places[at : at + _PLACE_WORDS]
         if where == _INSIDE:
-            buffers.append(np.frombuffer(message, np.uint8, length, inside).copy())
+            piece = np.frombuffer(message, np.uint8, length, inside)
+            # The message may be read-only, and not aligned. Of the pickle nothing is kept.
+            pieces.append(piece.copy() if at else piece)
             inside += length
             continue
         there = memory if where == _IN_MEMORY else given
         if there is None:
             raise ElementError("a message refers to memory that it was opened without")
-        buffers.append(there[offset : offset + length])
-    return pickle.loads(memoryview(message)[start : start + size], buffers=buffers)
+        pieces.append(there[offset : offset + length])
+    return pickle.loads(pieces[0].data, buffers=pieces[1:])
 
 
 def referred(message: bytes | bytearray | memoryview) -> tuple[bool, bool]:
-    """Whether arrays of a message lie in its memory, and whether some lie in the given one."""
-    flags, _, _ = _HEADER.unpack_from(message)
+    """Whether parts of a message lie in its memory, and whether some lie in the given one."""
+    flags, _ = _HEADER.unpack_from(message)
     return bool(flags & _TO_MEMORY), bool(flags & _TO_GIVEN)
 
 
@@ -251,19 +280,6 @@ def _is_inside(arrays: list[npt.NDArray[Any]], buffer: pickle.PickleBuffer) -> b
     return False
 
 
-def _copied_into(room: Room, array: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """A copy in the room's memory, in the order that it was pickled with; None if it is full."""
-    memory, start = room.memory, _aligned(room.used_bytes)
-    if memory is None or start + array.nbytes > memory.size:
-        return None
-    room.used_bytes = start + array.nbytes
-    copy: npt.NDArray[Any] = np.ndarray(
-        array.shape, array.dtype, memory, start, order=_order(array)
-    )
-    np.copyto(copy, array)
-    return copy
-
-
 def _flat(array: npt.NDArray[Any]) -> memoryview:
     """The bytes of an array in the order that it was pickled with; a view where that can be."""
     rows = array.T if array.flags.fnc else array
@@ -273,10 +289,6 @@ def _flat(array: npt.NDArray[Any]) -> memoryview:
 def _order(array: npt.NDArray[Any]) -> Literal["C", "F"]:
     """The order of its elements in the pickle; that of one with gaps is C."""
     return "F" if array.flags.fnc else "C"
-
-
-def _is_contiguous(array: npt.NDArray[Any]) -> bool:
-    return array.flags.forc
 
 
 def _address(array: npt.NDArray[Any]) -> int:
@@ -342,8 +354,8 @@ def stacked(elements: list[Any], room: Room) -> Any:
     """Elements as columns, for `unstacked`: quicker to send than they are.
 
     Where all elements have arrays of one dtype and shape, or NumPy's scalars of one type, these
-    become one array of the room. What holds no arrays stays a list of the very objects. The array
-    of a single element is no copy.
+    become one array of the room. What holds no arrays stays a list of the very objects. Large arrays
+    that are the rows of one array in order, and the array of a single element, are not copied.
     """
     return _Stacked(len(elements), _folded(elements, room, 0))
 
@@ -446,14 +458,30 @@ def _column_of(rows: list[npt.NDArray[Any]], room: Room) -> npt.NDArray[Any]:
     first = rows[0]
     if len(rows) == 1:
         return first.reshape(1, *first.shape)
+    if first.nbytes >= _LARGE_ROW_BYTES and _are_rows_of_one(rows):
+        return as_strided(first, (len(rows), *first.shape), (first.nbytes, *first.strides))
     out = room.empty((len(rows), *first.shape), first.dtype)
     if first.ndim:
         # One call in C; numpy.stack makes a Python-level view per row first.
-        np.concatenate(rows, out=out.reshape(-1, *first.shape[1:]))
+        joined = out.reshape(len(rows) * first.shape[0], *first.shape[1:])
+        np.concatenate(rows, out=joined)
     else:
         for i, row in enumerate(rows):
             out[i] = row
     return out
+
+
+def _are_rows_of_one(rows: list[npt.NDArray[Any]]) -> bool:
+    """Whether arrays of one shape and dtype follow one another in the memory of one array."""
+    first = rows[0]
+    base = first.base
+    if base is None or base is not rows[-1].base or not first.flags.c_contiguous:
+        return False
+    start, size = _address(first), first.nbytes
+    return all(
+        row.base is base and row.strides == first.strides and _address(row) == start + i * size
+        for i, row in enumerate(rows)
+    )
 
 
 def _folded_scalars(values: list[Any], room: Room) -> _Column:
@@ -519,9 +547,16 @@ def failure_of(error: BaseException) -> Failure:
     found = None if pickled is None else _survivor(pickled)
     if type(found) is not type(error):
         pickled = None
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
     notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
-    return Failure(pickled, summary, notes, "".join(lines))
+    return Failure(pickled, _summary(error), notes, "".join(lines))
+
+
+def _summary(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # whatever a type's own __str__ raises
+        text = "(it cannot be shown)"
+    return f"{type(error).__qualname__}: {text}"
 
 
 def _survivor(pickled: bytes) -> BaseException | None:

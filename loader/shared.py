@@ -21,15 +21,17 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.errors import ClosedError, RecordIndexError
 from windrow.transforms.options import MIB
 
 Bytes = npt.NDArray[np.uint8]
+Maker = Callable[[int], int]
 
 _MEMORY_FOLDER = "/dev/shm"
 _PAGE_BYTES = mmap.PAGESIZE
@@ -42,6 +44,8 @@ _TOO_LITTLE_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENO
 class SharedMemory:
     """Memory of a fixed size that every process with its descriptor can map.
 
+    Made by `create` or `attach`. An object that is dropped is closed.
+
     Attributes:
         size_bytes: The size; 0 where no memory could be had, and arrays go through pipes.
         descriptor: An open file descriptor of it, to be passed to a process that attaches. It is
@@ -49,21 +53,28 @@ class SharedMemory:
     """
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
-        self.descriptor = descriptor
-        self.size_bytes = size_bytes
         self._whole = _mapped(descriptor, size_bytes)
         self._address = int(self._whole.__array_interface__["data"][0])
+        self.descriptor = descriptor
+        self.size_bytes = size_bytes
+        self._close_once = weakref.finalize(self, os.close, descriptor)
+        self._close_once.atexit = False
 
     @classmethod
-    def create(cls, size_bytes: int) -> Self:
+    def create(cls, size_bytes: int, *, makers: Sequence[Maker] | None = None) -> Self:
         """New memory of `size_bytes`, all zero; of less, with a warning, where there is less room.
 
         It is asked for in halves down to 1 MiB, and is of size 0 if even that cannot be had.
+
+        Args:
+            size_bytes: The size; with 0 there is no memory, and no warning.
+            makers: Functions from a size to the descriptor of such memory, the best first; None
+                for `anonymous` where the system has it, then `unlinked` in memory and on disk.
         """
         if size_bytes <= 0:
             return cls(os.open(os.devnull, os.O_RDONLY), 0)
         reason: OSError | None = None
-        for make in _makers():
+        for make in _makers() if makers is None else makers:
             for size in _halves(size_bytes):
                 try:
                     found = cls._made(make, size)
@@ -85,7 +96,7 @@ class SharedMemory:
         return cls(descriptor, size_bytes)
 
     @classmethod
-    def _made(cls, make: Callable[[int], int], size_bytes: int) -> Self:
+    def _made(cls, make: Maker, size_bytes: int) -> Self:
         descriptor = make(size_bytes)
         try:
             return cls(descriptor, size_bytes)
@@ -94,8 +105,13 @@ class SharedMemory:
             raise
 
     def view(self, start: int, stop: int) -> Bytes:
-        """Bytes `[start, stop)`: uint8 `(stop - start,)`, valid as long as it lives."""
-        return self._whole[start:stop]
+        """Bytes `[start, stop)`: uint8 `(stop - start,)`, valid as long as it lives.
+
+        Raises:
+            ClosedError: If this object is closed, or is of size 0.
+            RecordIndexError: If there are no such bytes.
+        """
+        return self._checked(start, stop)[start:stop]
 
     def lend(self, start: int, stop: int, back: Callable[[], object]) -> Bytes:
         """Bytes `[start, stop)` as `view` gives them; `back` is called when their last view dies.
@@ -105,19 +121,36 @@ class SharedMemory:
             stop: End of the bytes, at most `size_bytes`.
             back: Called once, in whatever thread and at whatever line the last view dies, so it
                 must not wait for a lock. It is not called when the interpreter exits.
+
+        Raises:
+            ClosedError: If this object is closed, or is of size 0.
+            RecordIndexError: If there are no such bytes.
         """
-        lease = _Lease(self._whole, self._address + start, stop - start)
+        lease = _Lease(self._checked(start, stop), self._address + start, stop - start)
         lent: Bytes = np.asarray(lease)
         weakref.finalize(lease, back).atexit = False
         return lent
 
     def close(self) -> None:
         """Closes the descriptor; the mapping goes with the last view of it. Closing twice is fine."""
-        descriptor, self.descriptor = self.descriptor, -1
         self._whole = np.empty(0, np.uint8)
         self.size_bytes = 0
-        if descriptor >= 0:
-            os.close(descriptor)
+        self.descriptor = -1
+        self._close_once()
+
+    def _checked(self, start: int, stop: int) -> Bytes:
+        # Read once: another thread may close, and addresses outside a mapping would be a crash.
+        whole = self._whole
+        if 0 <= start <= stop <= whole.size:
+            return whole
+        if not whole.size:
+            raise ClosedError(
+                f"shared memory: bytes [{start}, {stop}) of a memory that is closed or of size 0"
+            )
+        raise RecordIndexError(
+            f"shared memory: bytes [{start}, {stop}) of a memory of {whole.size} bytes; choose"
+            " 0 <= start <= stop <= size_bytes"
+        )
 
 
 class _Lease:
@@ -220,13 +253,11 @@ def _mapped(descriptor: int, size_bytes: int) -> Bytes:
     return np.frombuffer(mmap.mmap(descriptor, size_bytes), np.uint8)
 
 
-def _makers() -> Iterator[Callable[[int], int]]:
-    """Functions from a size to the descriptor of such memory, the best first."""
-    if sys.platform == "linux":
-        yield _anonymous
-        if os.path.isdir(_MEMORY_FOLDER):
-            yield functools.partial(_unlinked, _MEMORY_FOLDER)
-    yield functools.partial(_unlinked, tempfile.gettempdir())
+def _makers() -> list[Maker]:
+    on_disk = functools.partial(unlinked, folder=None)
+    if sys.platform != "linux":
+        return [on_disk]
+    return [anonymous, functools.partial(unlinked, folder=_MEMORY_FOLDER), on_disk]
 
 
 def _halves(size_bytes: int) -> Iterator[int]:
@@ -235,21 +266,32 @@ def _halves(size_bytes: int) -> Iterator[int]:
         yield size_bytes
 
 
-if sys.platform == "linux":
+def anonymous(size_bytes: int) -> int:
+    """Descriptor of memory that is a file of no file system.
 
-    def _anonymous(size_bytes: int) -> int:
-        """Memory that is a file of no file system; closed on exec unless it is passed on."""
-        descriptor = os.memfd_create("windrow", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(descriptor, size_bytes)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+    Raises:
+        OSError: If there is no room, or the system does not offer or permit it.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    descriptor = os.memfd_create("windrow", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
-def _unlinked(folder: str, size_bytes: int) -> int:
-    """A file without a name, with its space reserved: a page without room would be a SIGBUS."""
+def unlinked(size_bytes: int, *, folder: str | None) -> int:
+    """Descriptor of a file without a name in `folder`, or where temporary files go.
+
+    Its space is reserved: on a full file system, writing to the mapping would be a SIGBUS.
+
+    Raises:
+        OSError: If there is no room, or the folder takes no files.
+    """
+    # Linux makes it without a name from the start; a process that is killed leaves nothing.
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         _reserve(file.fileno(), size_bytes)
         return os.dup(file.fileno())

@@ -29,10 +29,8 @@ from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.streams import ProcessNode, ToStreamNode
 from windrow.transforms.tables import Listed, Table
 
-try:
-    from windrow.workers import Ticket, Workers
-except ImportError:
-    from typing import Any as Ticket, Any as Workers
+from windrow.worker_process import Ticket
+from windrow.workers import Workers
 
 W = TypeVar("W", bound=Work)
 Found = Callable[[], Outcome]

@@ -18,10 +18,7 @@ from windrow import execute
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
 
-try:
-    from windrow.multiprocessing import as_multiprocessing_options
-except ImportError:
-    as_multiprocessing_options = None
+from windrow.multiprocessing import as_multiprocessing_options
 from windrow.sources import ForeignDataSource, as_source
 from windrow.transforms import functions, nodes, streams, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given

@@ -7,6 +7,7 @@ setting a few integers.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from types import TracebackType
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from windrow import stream
 from windrow.ahead import Ahead
 from windrow.crew import Crews
-from windrow.errors import ClosedError, StateError
+from windrow.errors import ClosedError, StateError, WorkerError
 from windrow.run import Run
 from windrow.state import Identity
 from windrow.steps import Blocks
@@ -52,6 +53,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._position = origin(node)
         self._blocks: Blocks | Ahead | None = None
         self._crews: Crews | None = None
+        self._process = 0  # that the threads and workers belong to
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
@@ -108,7 +110,16 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _started(self) -> Blocks | Ahead:
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
+        if self._blocks is not None and self._process != os.getpid():
+            raise WorkerError(
+                f"this iterator reads ahead in process {self._process}, and does not go on in"
+                f" process {os.getpid()}, which was forked from it: threads and workers are not"
+                " forked. Make the iterator where it is used, or start processes by spawn or"
+                " forkserver: multiprocessing.get_context('spawn'), or"
+                " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
+            )
         if self._blocks is None:
+            self._process = os.getpid()
             if self._crews is None:
                 self._crews = Crews(self._node)
             run = Run(self._node, self._crews)

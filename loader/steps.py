@@ -240,19 +240,9 @@ def _step(
         case BatchNode():
             return batched(step, block)
         case MapNode(batched=True):
-            try:
-                table = execute.map_columns(step, block.table, [0, len(block)])
-            except Exception as error:
-                return block.sliced(0, 0), error
-            return Block(table, block.marks), None
+            return _mapped_at_once(step, block)
         case FilterNode():
-            verdicts, error = execute.call(
-                step, block.table, places(block), on_none=True, spread=spread
-            )
-            kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
-            if len(kept) == len(block):
-                return block, error
-            return Block(tables.taken(block.table, kept), block.marks[kept]), error
+            return _filtered(step, block, spread)
         case MapNode():
             out, error = execute.call(step, block.table, places(block), spread=spread)
             return Block(Listed(out), block.marks[: len(out)]), error
@@ -261,6 +251,24 @@ def _step(
             out, error = execute.call(step, block.table, numbers, spread=spread)
             marks = np.column_stack([block.marks, numbers + 1])
             return Block(Listed(out), marks[: len(out)]), error
+
+
+def _mapped_at_once(step: MapNode, block: Block) -> tuple[Block, Exception | None]:
+    try:
+        table = execute.map_columns(step, block.table, [0, len(block)])
+    except Exception as error:
+        return block.sliced(0, 0), error
+    return Block(table, block.marks), None
+
+
+def _filtered(
+    step: FilterNode, block: Block, spread: Spread | None
+) -> tuple[Block, Exception | None]:
+    verdicts, error = execute.call(step, block.table, places(block), on_none=True, spread=spread)
+    kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
+    if len(kept) == len(block):
+        return block, error
+    return Block(tables.taken(block.table, kept), block.marks[kept]), error
 
 
 def batched(step: BatchNode, block: Block) -> tuple[Block, Exception | None]:

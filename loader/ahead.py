@@ -64,7 +64,7 @@ class Ahead:
         self._thread = threading.Thread(
             target=_make, args=(blocks, self._shared, run), name="windrow-ahead", daemon=True
         )
-        weakref.finalize(self, self._shared.stop)
+        self._end = weakref.finalize(self, self._shared.stop)
         self._thread.start()
         _running.add(self._thread)
 
@@ -76,7 +76,7 @@ class Ahead:
 
     def stop(self) -> None:
         """End the thread and drop what it has made."""
-        self._shared.stop()
+        self._end()  # once: later it would interrupt the workers of whoever uses them next
         self._thread.join(_STOP_S)
 
 

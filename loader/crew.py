@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from windrow import execute
 from windrow.errors import ClosedError, WorkerError
 from windrow.handover import Failure, Room, failure_of, stacked, unstacked
 from windrow.multiprocessing import MultiprocessingOptions
@@ -28,7 +29,6 @@ from windrow.transforms.halves import Halves, halved
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.streams import ProcessNode, ToStreamNode
 from windrow.transforms.tables import Listed, Table
-
 from windrow.worker_process import Ticket
 from windrow.workers import Workers
 
@@ -194,14 +194,24 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
         parts = work.halves()
         if not parts:
             if isinstance(error, WorkerError):
-                error.add_note(f"windrow: they were making {work.where()}")
+                error.add_note(f"windrow: the work was to make {work.where()}")
+            _name_records(error, work)
             raise
         for part in parts:
             yield from resolved(crew, part, crew.begun(part))
         return
     yield outcome
     if outcome.error is not None:
+        _name_records(outcome.error, work)
         raise outcome.error
+
+
+def _name_records(error: Exception, work: Work) -> None:
+    """Name the records in a note of an error, where only the whole chain can tell them."""
+    unknown: execute.Unknown = error.__dict__.pop("windrow_unknown", [])
+    found = [work.records_of(number, elements) for number, elements in unknown]
+    if any(found):
+        error.add_note(f"windrow: made of {'; '.join(filter(None, found))}")
 
 
 # --- what workers do -----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
-
 from windrow.multiprocessing import as_multiprocessing_options
 from windrow.sources import ForeignDataSource, as_source
 from windrow.transforms import functions, nodes, streams, tables

@@ -9,6 +9,7 @@ Invariant: starting runs no function of the user's (but a selection map) and wai
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -25,6 +26,7 @@ from windrow.transforms import columns, tables
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.halves import GivenNode, Halves
 from windrow.transforms.nodes import (
+    STREAM,
     BatchNode,
     FilterNode,
     IndexNode,
@@ -357,8 +359,22 @@ def _called_in_turn(
     who = f"{node.label}({name_of(node.function)})"
     out, error = tables.gathered(results, len(values), who)
     if error is not None:
-        error.add_note(f"windrow: raised in {who} for {place_of(indices[len(out)])}")
+        _name_place(error, who, node, indices[len(out)])
     return out, error
+
+
+def _name_place(error: Exception, who: str, node: Node, index: Any) -> None:
+    """Say in a note of an error which element it is about, and of which records that is made."""
+    note, origins = f"windrow: raised in {who} for {place_of(index)}", _Origins()
+    if node.length != STREAM:
+        origins.look(node.parent, [index])
+    elif np.ndim(index) == 0 and isinstance(node, (MapNode, FilterNode)):
+        origins.unknown.append((OWN_CHAIN, [int(index)]))
+    if origins.known:
+        note += f", made of {'; '.join(origins.known)}"
+    if origins.unknown:
+        error.__dict__["windrow_unknown"] = origins.unknown
+    error.add_note(note)
 
 
 def place_of(index: Any) -> str:
@@ -378,38 +394,47 @@ def apply(
     return tables.filtered(table, out) if isinstance(node, FilterNode) else Listed(out)
 
 
+# Where a stage stands for the chain beneath it, in `Unknown`.
+OWN_CHAIN = -1
+
+# Elements that only whoever has the whole chain can name: number of a `GivenNode`, and indices.
+Unknown = list[tuple[int, list[int]]]
+
+
 class _Origins:
     """Collects which records of which sources elements are made of."""
 
     spread: Spread | None = None
 
     def __init__(self) -> None:
-        self.found: list[tuple[Any, IntArray]] = []
+        self.known: list[str] = []
+        self.unknown: Unknown = []
+
+    def look(self, node: Node, elements: Sequence[int]) -> None:
+        """Find the origins of elements of a chain with random access."""
+        with contextlib.suppress(Exception):  # of a selection map
+            at = positions(np.array(elements), node.length)
+            start(node, at, [0, len(elements)], self)
 
     def start(self, source: Any, records: IntArray) -> Finish:
-        self.found.append((source, records))
+        if len(records):
+            self.known.append(f"{_listed(records)} of {source!r}")
         return _elsewhere
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
-        raise TypeError(f"{node.label} is no part of a whole chain")
+        if len(at):
+            self.unknown.append((node.number, at.flat(node.length).tolist()))
+        return _elsewhere
 
 
-def origin_of(node: Node, elements: range) -> str:
-    """Some elements of a chain in words, with the records that they are made of."""
-    shown = f"element {elements[0]}" if len(elements) == 1 else f"elements {list(elements)}"
+def records_of(node: Node, elements: Sequence[int]) -> str:
+    """The records that elements of a chain are made of, in words; empty for none."""
     origins = _Origins()
-    try:
-        start(node, positions(np.array(elements), node.length), [0, len(elements)], origins)
-    except Exception:  # of a selection map
-        return shown
-    parts = [
-        f"{_listed(records)} of {source!r}" for source, records in origins.found if len(records)
-    ]
-    return f"{shown}, made of {'; '.join(parts)}" if parts else shown
+    origins.look(node, elements)
+    return "; ".join(origins.known)
 
 
 def _listed(records: IntArray) -> str:
     some = ", ".join(map(str, records[:8].tolist()))
-    return (
-        f"record {some}" if len(records) == 1 else f"records {some}" + ", ..." * (len(records) > 8)
-    )
+    more = ", ..." if len(records) > 8 else ""
+    return f"record {some}" if len(records) == 1 else f"records {some}{more}"

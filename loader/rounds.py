@@ -297,8 +297,16 @@ class Round(Work):
         return [Round(self._chain, a, b, self.reader) for a, b in itertools.pairwise(bounds)]
 
     def where(self) -> str:
-        node = self._chain.node.parent
-        return execute.origin_of(node, range(self._start, self._stop))
+        elements = range(self._start, self._stop)
+        shown = f"element {self._start}" if len(elements) == 1 else f"elements {list(elements)}"
+        records = execute.records_of(self._chain.node.parent, elements)
+        return f"{shown}, made of {records}" if records else shown
+
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        halves = self._chain.halves
+        if number == execute.OWN_CHAIN or halves is None:
+            return execute.records_of(self._chain.node.parent, elements)
+        return execute.records_of(halves.lower[number], elements)
 
 
 def _raised(error: Exception) -> Table:

@@ -32,6 +32,7 @@ from windrow.transforms.nodes import (
     RandomMapNode,
     SeedNode,
 )
+from windrow.transforms.streams import ToStreamNode
 from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -146,6 +147,10 @@ class Work(abc.ABC):
     def where(self) -> str:
         """Which elements it makes, and of which records, in words."""
 
+    @abc.abstractmethod
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        """The records behind elements of the chain, or of a lower half of it, in words."""
+
 
 class Task(abc.ABC):
     """A request to a worker."""
@@ -213,6 +218,14 @@ class BlockWork(Work):
         marks = self.task.block.marks
         first = execute.place_of(places(self.task.block)[0])
         return first if len(marks) == 1 else f"{len(marks)} elements, of which the first is {first}"
+
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        below = self.stage.below
+        while len(below.parents) == 1 and not isinstance(below, ToStreamNode):
+            below = below.parent
+        if number != execute.OWN_CHAIN or not isinstance(below, ToStreamNode):
+            return ""
+        return execute.records_of(below.parent, elements)
 
 
 def places(block: Block) -> IntArray:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.crew import resolved
 from windrow.errors import ElementError, StateError
-from windrow.rounds import BLOCK_ROWS, block_size, random_access
+from windrow.rounds import BLOCK_ROWS, BlockSize, block_size, random_access
 from windrow.run import Run
 from windrow.steps import Block, Blocks, BlockTask, BlockWork, Stage, batched, stage_of
 from windrow.transforms import orders, tables
@@ -37,9 +37,12 @@ from windrow.transforms.streams import (
     origin,
     width,
 )
-from windrow.transforms.tables import Listed, Table
+from windrow.transforms.tables import Table
 
 IntArray = npt.NDArray[np.int64]
+
+# Rows of a block that are taken at once at most.
+_MOST_ROWS = 1 << 20
 
 
 def blocks(node: Node, position: Sequence[int], run: Run, unit: int | None) -> Blocks:
@@ -84,29 +87,43 @@ def _staged(stage: Stage, position: Sequence[int], run: Run, unit: int | None) -
     """The steps of a stage on the blocks of another stream."""
     crew = run.crew_of(stage)
     number, _ = crew.part_of(stage)
-    for work, found in crew.in_order(_works(stage, number, position, run, unit)):
+    # The blocks below may be quick to make, and slow to take these steps.
+    size = BlockSize(run.options.block_bytes, 1, _MOST_ROWS)
+    tasks = _tasks(stage, number, position, run, unit)
+    if not stage.takes_groups:
+        tasks = (part for task in tasks for part in _parts(task, size))
+    for work, found in crew.in_order(BlockWork(task, stage) for task in tasks):
         for outcome in resolved(crew, work, found):
+            if outcome.rows:
+                size.saw(outcome.rows, tables.nbytes(outcome.block.table), outcome.took_s)
             if len(outcome.block):
                 yield outcome.block
 
 
-def _works(
+def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:
+    block, start = task.block, 0
+    while start < len(block):
+        stop = min(len(block), start + size.rows)
+        part = block if stop - start == len(block) else block.sliced(start, stop)
+        yield BlockTask(task.stage, part, task.seen + start)
+        start = stop
+
+
+def _tasks(
     stage: Stage, number: int, position: Sequence[int], run: Run, unit: int | None
-) -> Iterator[BlockWork]:
+) -> Iterator[BlockTask]:
     first = stage.first
     if stage.counts:
-        tasks = _counted(stage, number, position, run, unit)
-    elif isinstance(first, BatchNode):
-        tasks = (
+        return _counted(stage, number, position, run, unit)
+    if isinstance(first, BatchNode):
+        return (
             BlockTask(number, group)
             for group in _groups(blocks(stage.below, position, run, first.size), first.size)
             if len(group) == first.size or not first.drop_remainder
         )
-    elif stage.takes_groups:
-        tasks = _grouped(stage, number, position, run, unit or BLOCK_ROWS)
-    else:
-        tasks = (BlockTask(number, block) for block in blocks(stage.below, position, run, unit))
-    return (BlockWork(task, stage) for task in tasks)
+    if stage.takes_groups:
+        return _grouped(stage, number, position, run, unit or BLOCK_ROWS)
+    return (BlockTask(number, block) for block in blocks(stage.below, position, run, unit))
 
 
 def _counted(

@@ -14,7 +14,6 @@ import copyreg
 import dataclasses
 import functools
 import importlib
-import io
 import itertools
 import math
 import operator
@@ -35,6 +34,7 @@ Bytes = npt.NDArray[np.uint8]
 # Arrays start on a line of the cache, as those that NumPy's users align by hand.
 _ALIGNMENT_BYTES = 64
 # Pickles from this size go to shared memory as arrays do: bytes and strings are part of them.
+# The pickler, too, writes strings from this size apart.
 _LARGE_PICKLE_BYTES = 64 << 10
 # Smaller arrays travel in the pickle: a place of their own costs more than a second copy.
 _SMALL_BYTES = 512
@@ -98,18 +98,19 @@ class Parcel:
         outside_bytes: Room that it needs if all that may is copied into shared memory.
     """
 
-    __slots__ = ("_arrays", "_pickled", "outside_bytes")
+    __slots__ = ("_arrays", "_pickled", "_pickled_bytes", "outside_bytes")
 
-    def __init__(self, pickled: bytes, arrays: list[npt.NDArray[Any]]) -> None:
+    def __init__(self, pickled: list[bytes], arrays: list[npt.NDArray[Any]]) -> None:
         self._pickled = pickled
+        self._pickled_bytes = sum(map(len, pickled))
         self._arrays = arrays
         self.outside_bytes = sum(_aligned(array.nbytes) for array in arrays)
-        if len(pickled) >= _LARGE_PICKLE_BYTES:
-            self.outside_bytes += _aligned(len(pickled))
+        if self._pickled_bytes >= _LARGE_PICKLE_BYTES:
+            self.outside_bytes += _aligned(self._pickled_bytes)
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """`value` as a parcel. Its arrays must stay as they are until the message is made.
+        """`value` as a parcel; it must stay as it is until the message is made.
 
         Functions and classes of `__main__`, lambdas and closures go by value; instances of such
         classes come back as instances of the sender's class.
@@ -123,7 +124,7 @@ class Parcel:
         except Exception:
             # Not a matter of types: pickle raises several for what it finds no name for.
             pickled = None
-        if pickled is None or _MAIN in pickled:
+        if pickled is None or _names_main(pickled):
             arrays.clear()
             pickled = _pickled_by_value(value, arrays)
         return cls(pickled, arrays)
@@ -140,7 +141,7 @@ class Parcel:
         places, inside = self._placed(room, given)
         pickled = self._placed_pickle(room)
         if pickled[0] == _INSIDE:
-            inside.insert(0, memoryview(self._pickled))
+            inside[:0] = self._pickled
         places[:0] = pickled
         wheres = places[::_PLACE_WORDS]
         flags = (_TO_MEMORY if _IN_MEMORY in wheres else 0) | (
@@ -149,10 +150,12 @@ class Parcel:
         table = struct.pack(f"<{len(places)}Q", *places)
         return b"".join([_HEADER.pack(flags, len(wheres)), table, *inside])
 
-    def _placed(self, room: Room, given: Bytes | None) -> tuple[list[int], list[memoryview]]:
+    def _placed(
+        self, room: Room, given: Bytes | None
+    ) -> tuple[list[int], list[bytes | memoryview]]:
         """Where each array is now, as words, and those that go inside the message."""
         places: list[int] = []
-        inside: list[memoryview] = []
+        inside: list[bytes | memoryview] = []
         waiting: list[tuple[int, npt.NDArray[Any]]] = []
         (low, high), (other_low, other_high) = _span(room.memory), _span(given)
         used = room.used_bytes
@@ -179,11 +182,14 @@ class Parcel:
         return places, inside
 
     def _placed_pickle(self, room: Room) -> tuple[int, int, int]:
-        size = len(self._pickled)
+        size = self._pickled_bytes
         offset = room.place(size) if size >= _LARGE_PICKLE_BYTES else None
         if offset is None or room.memory is None:
             return _INSIDE, 0, size
-        room.memory[offset : offset + size] = np.frombuffer(self._pickled, np.uint8)
+        at = offset
+        for piece in self._pickled:
+            room.memory[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
         return _IN_MEMORY, offset, size
 
 
@@ -225,8 +231,32 @@ def referred(message: bytes | bytearray | memoryview) -> tuple[bool, bool]:
     return bool(flags & _TO_MEMORY), bool(flags & _TO_GIVEN)
 
 
-def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
-    file = io.BytesIO()
+class _Pieces:
+    """A file that keeps what is written as it is: large strings of bytes are not copied."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+
+def _names_main(pickled: list[bytes]) -> bool:
+    """Whether a pickle may name something of `__main__`, which is another module elsewhere.
+
+    The pickler writes large strings apart, and these name nothing; they need not be searched.
+    """
+    return any(
+        _MAIN in piece
+        for piece in pickled
+        if len(piece) < _LARGE_PICKLE_BYTES or piece[:1] in (pickle.FRAME, pickle.PROTO)
+    )
+
+
+def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
+    file = _Pieces()
     pickler = pickle.Pickler(
         file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
     )
@@ -235,13 +265,13 @@ def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
         np.ndarray: functools.partial(_reduced, arrays),
     }
     pickler.dump(value)
-    return file.getvalue()
+    return file.pieces
 
 
-def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
+def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
     # Where it is used: most chains do without, and it is slow to import.
     kind = importlib.import_module("cloudpickle").Pickler
-    file = io.BytesIO()
+    file = _Pieces()
     pickler = kind.__new__(kind)
     # Before it is initialised: that is when the table of a pickler with one of its own is read.
     pickler.dispatch_table = collections.ChainMap(
@@ -251,7 +281,7 @@ def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> bytes:
         file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
     )
     pickler.dump(value)
-    return file.getvalue()
+    return file.pieces
 
 
 def _reduced(arrays: list[npt.NDArray[Any]], array: npt.NDArray[Any]) -> Any:

@@ -233,6 +233,26 @@ def test_a_large_pickle_goes_to_memory_too() -> None:
     assert opened(parcel.message(short := memory_of(1_000)), short) == value
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["[]", "['a' * 999] * 100", "[b'x' * (1 << 16), bytearray(1 << 20), 'é' * 99_999]"],
+)
+def test_classes_of_the_main_program_are_found_in_a_pickle_of_any_size(before: str) -> None:
+    program = f"""
+from windrow.handover import Parcel, opened
+class Own: pass
+value = {before} + [Own(), "end"]
+message = Parcel.of(value).message(None)
+own = globals().pop("Own")
+found = opened(message)
+print(found[:-2] == value[:-2], type(found[-2]) is own, found[-1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True True end\n", "")
+
+
 def test_opening_without_the_memory_is_an_error() -> None:
     message = Parcel.of(np.arange(999)).message(memory_of(1 << 16))
     with pytest.raises(ElementError, match="refers to memory that it was opened without"):

@@ -5,9 +5,9 @@
 1. The digits of scikit-learn are written as TFRecord files, as many people have them, and converted
    by Beam pipelines to ArrayRecord files and to Zarr arrays.
 2. A small convolutional network is trained in JAX, with a checkpoint of parameters and iterator
-   every few steps: once through from the ArrayRecord files, once through from the Zarr arrays, and
-   once killed and gone on in a new process. All three must see the same batches and end with the
-   same loss.
+   every few steps: once through from the ArrayRecord files, whose records two worker processes
+   decode, once through from the Zarr arrays, and once killed and gone on in a new process with
+   another number of workers. All three must see the same batches and end with the same loss.
 3. The same chain is timed beside Grain's, over the same files.
 """
 
@@ -35,6 +35,8 @@ BATCH = 64
 EPOCHS = 8
 STEPS_PER_EPOCH = 1797 // BATCH
 CHECKPOINT_EVERY = 10
+WORKERS = 2
+RESUMED_WORKERS = 3  # the stream and its state do not depend on it
 KILL_AT = 3 * STEPS_PER_EPOCH + 15  # the middle of the fourth epoch
 
 # Orbax tells of the half-written checkpoint that the killed run leaves: nothing to worry about.
@@ -113,7 +115,7 @@ def from_zarr(folder: pathlib.Path) -> windrow.MapDataset[Any]:
     return windrow.MapDataset.source(source).shuffle(seed=42).batch(BATCH, drop_remainder=True)
 
 
-def train(folder: pathlib.Path, run: str, kill_at: int | None) -> None:
+def train(folder: pathlib.Path, run: str, kill_at: int | None, workers: int) -> None:
     """Train from the latest checkpoint of the run, or from the start; log each batch and loss."""
     import jax
     import jax.numpy as jnp
@@ -139,7 +141,7 @@ def train(folder: pathlib.Path, run: str, kill_at: int | None) -> None:
     }
     step = 0
     dataset = from_zarr(folder) if run == "zarr" else from_array_record(folder)
-    batches = iter(dataset.repeat(EPOCHS))
+    batches = iter(dataset.repeat(EPOCHS).mp_prefetch(workers))
     options = ocp.CheckpointManagerOptions(max_to_keep=2)
     with (
         batches,
@@ -153,7 +155,7 @@ def train(folder: pathlib.Path, run: str, kill_at: int | None) -> None:
                 params=ocp.args.StandardRestore(params), batches=CheckpointRestore(batches)
             )
             params, step = checkpoints.restore(latest, args=parts)["params"], latest
-            print(f"resumed from the checkpoint of step {step}", flush=True)
+            print(f"resumed from the checkpoint of step {step}, {workers} workers", flush=True)
         for batch in tqdm(batches, run, EPOCHS * STEPS_PER_EPOCH, initial=step, unit="step"):
             params, loss = update(params, batch["image"], batch["label"])
             step += 1
@@ -169,9 +171,12 @@ def train(folder: pathlib.Path, run: str, kill_at: int | None) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_training(folder: pathlib.Path, run: str, *, kill_at: int | None = None) -> int:
+def run_training(
+    folder: pathlib.Path, run: str, *, kill_at: int | None = None, workers: int = WORKERS
+) -> int:
     """Train in a process of its own; its exit code."""
     command = [sys.executable, __file__, "--train", run, "--folder", str(folder)]
+    command += ["--workers", str(workers)]
     return subprocess.run([*command, *(["--kill-at", str(kill_at)] if kill_at else [])]).returncode
 
 
@@ -193,7 +198,7 @@ def train_thrice(folder: pathlib.Path) -> None:
         raise SystemExit("the run that was to be killed was not")
     epoch = KILL_AT // STEPS_PER_EPOCH + 1
     print(f"killed at step {KILL_AT}, in the middle of epoch {epoch}", flush=True)
-    if run_training(folder, "killed") != 0:
+    if run_training(folder, "killed", workers=RESUMED_WORKERS) != 0:
         raise SystemExit("resuming failed")
     steps = {run: logged(folder, run) for run in ("array_record", "zarr", "killed")}
     batches = [[line["batch"] for line in lines] for lines in steps.values()]
@@ -237,9 +242,10 @@ def main() -> None:
     parser.add_argument("--folder", type=pathlib.Path, help="where to work [a temporary folder]")
     parser.add_argument("--train", metavar="RUN", help="only train, as the run of this name")
     parser.add_argument("--kill-at", type=int, help="with --train: be killed at this step")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="with --train: processes")
     args = parser.parse_args()
     if args.train:
-        train(args.folder, args.train, args.kill_at)
+        train(args.folder, args.train, args.kill_at, args.workers)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or pathlib.Path(temporary)).absolute()

@@ -73,13 +73,14 @@ class Budget:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Piece:
+class _Piece(Place):
     """A piece that is wanted, being read or on the shelf."""
 
-    number: int
-    due: int  # the place of the first round that wants it
-    uses: collections.deque[tuple[_Ticket, int]]  # rounds that want it, and which piece it is there
-    slot: int = -1
+    due: int = 0  # the place of the first round that wants it
+    # Rounds that want it, and which piece it is there.
+    uses: collections.deque[tuple[_Ticket, int]] = dataclasses.field(
+        default_factory=collections.deque
+    )
     read: _Read | None = None
 
     @property
@@ -165,7 +166,7 @@ class PartAhead:
         """Plan the records of a round; the function waits and returns their column, once."""
         needs = self._part.needs(indices)
         fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
-        distinct, which = np.unique(needs.pieces, return_inverse=True)
+        distinct, which = _distinct(needs.pieces, self._part.piece_count)
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self._planned
@@ -176,7 +177,7 @@ class PartAhead:
         for at, piece in enumerate(distinct.tolist()):
             found = self._known.get(piece)
             if found is None:
-                found = _Piece(piece, ticket.place, collections.deque())
+                found = _Piece(piece, due=ticket.place)
                 self._known[piece] = found
                 self._queue.append(found)
                 self._dues[ticket.place] = self._dues.get(ticket.place, 0) + 1
@@ -224,7 +225,6 @@ class PartAhead:
     def _begin(self, count: int, *, wait: bool) -> None:
         """Start up to `count` reads, as far as there is room; with `wait`, one at least."""
         starting: list[_Piece] = []
-        places: list[Place] = []
         while len(starting) < count and self._queue:
             must = wait and not starting
             if self._in_flight + len(starting) >= self._most_in_flight:
@@ -236,14 +236,12 @@ class PartAhead:
             if slot is None:
                 break
             piece = self._next()
-            piece.slot = slot
+            piece.slot, piece.out = slot, out
             starting.append(piece)
-            places.append(Place(piece.number, slot, out))
         self._started += len(starting)
         per_task = max(1, _TASK_BYTES // self._piece_bytes)
         for begin in range(0, len(starting), per_task):
-            end = begin + per_task
-            self._start(starting[begin:end], places[begin:end])
+            self._start(starting[begin : begin + per_task])
 
     def _share_of(self, records: int) -> int:
         """How many reads to start while `records` records are made: the fewest at an even pace.
@@ -259,8 +257,10 @@ class PartAhead:
         for due, count in self._dues.items():
             entered += count
             left = due - lead - self._made + records
-            pace = max(pace, entered / max(records, left))
-            late = entered if left <= records else late
+            if left <= records:
+                left, late = records, entered
+            if entered > pace * left:
+                pace = entered / left
         # Where it comes to 0.4 reads a round, a read is started in two rounds of five. What could
         # not be started is not made up for all at once.
         share = pace * records
@@ -276,15 +276,15 @@ class PartAhead:
             del self._dues[piece.due]
         return piece
 
-    def _start(self, pieces: list[_Piece], places: list[Place]) -> None:
+    def _start(self, pieces: list[_Piece]) -> None:
         try:
-            future = self._shelf.start(places, self._pool)
+            future = self._shelf.start(pieces, self._pool)
         except Exception as error:  # of a source that does not put it into the future
             future = Future()
             future.set_exception(error)
         read = _Read(pieces, future)
         for piece in pieces:
-            piece.read = read
+            piece.read, piece.out = read, None
         self._reads.append(read)
         self._in_flight += len(pieces)
 
@@ -397,14 +397,26 @@ class PartAhead:
         for piece in read.pieces:
             self._rest(piece)  # its round failed meanwhile
 
-    def _wait(self, piece: _Piece) -> None:
-        read = piece.read
-        if read is None:
-            raise RuntimeError(f"piece {piece.number} was never started")
-        while not read.done:
-            self._collect(wait=True)
-        if read.error is not None:
-            raise read.error
+    def _wait(self, pieces: Sequence[_Piece]) -> None:
+        """Wait until pieces have come; raises the error of one that could not be read."""
+        self._collect()
+        missing = []
+        for piece in pieces:
+            read = piece.read
+            if read is None:
+                raise RuntimeError(f"piece {piece.number} was never started")
+            if read.error is not None:
+                raise read.error
+            if not read.done:
+                missing.append(read)
+        # From the last one on: each wait is two switches of threads, and when the last has come
+        # the others are mostly there.
+        for read in reversed(missing):
+            if not read.done:
+                self._reads.remove(read)
+                self._take(read)
+            if read.error is not None:
+                raise read.error
 
     # --- gathering -------------------------------------------------------------------------------
 
@@ -412,8 +424,7 @@ class PartAhead:
         try:
             while self._queue and self._queue[0].due <= ticket.place:
                 self._begin(self._dues[self._queue[0].due], wait=True)
-            for piece in ticket.pieces:
-                self._wait(piece)
+            self._wait(ticket.pieces)
             return self._column(ticket)
         finally:
             self._let_go(ticket)
@@ -461,6 +472,15 @@ def _largest_bytes(part: AnyPart) -> int:
     if isinstance(part, ArrayPart):
         return max(1, part.piece_rows * part.row_bytes)
     return int(_sampled_bytes(part).max(initial=1))
+
+
+def _distinct(pieces: IntArray, piece_count: int) -> tuple[IntArray, IntArray]:
+    """The distinct ones in order, and which of them each is."""
+    if piece_count > 4 * len(pieces):
+        return np.unique(pieces, return_inverse=True)
+    wanted = np.zeros(piece_count, np.bool_)  # a sort costs five times as much
+    wanted[pieces] = True
+    return np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[pieces]
 
 
 def _bytes_per_record(part: AnyPart, records: int) -> int:

@@ -48,12 +48,12 @@ class Fragments:
         return Fragments(self.records[at], self.sources[at], self.targets[at], self.lengths[at])
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Place:
     """Where a piece goes: into a slot, or, given `out`, straight to where its rows are wanted."""
 
-    piece: int
-    slot: int
+    number: int
+    slot: int = -1
     out: AnyArray | None = None
 
 
@@ -108,10 +108,10 @@ class ArrayShelf(Shelf):
         return self._part.reader.start(list(map(self._span, places)), pool)
 
     def _span(self, place: Place) -> Span:
-        first, stop = self._part.bounds(place.piece)
+        first, stop = self._part.bounds(place.number)
         if place.out is not None:
             return Span(first, stop, place.out)
-        before = first + self._part.shift - place.piece * self._part.piece_rows
+        before = first + self._part.shift - place.number * self._part.piece_rows
         at = place.slot * self._part.piece_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
@@ -177,7 +177,7 @@ class ListShelf(Shelf):
         return Fragments(records, self._part.places(indices))
 
     def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
-        return self._part.start([place.piece for place in places], pool)
+        return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         self._pieces.update(zip(slots, future.result(), strict=True))

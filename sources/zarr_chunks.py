@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
 
 AnyArray = npt.NDArray[Any]
 Index = tuple[slice, ...]
+Rows: TypeAlias = slice | IntArray
 
 # Below this one thread is done before a second one has begun.
 _WORTH_THREADS_BYTES: Final = 2**20
@@ -49,15 +50,6 @@ class _Cell:
     at: tuple[int, ...]
     inside: Index  # which values of the decoded chunk lie in the array, in those axes
     target: Index  # where they belong in a row
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Take:
-    """Rows of one piece for an answer: rows `take` of the piece go to places `to`."""
-
-    piece: int
-    take: slice | IntArray
-    to: slice | IntArray
 
 
 class DirectReader:
@@ -99,7 +91,7 @@ class DirectReader:
         missed = [False] * len(takes)
 
         def work(k: int) -> None:
-            missed[k] = self._take(takes[k], answer)
+            missed[k] = self._take(*takes[k], answer)
 
         few = len(takes) * self._across * plain.chunk_bytes <= _WORTH_THREADS_BYTES
         side_by_side(work, len(takes), threads=1 if few else cores())
@@ -127,7 +119,7 @@ class DirectReader:
             piece = span.first // self._rows
             begin = piece * self._rows
             take = slice(span.first - begin, span.stop - begin)
-            missed |= self._take(_Take(piece, take, slice(0, span.stop - span.first)), span.out)
+            missed |= self._take(piece, take, slice(0, span.stop - span.first), span.out)
         self._check(missed)
 
     def _check(self, missed: bool) -> None:
@@ -135,8 +127,8 @@ class DirectReader:
         if missed or self._shards is not None:
             self._plain.guard.refuse_gone(self._plain.folder)
 
-    def _takes(self, rows: IntArray) -> Iterator[_Take]:
-        """What each piece has for an answer, in ascending order of pieces."""
+    def _takes(self, rows: IntArray) -> Iterator[tuple[int, Rows, Rows]]:
+        """What each piece has for an answer, in ascending order of pieces; see `_take`."""
         size = self._rows
         run = run_of(rows)
         if run is not None:
@@ -144,7 +136,7 @@ class DirectReader:
                 begin = piece * size
                 first, stop = max(run.start, begin), min(run.stop, begin + size)
                 to = slice(first - run.start, stop - run.start)
-                yield _Take(piece, slice(first - begin, stop - begin), to)
+                yield piece, slice(first - begin, stop - begin), to
             return
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
@@ -154,43 +146,41 @@ class DirectReader:
         for a, b in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
             if b - a == 1:
                 row, at = int(takes[a]), int(order[a])
-                yield _Take(int(pieces[a]), slice(row, row + 1), slice(at, at + 1))
+                yield int(pieces[a]), slice(row, row + 1), slice(at, at + 1)
             else:
-                yield _Take(int(pieces[a]), takes[a:b], order[a:b])
+                yield int(pieces[a]), takes[a:b], order[a:b]
 
-    def _take(self, take: _Take, out: AnyArray) -> bool:
-        """Put what is taken of a piece into `out`; whether one of its chunks is not stored."""
+    def _take(self, piece: int, take: Rows, to: Rows, out: AnyArray) -> bool:
+        """Put rows `take` of a piece to `out[to]`; whether one of its chunks is not stored."""
         plain = self._plain
         coords: tuple[int, ...] = ()
         missed = False
         try:
             for cell in (self._only,) if self._only is not None else self._cells():
-                coords = (take.piece, *cell.at)
-                target = self._straight_target(take, out)
+                coords = (piece, *cell.at)
+                target = self._straight_target(to, out)
                 if target is not None:
                     if not self._decode(coords, target):
-                        out[take.to] = plain.fill
+                        out[to] = plain.fill
                         missed = True
                     continue
                 memory = scratch("chunk", plain.chunk_bytes)
                 if self._decode(coords, memory):
                     block = memory.view(plain.stored_dtype).reshape(plain.stored_shape)
                     block = block.transpose(self._back)
-                    out[(take.to, *cell.target)] = block[(slice(None), *cell.inside)][take.take]
+                    out[(to, *cell.target)] = block[(slice(None), *cell.inside)][take]
                 else:
-                    out[(take.to, *cell.target)] = plain.fill
+                    out[(to, *cell.target)] = plain.fill
                     missed = True
         except (DamageError, OSError) as error:
             raise self._damaged(coords, error) from error
         return missed
 
-    def _straight_target(self, take: _Take, out: AnyArray) -> ByteArray | None:
-        """The bytes of `out` that are exactly one decoded chunk; None if they are not."""
-        if not self._whole_rows or not isinstance(take.to, slice):
+    def _straight_target(self, to: Rows, out: AnyArray) -> ByteArray | None:
+        """The bytes of `out[to]` that are exactly one decoded chunk; None if they are not."""
+        if not self._whole_rows or not isinstance(to, slice) or to.stop - to.start != self._rows:
             return None
-        if take.to.stop - take.to.start != self._rows:
-            return None
-        target = out[take.to]
+        target = out[to]
         if not target.flags.c_contiguous or target.dtype != self._plain.dtype:
             return None
         return target.reshape(-1).view(np.uint8)

@@ -19,16 +19,17 @@ import numpy.typing as npt
 
 from windrow import execute
 from windrow.errors import ClosedError, WorkerError
-from windrow.handover import Failure, Room, failure_of, stacked, unstacked
+from windrow.handover import Failure, Room, failure_of
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sources import ForeignDataSource
 from windrow.spread import Spread
+from windrow.stacking import as_tree, stacked, unstacked
 from windrow.steps import Block, Outcome, Stage, Task, Work, stage_of
 from windrow.transforms import columns
 from windrow.transforms.halves import Halves, halved
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.streams import ProcessNode, ToStreamNode
-from windrow.transforms.tables import Listed, Table
+from windrow.transforms.tables import Columnar, Listed, Table
 from windrow.worker_process import Ticket
 from windrow.workers import Workers
 
@@ -254,7 +255,7 @@ class _Reply:
         error = None if self.failure is None else self.failure.raised()
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and the like end the stream where they are
-        table = Listed(unstacked(self.stacked)) if self.table is None else self.table
+        table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
         return Outcome(Block(table, self.marks), error, self.rows, self.took_s)
 
 
@@ -265,6 +266,11 @@ def _packed(table: Table, room: Room) -> tuple[Table | None, Any]:
     if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
         return table, None
     return None, stacked(table.elements, room)
+
+
+def _unpacked(found: Any, rows: int) -> Table:
+    tree = as_tree(found)
+    return Listed(unstacked(found)) if tree is None else Columnar(tree, rows)
 
 
 # --- what is to be done --------------------------------------------------------------------------

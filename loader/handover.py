@@ -14,18 +14,15 @@ import copyreg
 import dataclasses
 import functools
 import importlib
-import itertools
 import math
-import operator
 import pickle
 import struct
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Self, assert_never
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 
 from windrow.errors import ElementError
 
@@ -47,12 +44,6 @@ _TO_MEMORY, _TO_GIVEN = 1, 2
 _PLACE_WORDS = 3
 # Stands in the pickle for the next array outside it. Writable, so that what is opened is, too.
 _STAND_IN = pickle.PickleBuffer(bytearray())
-# Elements nested deeper than this are pickled as they are.
-_MOST_DEPTH = 8
-# Rows from this size may be worth the look whether they are one array already.
-_LARGE_ROW_BYTES = 16 << 10
-_shape = operator.attrgetter("shape")
-_dtype = operator.attrgetter("dtype")
 
 
 # --- parcels -------------------------------------------------------------------------------------
@@ -160,7 +151,7 @@ class Parcel:
         (low, high), (other_low, other_high) = _span(room.memory), _span(given)
         used = room.used_bytes
         for array in self._arrays:
-            start, size = _address(array), array.nbytes
+            start, size = address_of(array), array.nbytes
             if low <= start and start + size <= high and array.flags.forc:
                 used = max(used, start + size - low)
                 places += (_IN_MEMORY, start - low, size)
@@ -321,7 +312,8 @@ def _order(array: npt.NDArray[Any]) -> Literal["C", "F"]:
     return "F" if array.flags.fnc else "C"
 
 
-def _address(array: npt.NDArray[Any]) -> int:
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Where an array begins in this process's memory."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -329,199 +321,12 @@ def _span(memory: Bytes | None) -> tuple[int, int]:
     """First address of a memory and the end of it; no address lies between those of None."""
     if memory is None:
         return 1, 0
-    start = _address(memory)
+    start = address_of(memory)
     return start, start + memory.size
 
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-
-
-# --- elements as columns -------------------------------------------------------------------------
-
-
-class _Arrays(NamedTuple):
-    """One array per element, in one with a leading axis of elements."""
-
-    column: npt.NDArray[Any]
-
-
-class _Scalars(NamedTuple):
-    """One NumPy scalar per element."""
-
-    column: npt.NDArray[Any]
-
-
-class _Objects(NamedTuple):
-    """Anything else."""
-
-    values: list[Any]
-
-
-class _Dicts(NamedTuple):
-    """One dict per element, all with the same keys in the same order."""
-
-    keys: tuple[Any, ...]
-    children: list[_Column]
-
-
-class _Rows(NamedTuple):
-    """One list, tuple or NamedTuple per element, all of one type and length."""
-
-    kind: type
-    children: list[_Column]
-
-
-_Column = _Arrays | _Scalars | _Objects | _Dicts | _Rows
-
-
-class _Stacked(NamedTuple):
-    rows: int
-    column: _Column
-
-
-def stacked(elements: list[Any], room: Room) -> Any:
-    """Elements as columns, for `unstacked`: quicker to send than they are.
-
-    Where all elements have arrays of one dtype and shape, or NumPy's scalars of one type, these
-    become one array of the room. What holds no arrays stays a list of the very objects. Large arrays
-    that are the rows of one array in order, and the array of a single element, are not copied.
-    """
-    return _Stacked(len(elements), _folded(elements, room, 0))
-
-
-def unstacked(found: Any) -> list[Any]:
-    """The elements that `stacked` was given; their arrays are views of the columns."""
-    return _unfolded(found.column, found.rows)
-
-
-def _folded(values: list[Any], room: Room, depth: int) -> _Column:
-    # Whole passes in C over types, shapes and keys: a Python loop costs as much as the copy.
-    kinds = set(map(type, values))
-    if len(kinds) != 1 or depth > _MOST_DEPTH:
-        return _Objects(values)
-    (kind,) = kinds
-    first = values[0]
-    if kind is np.ndarray:
-        return _Arrays(_column_of(values, room)) if _agree(values) else _Objects(values)
-    if issubclass(kind, np.generic):
-        return _folded_scalars(values, room)
-    if not _holds_arrays(first, depth):
-        return _Objects(values)
-    if kind is dict:
-        if not _have_keys(values, keys := tuple(first)):
-            return _Objects(values)
-        children = [[value[key] for value in values] for key in keys]
-        return _Dicts(keys, [_folded(child, room, depth + 1) for child in children])
-    if list(map(len, values)).count(len(first)) != len(values):
-        return _Objects(values)
-    rows = map(list, zip(*values, strict=True))
-    return _Rows(kind, [_folded(child, room, depth + 1) for child in rows])
-
-
-def _unfolded(column: _Column, count: int) -> list[Any]:
-    match column:
-        case _Objects(values):
-            return values
-        case _Scalars(array):
-            return list(array)
-        case _Arrays(array):
-            # Rows of a one-dimensional column would be scalars.
-            return list(array) if array.ndim > 1 else [array[i, ...] for i in range(count)]
-        case _Dicts(keys, children):
-            rows = zip(*[_unfolded(child, count) for child in children], strict=True)
-            return [dict(zip(keys, row, strict=True)) for row in rows]
-        case _Rows(kind, children):
-            rows = zip(*[_unfolded(child, count) for child in children], strict=True)
-            if kind is tuple:
-                return list(rows)
-            return list(map(list, rows)) if kind is list else list(map(_maker(kind), rows))
-    assert_never(column)
-
-
-def _maker(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
-    make: Callable[[tuple[Any, ...]], Any] = kind._make
-    return make
-
-
-def _holds_arrays(value: Any, depth: int) -> bool:
-    """Whether a container of an element holds an array or a NumPy scalar, at any depth."""
-    kind = type(value)
-    if kind is dict:
-        children = list(value.values())
-    elif kind is list or kind is tuple or _is_named_tuple(kind):
-        children = list(value)
-    else:
-        return False
-    kinds = set(map(type, children))
-    if any(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds):
-        return True
-    if depth >= _MOST_DEPTH or not any(issubclass(kind, (dict, list, tuple)) for kind in kinds):
-        return False
-    return any(_holds_arrays(child, depth + 1) for child in children)
-
-
-def _is_named_tuple(kind: type) -> bool:
-    """Whether a type is a NamedTuple, and not derived from one with attributes of its own."""
-    return kind.__base__ is tuple and "_fields" in kind.__dict__ and not kind.__dictoffset__
-
-
-def _have_keys(values: list[dict[Any, Any]], keys: tuple[Any, ...]) -> bool:
-    """Whether all have these keys in this order, of one type that makes equal ones the same."""
-    kinds = set(map(type, itertools.chain.from_iterable(values)))
-    if len(kinds) != 1 or not kinds <= {str, int, bytes}:
-        return False
-    return list(map(tuple, values)).count(keys) == len(values)
-
-
-def _agree(rows: list[Any]) -> bool:
-    """Whether arrays agree in shape and dtype, and hold no objects."""
-    first = rows[0]
-    return (
-        not first.dtype.hasobject
-        and list(map(_shape, rows)).count(first.shape) == len(rows)
-        and list(map(_dtype, rows)).count(first.dtype) == len(rows)
-    )
-
-
-def _column_of(rows: list[npt.NDArray[Any]], room: Room) -> npt.NDArray[Any]:
-    first = rows[0]
-    if len(rows) == 1:
-        return first.reshape(1, *first.shape)
-    if first.nbytes >= _LARGE_ROW_BYTES and _are_rows_of_one(rows):
-        return as_strided(first, (len(rows), *first.shape), (first.nbytes, *first.strides))
-    out = room.empty((len(rows), *first.shape), first.dtype)
-    if first.ndim:
-        # One call in C; numpy.stack makes a Python-level view per row first.
-        joined = out.reshape(len(rows) * first.shape[0], *first.shape[1:])
-        np.concatenate(rows, out=joined)
-    else:
-        for i, row in enumerate(rows):
-            out[i] = row
-    return out
-
-
-def _are_rows_of_one(rows: list[npt.NDArray[Any]]) -> bool:
-    """Whether arrays of one shape and dtype follow one another in the memory of one array."""
-    first = rows[0]
-    base = first.base
-    if base is None or base is not rows[-1].base or not first.flags.c_contiguous:
-        return False
-    start, size = _address(first), first.nbytes
-    return all(
-        row.base is base and row.strides == first.strides and _address(row) == start + i * size
-        for i, row in enumerate(rows)
-    )
-
-
-def _folded_scalars(values: list[Any], room: Room) -> _Column:
-    # Others have a unit or a length of their own each, or a type that its dtype does not give.
-    kind = values[0].dtype
-    if kind.kind not in "biufc" or kind.type is not type(values[0]):
-        return _Objects(values)
-    column = room.empty((len(values),), kind)
-    column[:] = values
-    return _Scalars(column)
 
 
 # --- errors --------------------------------------------------------------------------------------

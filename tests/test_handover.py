@@ -26,10 +26,10 @@ from windrow.handover import (
     failure_of,
     opened,
     referred,
-    stacked,
-    unstacked,
 )
 from windrow.shared import SharedMemory
+from windrow.stacking import as_tree, stacked, unstacked
+from windrow.transforms import columns
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -616,3 +616,41 @@ def test_an_error_that_does_not_survive_is_told(error: Exception, text: str) -> 
         raise found
     assert found.__notes__ == ["source: a"]
     assert "in failing" in str(found.__cause__)
+
+
+# --- as columns of a chain -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [np.arange(3) + i for i in range(4)],
+        [{"x": np.arange(2.0) + i, "n": i, "s": str(i)} for i in range(3)],
+        [[np.zeros(2, np.int8), np.float32(i)] for i in range(3)],
+        [Pair(np.zeros((1, 2)), (np.int64(i), None)) for i in range(1, 4)],
+        [{"x": np.arange(i)} for i in range(3)],
+    ],
+    ids=["arrays", "dicts", "lists", "named tuples", "other shapes"],
+)
+def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> None:
+    tree = as_tree(stacked(elements, Room(None)))
+    if tree is None:
+        assert isinstance(elements[0], Pair)  # a tuple without arrays stays as it is
+        return
+    found = columns.split(tree, len(elements))
+    assert list(map(repr, found)) == list(map(repr, elements))
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [1, 2, 3],
+        [np.array(i) for i in range(3)],
+        [{"x": np.zeros(2), "more": {"n": i}} for i in range(3)],
+        [{"x": np.zeros(2)}, None],
+        [{"x": np.zeros(2), "o": object()} for _ in range(2)],
+    ],
+    ids=["numbers", "arrays without axes", "containers without arrays", "absent", "objects"],
+)
+def test_what_columns_would_change_stays_elements(elements: list[Any]) -> None:
+    assert as_tree(stacked(elements, Room(None))) is None

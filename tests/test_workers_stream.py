@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
+import os
 import random
-from collections.abc import Callable
 from typing import Any
 
+import grain
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from tests import strategies as make
 from tests.strategies import Drawn
 from windrow import MultiprocessingOptions
 from windrow.crew import Crews
-from windrow.errors import ElementError
+from windrow.errors import ArgumentError
 from windrow.handover import Parcel, Room, failure_of, opened
 
 M = windrow.MapDataset
@@ -128,3 +129,94 @@ def test_streams_are_restored_under_another_number_of_workers(
     plain = iter(dataset)
     plain.set_state(first.get_state())
     assert make.differences(plain, expected[len(head) :]) == []
+
+
+# --- with processes ------------------------------------------------------------------------------
+
+
+@given(drawn=make.streams(ours=True, most=4), cut=st.integers(0, 24), data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_processes_give_the_same_stream(drawn: Drawn, cut: int, data: st.DataObject) -> None:
+    dataset = build_short(drawn.recipe)
+    expected = list(dataset)
+    workers, before, after = data.draw(st.permutations([0, 1, 2, 3, 5]))[:3]
+    assert make.differences(dataset.mp_prefetch(workers), expected) == []
+    with iter(dataset.mp_prefetch(before)) as first:
+        head = list(itertools.islice(first, cut))
+        state = json.loads(json.dumps(first.get_state()))
+    with iter(dataset.mp_prefetch(after)) as second:
+        second.set_state(state)
+        assert make.differences(head + list(second), expected) == []
+
+
+def test_many_batches_of_all_kinds_of_leaves() -> None:
+    def made(number: int) -> dict[str, Any]:
+        return {
+            "x": np.full((5, 3), number, np.float32),
+            "n": number,
+            "text": f"record {number}",
+            "ragged": np.arange(number % 4),
+            "pair": (np.int16(number), [number % 2 == 0, None]),
+        }
+
+    dataset = M.range(1000).shuffle(seed=3).map(made)
+    assert make.differences(dataset.mp_prefetch(2), list(dataset)) == []
+    even = dataset.map(lambda e: {"x": e["x"], "n": e["n"], "pair": e["pair"][0]})
+    for batches in (even.batch(7), even.to_iter_dataset().filter(lambda e: e["n"] % 3).batch(7)):
+        assert make.differences(batches.mp_prefetch(3), list(batches)) == []
+
+
+class Slowly:
+    """A source of records one by one, which tells the process that reads them."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, os.getpid()
+
+
+def test_sources_without_batched_reads_are_read_in_workers() -> None:
+    dataset = M.source(Slowly()).shuffle(seed=1).map(lambda pair: pair)
+    found = list(dataset.mp_prefetch(2))
+    assert [index for index, _ in found] == [index for index, _ in dataset]
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_what_has_no_functions_needs_no_workers() -> None:
+    dataset = M.source(np.arange(20.0)).shuffle(seed=1).batch(3)
+    with iter(dataset.mp_prefetch(2)) as iterator:
+        assert make.differences(iterator, list(dataset)) == []
+        assert psutil.Process().children() == []
+
+
+def test_two_crews_in_one_chain() -> None:
+    parts = [M.range(30).map(lambda x, by=by: x + by).to_iter_dataset() for by in (100, 200)]
+    mixed = windrow.IterDataset.mix([part.mp_prefetch(1) for part in parts])
+    chain = mixed.map(lambda x: (x, os.getpid())).mp_prefetch(2).map(lambda pair: pair[0])
+    assert list(chain) == list(windrow.IterDataset.mix(parts))
+
+
+@pytest.mark.parametrize("options", [2.5, True, "two", [1]])
+def test_what_is_no_number_of_workers_is_refused(options: Any) -> None:
+    with pytest.raises(ArgumentError, match="mp_prefetch: needs a number of workers"):
+        M.range(3).mp_prefetch(options)
+
+
+def test_default_options_and_those_of_grain() -> None:
+    dataset = M.range(9).map(lambda x: x * x)
+    assert list(dataset.mp_prefetch()) == list(dataset)
+    assert list(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))) == list(dataset)
+
+
+def test_mp_prefetch_changes_no_state() -> None:
+    dataset = M.range(9).map(lambda x: x * x).to_iter_dataset()
+    states = []
+    for stream in (dataset.mp_prefetch(0), dataset.mp_prefetch(1), dataset.mp_prefetch(3)):
+        with iter(stream) as iterator:
+            next(iterator)
+            states.append(iterator.get_state())
+    assert states[0] == states[1] == states[2]
+    alone = iter(dataset)
+    alone.set_state(states[2])
+    assert list(alone) == [x * x for x in range(1, 9)]

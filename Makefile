@@ -6,11 +6,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint format bench wheel coverage clean
+.PHONY: help demo test soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
 	@echo "make test      all tests, with coverage"
+	@echo "make soak      the faults of worker processes, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
@@ -31,6 +32,13 @@ demo: $(READY)
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=90
+
+# With the SEED of an earlier run the moments are the same.
+SOAK ?= 50
+SEED := $(shell date +%s)
+soak: $(READY)
+	@echo "SOAK=$(SOAK) SEED=$(SEED)"
+	@$(PY) -m pytest -q -n 2 -m soak --soak $(SOAK) --soak-seed $(SEED)
 
 lint: $(READY)
 	@$(PY) -m ruff check

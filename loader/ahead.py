@@ -4,7 +4,7 @@ Contract:
 1. Blocks come out in the order the generator makes them, each once.
 2. An error of the generator comes out after the blocks made before it; it ends the run.
 3. `stop` ends the thread; so does the garbage collector when the consumer is gone, and the exit of
-   the interpreter.
+   the interpreter. In a forked child, where there is no such thread, it does nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import queue
 import threading
 import weakref
@@ -92,6 +93,7 @@ class _Shared:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._owner = os.getpid()
         self._options = run.options
         # The consumer waits in native code: waking it costs a tenth of what a condition does.
         self._queue: queue.SimpleQueue[tuple[Block, int] | _End] = queue.SimpleQueue()
@@ -142,6 +144,8 @@ class _Shared:
 
     def stop(self) -> None:
         """Nobody wants more blocks."""
+        if os.getpid() != self._owner:  # locks may be held by threads that are not here
+            return
         with self._room:
             self._run.stop()
             self._room.notify_all()

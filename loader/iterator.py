@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -53,11 +54,11 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._position = origin(node)
         self._blocks: Blocks | Ahead | None = None
         self._crews: Crews | None = None
-        self._process = 0  # that the threads and workers belong to
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
         self._closed = False
+        self._owner = 0  # the process that this one was forked from, which has the threads
         _register_with_grain()
 
     def __iter__(self) -> DatasetIterator[T_co]:
@@ -110,22 +111,29 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _started(self) -> Blocks | Ahead:
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
-        if self._blocks is not None and self._process != os.getpid():
+        if self._owner:
             raise WorkerError(
-                f"this iterator reads ahead in process {self._process}, and does not go on in"
-                f" process {os.getpid()}, which was forked from it: threads and workers are not"
-                " forked. Make the iterator where it is used, or start processes by spawn or"
-                " forkserver: multiprocessing.get_context('spawn'), or"
+                f"this iterator works ahead in process {self._owner}, and does not go on in process"
+                f" {os.getpid()}, which was forked from it: threads and workers are not forked."
+                " Make the iterator where it is used, or start processes by spawn or forkserver:"
+                " multiprocessing.get_context('spawn'), or"
                 " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
             )
         if self._blocks is None:
-            self._process = os.getpid()
             if self._crews is None:
                 self._crews = Crews(self._node)
             run = Run(self._node, self._crews)
             rest = stream.blocks(self._node, self._position, run, None)
             self._blocks = Ahead(rest, run) if run.ahead else rest
+            if run.ahead:
+                _with_threads.add(self)
         return self._blocks
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: what was made ahead, and who makes it, is the parent's."""
+        self._keep_position()
+        self._elements, self._marks, self._given = [], None, 0
+        self._owner = self._owner or os.getppid()
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
@@ -185,6 +193,19 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"DatasetIterator({self._named().chain})"
+
+
+# Iterators whose elements are made by threads, which a forked child does not have.
+_with_threads: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for iterator in list(_with_threads):
+        iterator._leave_to_parent()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _check_reach(node: Node, position: list[int]) -> None:

@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis
+import pytest
 
 # No deadline: two workers share two cores, and an example's time says nothing about the code.
 hypothesis.settings.register_profile("windrow", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("windrow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak", type=int, default=1, metavar="N", help="run each test of a fault N times"
+    )
+    parser.addoption(
+        "--soak-seed", type=int, default=0, metavar="SEED", help="first seed of their moments"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test of a fault once per seed; the seed is in its name."""
+    if metafunc.definition.get_closest_marker("soak"):
+        first, times = (int(metafunc.config.getoption(o)) for o in ("soak_seed", "soak"))
+        metafunc.fixturenames.append("seed")
+        metafunc.parametrize("seed", range(first, first + times), ids=lambda seed: f"seed{seed}")
+
+
+@pytest.fixture
+def moments(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """What a test draws its random moments from."""
+    return random.Random(f"{seed} {request.function.__name__}")

@@ -1,0 +1,138 @@
+"""Programs in processes of their own, and the processes that they and tests leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+LIMIT_S = 60.0
+
+_MARK = "WINDROW_TEST_PROGRAM"
+
+
+def until(found: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    """Whether something comes true in time."""
+    end_s = time.monotonic() + limit_s
+    while not found():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def workers() -> list[psutil.Process]:
+    """Worker processes of this process that run."""
+    return [child for child in psutil.Process().children() if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return _runs(process) and any("windrow.worker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def names_in_memory() -> set[str]:
+    """Names of shared memory, where the system has a folder for it."""
+    with contextlib.suppress(FileNotFoundError):
+        return set(os.listdir("/dev/shm"))
+    return set()
+
+
+class Program:
+    """A Python program in a session of its own, with a folder of its own for temporary files.
+
+    As a context, it checks at its end that no process and no file is left, and ends what is.
+    """
+
+    def __init__(self, folder: Path, command: list[str], stdin: str = "") -> None:
+        self._temporary = folder / "temporary"
+        self._temporary.mkdir()
+        self._mark = uuid.uuid4().hex
+        self._named_before = names_in_memory()
+        self._out, self._errors = folder / "out.txt", folder / "errors.txt"
+        given = folder / "in.txt"
+        given.write_text(stdin)
+        environment = {**os.environ, _MARK: self._mark, "TMPDIR": str(self._temporary)}
+        with given.open() as source, self._out.open("w") as out, self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=source,
+                stdout=out,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def says(self, text: str) -> None:
+        """Wait until it has written `text`."""
+        until(lambda: text in self.out or self._process.poll() is not None)
+        assert text in self.out, self.errors
+
+    def ends(self, code: int = 0) -> None:
+        """Wait for its end, with this exit code or signal."""
+        found = self._process.wait(LIMIT_S)
+        assert found == code, f"exit code {found}: {self.errors}"
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the program alone."""
+        self._process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """A signal to the program and its workers, as the terminal sends it."""
+        os.killpg(self._process.pid, number)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that come from it and run, itself among them."""
+        return [process for process in psutil.process_iter() if self._made(process)]
+
+    def _made(self, process: psutil.Process) -> bool:
+        try:
+            return _runs(process) and process.environ().get(_MARK) == self._mark
+        except (psutil.Error, OSError):
+            return False
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        gone = until(lambda: not self.processes(), 2.0 if error is None else 0.0)
+        left = [process.cmdline() for process in self.processes()] if not gone else []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait(LIMIT_S)
+        if error is None:
+            assert left == []
+            assert list(self._temporary.iterdir()) == []
+            assert until(lambda: names_in_memory() <= self._named_before, 10.0)

@@ -78,9 +78,7 @@ class _Piece(Place):
 
     due: int = 0  # the place of the first round that wants it
     # Rounds that want it, and which piece it is there.
-    uses: collections.deque[tuple[_Ticket, int]] = dataclasses.field(
-        default_factory=collections.deque
-    )
+    uses: list[tuple[_Ticket, int]] = dataclasses.field(default_factory=list)
     read: _Read | None = None
 
     @property

@@ -118,6 +118,11 @@ class WorkerProcess:
         self._process.kill()
 
     @property
+    def process_id(self) -> int:
+        """Its id in the system."""
+        return self._process.pid
+
+    @property
     def has_ended(self) -> bool:
         """Whether the process is no more."""
         return self._process.poll() is not None
@@ -176,8 +181,8 @@ def _in_words(code: int | None) -> str:
     if code is None:
         return "did not end, though it was killed"
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exit code {code}"
     try:
-        return f"was killed by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was killed by signal {-code}"
+        return f"killed by signal {-code}"

@@ -174,6 +174,9 @@ class _Team:
         self._reply_bytes = 0  # what a reply needs
         self._under_way_bytes = 0  # of the arrays of `_tickets`
         self._held_bytes = 0  # of parts of the memory that tickets have
+        self._poll = select.poll()
+        self._wake_up: socket.socket | None = None
+        self._sleeper: socket.socket | None = None
         self._memory: SharedMemory | None = None
         self._blocks = Blocks(0)
 
@@ -205,7 +208,7 @@ class _Team:
         elif self._warnings:
             found, self._warnings = self._warnings, []
             for text in found:
-                warnings.warn(text, RuntimeWarning, stacklevel=4)
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def start(self) -> None:
         self._check_usable()
@@ -215,7 +218,6 @@ class _Team:
         self._blocks = Blocks(self._memory.size_bytes)
         self._wake_up, self._sleeper = socket.socketpair()
         self._wake_up.setblocking(False)
-        self._poll = select.poll()
         self._poll.register(self._sleeper, select.POLLIN)
         for index in range(self._options.num_workers):
             self._add(index)
@@ -287,9 +289,8 @@ class _Team:
 
     def _wake(self) -> None:
         with self._closing:
-            # A full socket wakes as well; before the start nobody waits.
-            if self._memory is not None and not self._is_closed:
-                with contextlib.suppress(BlockingIOError, AttributeError):
+            if self._wake_up is not None and not self._is_closed:
+                with contextlib.suppress(BlockingIOError):  # full: it wakes as well
                     self._wake_up.send(b"!")
 
     def _close(self) -> None:
@@ -305,10 +306,9 @@ class _Team:
                     worker.kill()
                     worker.reap()
                     worker.close()
-                if self._memory is not None:
-                    self._memory.close()
-                    self._wake_up.close()
-                    self._sleeper.close()
+                for thing in (self._memory, self._wake_up, self._sleeper):
+                    if thing is not None:
+                        thing.close()
         finally:
             self._calling.release()
 
@@ -325,12 +325,13 @@ class _Team:
 
     def _hand_out(self) -> None:
         """Send waiting requests to the workers that have the fewest."""
+        # One that is about to be ready should find something to do.
+        most = _REQUESTS_PER_WORKER if all(w.is_ready for w in self._workers) else 1
         while self._waiting:
             best: WorkerProcess | None = None
             for worker in self._workers:
-                if worker.is_ready and len(worker.tickets) < (
-                    len(best.tickets) if best is not None else _REQUESTS_PER_WORKER
-                ):
+                count = len(worker.tickets)
+                if worker.is_ready and count < (len(best.tickets) if best is not None else most):
                     best = worker
             if best is None or self._memory is None:
                 return
@@ -354,14 +355,14 @@ class _Team:
         self._held_bytes += size_bytes
         return offset, offset + size_bytes
 
-    def _released(self, part: Part | None) -> Part | None:
-        """A part that no ticket has any more."""
+    def _released(self, part: Part | None) -> None:
+        """A part is no ticket's any more."""
         if part is not None:
             self._held_bytes -= part[1] - part[0]
-        return part
 
     def _give_back(self, ticket: Ticket) -> None:
-        for part in (self._released(ticket.given), self._released(ticket.room)):
+        for part in (ticket.given, ticket.room):
+            self._released(part)
             if part is not None:
                 self._blocks.give(part[0])
         ticket.given = ticket.room = ticket.parcel = None
@@ -382,9 +383,11 @@ class _Team:
         self._reply_bytes = max(self._reply_bytes, answer.needed_bytes)
         # Never used again: functions of the worker still look at it.
         if answer.kept & KEPT_REQUEST:
-            ticket.given = self._released(ticket.given) and None
+            self._released(ticket.given)
+            ticket.given = None
         if answer.kept & KEPT_REPLY:
-            ticket.room = self._released(ticket.room) and None
+            self._released(ticket.room)
+            ticket.room = None
         if not ticket.is_wanted:
             self._give_back(ticket)
 
@@ -472,7 +475,7 @@ class _Team:
             worker = self._by_descriptor.get(descriptor)
             if worker is not None:
                 self._hear(worker, events)
-            else:
+            elif self._sleeper is not None:
                 self._sleeper.recv(4096)
         if limit_s and not heard:
             for worker in list(self._workers):
@@ -523,16 +526,20 @@ class _Team:
         self._waiting.extendleft(reversed(again))
         if self._fatal or self._is_killed:
             return
-        name = f"worker {worker.index} of {self._options.num_workers}"
         if not worker.tickets and not worker.has_answered:
             self._failed_starts += 1
             if self._failed_starts >= _MOST_FAILED_STARTS:
                 self._fatal = (
                     f"{self._failed_starts} workers in a row ended before they could do anything;"
-                    f" the last one {how}. What they wrote is on the standard error stream"
+                    f" the last one: {how}. What they wrote is on the standard error stream"
                 )
                 return
-        self._warnings.append(f"{name} {how}; a new one does its work again")
+        # The process makes each death a text of its own, of which the usual filter hides none.
+        self._warnings.append(
+            f"worker {worker.index} of {self._options.num_workers} (process {worker.process_id})"
+            f" ended ({how});"
+            f" {'its work is done again by a new one' if again else 'a new one takes its place'}"
+        )
         self._add(worker.index)
 
     def _left(self, worker: WorkerProcess, how: str) -> Iterator[Ticket]:
@@ -551,9 +558,11 @@ class _Team:
 
 
 def _ended_by(ticket: Ticket) -> WorkerError:
-    ends = ", ".join(dict.fromkeys(ticket.ends))
-    many = "a worker" if len(ticket.ends) == 1 else f"{len(ticket.ends)} workers"
-    text = f"the same work ended {many}, which {ends}"
+    ends = ", ".join(ticket.ends)
+    if len(ticket.ends) == 1:
+        text = f"a worker ended over its work ({ends})"
+    else:
+        text = f"{len(ticket.ends)} workers ended over the same work ({ends})"
     if "SIGKILL" in ends:
         text += "; the system does that to processes that take too much memory"
     if "timeout_s" in ends:

@@ -1,0 +1,124 @@
+"""What workers run in tests. It imports little, since every worker of these tests loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from windrow.handover import Room
+
+_kept: list[Any] = []
+
+
+def doubled(request: Any, room: Room) -> Any:
+    out = room.empty(request.shape, request.dtype)
+    return np.multiply(request, 2, out=out)
+
+
+def returned(request: Any, room: Room) -> Any:
+    return request
+
+
+def process_id(request: Any, room: Room) -> int:
+    return os.getpid()
+
+
+def process_id_in_file(request: tuple[Path, Any], room: Room) -> Any:
+    """Say who is at work, then be busy for ever."""
+    path, how = request
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+    if how == "native":  # this way of calling keeps the interpreter
+        ctypes.PyDLL(None).sleep(1000)
+    while True:
+        pass
+
+
+def called(request: tuple[Any, ...], room: Room) -> Any:
+    """A function with its arguments."""
+    function, *arguments = request
+    return function(*arguments)
+
+
+def raising(error: BaseException) -> NoReturn:
+    raise error
+
+
+def once(marker: Path, end: str, value: Any) -> Any:
+    """End this process in the given way while there is no marker; then return the value."""
+    if marker.exists():
+        return value
+    marker.touch()
+    value += 1  # what is made again must not see this
+    return ended(end)
+
+
+def ended(how: str) -> NoReturn:
+    match how:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+        case "hang":
+            time.sleep(1000)
+        case "closed":  # the parent's end is told nothing, since a child has the socket too
+            if os.fork():
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(5)
+    raise AssertionError(how)
+
+
+def keeps_its_request(request: Any, room: Room) -> Any:
+    """The sums of all requests so far: what was kept must not change."""
+    _kept.append(request)
+    return os.getpid(), [int(kept.sum()) for kept in _kept]
+
+
+def keeps_and_returns(request: Any, room: Room) -> Any:
+    """The first request of this worker, over and over, and changed later."""
+    _kept.append(request)
+    _kept[0] += 1
+    return _kept[0]
+
+
+def keeps_its_reply(request: Any, room: Room) -> Any:
+    """One array of the room, filled anew for each reply."""
+    if not _kept or _kept[-1].shape != request.shape:
+        _kept.append(room.empty(request.shape, request.dtype))
+    _kept[-1][...] = request
+    return _kept[-1]
+
+
+def about_this_process(request: Any, room: Room) -> Any:
+    return {
+        "environment": {name: os.environ.get(name) for name in request},
+        "modules": sorted(name for name in sys.modules if "." not in name),
+        "threads": threading.active_count(),
+        "argv": sys.argv,
+        "path": sys.path,
+        "optimize": sys.flags.optimize,
+    }
+
+
+def write_number(index: int, count: int) -> None:
+    _kept.append((index, count))
+
+
+def number(request: Any, room: Room) -> Any:
+    return _kept[0]
+
+
+def end_at_start(index: int, count: int) -> None:
+    os._exit(7)
+
+
+def fail_at_start(index: int, count: int) -> None:
+    raise LookupError(f"no data for worker {index} of {count}")

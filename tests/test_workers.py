@@ -24,7 +24,8 @@ import pytest
 
 from tests import handlers
 from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError, WorkerError
-from windrow.multiprocessing import MultiprocessingOptions
+from windrow.multiprocessing import MultiprocessingOptions, as_multiprocessing_options
+from windrow.sources.process import cores
 from windrow.workers import Workers
 
 pytestmark = [
@@ -576,7 +577,7 @@ def readlink(path: Path) -> str:
 def is_alive(process: psutil.Process) -> bool:
     """Whether a process runs: not if it only waits for the system to take note of its end."""
     try:
-        return str(process.status()) != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -695,3 +696,38 @@ def test_no_more_descriptors_are_an_error_that_says_so(tmp_path: Path) -> None:
     assert "WorkerError" in output
     assert os.strerror(errno.EMFILE) in output
     assert errors == ""
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def test_what_mp_prefetch_takes_as_options() -> None:
+    ours = MultiprocessingOptions(3, 2, shared_bytes=5, timeout_s=0.5)
+    assert as_multiprocessing_options(ours) is ours
+    assert as_multiprocessing_options(4) == MultiprocessingOptions(4)
+    assert as_multiprocessing_options(None) == MultiprocessingOptions(cores())
+    grain = pytest.importorskip("grain").multiprocessing.MultiprocessingOptions(3, 2)
+    assert as_multiprocessing_options(grain) == MultiprocessingOptions(3, 2)
+    for wrong in ("2", 2.0, True, [2]):
+        with pytest.raises(ArgumentError, match=r"needs a number of workers.*got"):
+            as_multiprocessing_options(wrong)
+    with pytest.raises(PlanError, match="num_workers must be at least 0, got -1"):
+        as_multiprocessing_options(-1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"shared_bytes": -1}, PlanError, "shared_bytes must be at least 0, got -1"),
+        ({"shared_bytes": "x"}, ArgumentError, "shared_bytes must be an integer"),
+        ({"timeout_s": 0}, PlanError, r"timeout_s must be a finite number above 0.*None"),
+        ({"timeout_s": float("nan")}, PlanError, "timeout_s must be a finite number"),
+        ({"timeout_s": float("inf")}, PlanError, "timeout_s must be a finite number"),
+        ({"timeout_s": "1"}, ArgumentError, "timeout_s must be a number of seconds, got '1'"),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    given: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        MultiprocessingOptions(1, **given)

@@ -51,6 +51,7 @@ SIDES = {
     side.name: side
     for side in (
         Side(OURS, "ours"),
+        Side("ours, no workers", "ours", "no workers"),
         Side("Grain", "grain_side", "default", package="grain", install="grain"),
         Side("Grain, best", "grain_side", tuned=True, package="grain", install="grain"),
         Side("torch", "torch_side", tuned=True, package="torch", install="torch"),
@@ -69,6 +70,8 @@ SIDES = {
 }
 _USUAL = (OURS, "expert", "torch", "Grain", "Grain, best", "floor")
 _OF_CHAIN = (OURS, "Grain", "Grain, best", "floor")
+_OF_WORKERS = (OURS, "ours, no workers", "torch", "Grain", "Grain, best")
+_WITHOUT_STORE = ("numbers", "calls", "elements", "slow", "start", "large", "compact")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Case:
         shows: What it shows, in a line.
         sides: Who takes part, by name.
         resident_share: What part of the decoded store may stay in memory; None for the default.
+        watched: Whether memory is looked at from outside, for all processes together.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Case:
     shows: str
     sides: tuple[str, ...] = _USUAL
     resident_share: float | None = None
+    watched: bool = False
 
     @property
     def group(self) -> str:
@@ -99,12 +104,17 @@ class Case:
     @property
     def has_store(self) -> bool:
         """Whether it reads anything."""
-        return self.layout not in ("numbers", "calls", "elements")
+        return self.layout not in _WITHOUT_STORE
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether ours runs functions in worker processes."""
+        return self.group == "workers"
 
     @property
     def stored_layout(self) -> str:
         """The store it reads."""
-        return "array_record" if self.layout == "checkpoint" else self.layout
+        return {"checkpoint": "array_record", "zarr_workers": "zarr"}.get(self.layout, self.layout)
 
 
 _IN_ORDER, _BLOCK, _GLOBAL = "in order", "block shuffle", "global shuffle"
@@ -158,6 +168,51 @@ CASES = (
     Case("chain.function", "calls", _GLOBAL, "with a Python function of a microsecond", _OF_CHAIN),
     Case(
         "chain.elements", "elements", _GLOBAL, "without batches: handing elements over", _OF_CHAIN
+    ),
+    Case(
+        "workers.slow_map",
+        "slow",
+        _IN_ORDER,
+        "a function of a millisecond of pure Python per record",
+        _OF_WORKERS,
+    ),
+    Case(
+        "workers.large",
+        "large",
+        _IN_ORDER,
+        "batches of 64 MB from memory, a function that does nothing: what handing over costs",
+        (OURS, "ours, no workers", "torch", "floor"),
+    ),
+    Case(
+        "workers.small",
+        "compact",
+        _IN_ORDER,
+        "the same with batches of 100 KB: the cost of each",
+        (*_OF_WORKERS, "floor"),
+    ),
+    Case(
+        "workers.start",
+        "start",
+        _IN_ORDER,
+        "the first batch of two workers in a new process",
+        (OURS, "torch", "Grain"),
+    ),
+    Case(
+        "workers.memory",
+        "compact",
+        _IN_ORDER,
+        "as `workers.small`, with 64 MiB of shared memory",
+        (OURS,),
+        watched=True,
+    ),
+    Case(
+        "workers.zarr",
+        "zarr_workers",
+        _BLOCK,
+        "a block shuffle in little memory, with 64 MiB of shared memory",
+        (OURS,),
+        resident_share=0.25,
+        watched=True,
     ),
     Case("checkpoint", "checkpoint", _GLOBAL, "saving at a step, and restoring", _OF_CHAIN),
 )
@@ -242,9 +297,15 @@ class Run:
             if side.missing:
                 self._skip(side.missing)
                 continue
-            share = case.resident_share
             job = Job(
-                self._data, case.layout, case.order, side.module, side.option, share, self._small
+                self._data,
+                case.layout,
+                case.order,
+                side.module,
+                side.option,
+                case.resident_share,
+                self._small,
+                case.watched,
             )
             if side.tuned:
                 try:

@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.cases import OURS, Measured
+from benchmarks.cases import CASES, OURS, Measured
 from benchmarks.job import Metrics
 
 
@@ -19,7 +19,7 @@ class Criterion:
     """A figure of ours, or its ratio to another side's, and its bound; one bound is given.
 
     Args:
-        case: Name of the case; empty for the worst of all.
+        case: Name of the case; empty for the worst of all without worker processes.
         what: The figure in words.
         metric: Its name.
         over: The side it is divided by; empty for the figure itself.
@@ -66,6 +66,34 @@ CRITERIA = (
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
     Criterion("chain.range", "MB of memory; its indices are 80", "memory_mb", at_most=40),
     Criterion("chain.function", "of a bare loop over the function", over="floor", at_least=0.5),
+    Criterion("workers.slow_map", "times none", over="ours, no workers", at_least=1.8),
+    Criterion("workers.slow_map", "times Grain's two workers", over="Grain", at_least=1.2),
+    Criterion("workers.large", "MB/s to the consumer", "mb_per_s", at_least=3_000),
+    Criterion("workers.large", "times torch's two workers at best", over="torch", at_least=3),
+    Criterion("workers.small", "batches/s", "batches_per_s", at_least=8_000),
+    Criterion("workers.small", "times Grain's two workers at best", over="Grain, best", at_least=3),
+    Criterion(
+        "workers.start",
+        "of the time that Grain's two workers take to the first batch",
+        "first_batch_ms",
+        over="Grain",
+        at_most=0.5,
+    ),
+    Criterion("workers.start", "ms to the first batch", "first_batch_ms", at_most=1_500),
+    Criterion(
+        "workers.memory",
+        "MB of all processes over an idle import and the shared memory, two workers",
+        "memory_mb",
+        minus="budget_mb",
+        at_most=160,
+    ),
+    Criterion(
+        "workers.zarr",
+        "MB of all processes over an idle import and the budgets, two workers",
+        "memory_mb",
+        minus="budget_mb",
+        at_most=160,
+    ),
 )
 
 
@@ -92,8 +120,10 @@ class Verdict:
 def judged(results: Sequence[Measured]) -> list[Verdict]:
     """A verdict for each criterion whose sides were all measured."""
     found = []
+    apart = {case.name for case in CASES if case.has_workers}
+    alone = [r.case for r in results if r.side == OURS and r.case not in apart]
     for criterion in CRITERIA:
-        names = [criterion.case] if criterion.case else [r.case for r in results if r.side == OURS]
+        names = [criterion.case] if criterion.case else alone
         verdicts = [Verdict(criterion, name, _values(criterion, name, results)) for name in names]
         verdicts = [verdict for verdict in verdicts if verdict.values]
         found += sorted(verdicts, key=lambda verdict: verdict.median)[-1:]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,37 @@ _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class InMemory:
+    """Records that are in memory, read in order several times.
+
+    Args:
+        records: How many there are.
+        record_bytes: Bytes of each.
+        batch_size: Records of a batch; they divide into whole batches.
+        epochs: How often they are read.
+        warm_batches: With worker processes, the batches that come before the clock starts: until
+            those are busy, and memory that is used again has been used once.
+    """
+
+    records: int
+    record_bytes: int
+    batch_size: int
+    epochs: int
+    warm_batches: int = 1
+
+    @property
+    def delivered(self) -> int:
+        """Records that come in all."""
+        return self.records * self.epochs
+
+    def rows(self) -> AnyArray:
+        """The records: uint8 `(records, record_bytes)`, each of another content."""
+        # Written to, every byte: pages that never were are one and the same in memory.
+        words = np.arange(self.records * self.record_bytes // 4, dtype=np.uint32)
+        return words.view(np.uint8).reshape(self.records, self.record_bytes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Data:
     """Where the stores are, and how much they hold.
 
@@ -48,6 +79,9 @@ class Data:
         elements: Length of the range that is read without a function.
         calls: Length of the range that a function is called on.
         restores: How often an iterator is restored in one measurement.
+        slow: What a slow function is called on.
+        large: Batches of tens of megabytes.
+        compact: Batches of a hundred kilobytes.
     """
 
     folder: str
@@ -62,6 +96,9 @@ class Data:
     elements: int = 10_000_000
     calls: int = 500_000
     restores: int = 5
+    slow: InMemory = InMemory(6_400, 3_072, batch_size=64, epochs=4, warm_batches=8)
+    large: InMemory = InMemory(8_000, 64_000, batch_size=1_000, epochs=50, warm_batches=16)
+    compact: InMemory = InMemory(25_000, 4_000, batch_size=25, epochs=100, warm_batches=500)
 
     def dumps(self) -> str:
         """The sizes as JSON."""
@@ -70,7 +107,13 @@ class Data:
     @classmethod
     def loads(cls, text: str) -> Data:
         """The sizes that `dumps` wrote."""
-        return cls(**json.loads(text))
+        return cls.of(json.loads(text))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Data:
+        """The sizes as `dataclasses.asdict` gave them."""
+        kept = {name: InMemory(**fields[name]) for name in ("slow", "large", "compact")}
+        return cls(**{**fields, **kept})
 
     def path(self, layout: str) -> str:
         """The file or folder of that layout's store."""
@@ -145,6 +188,9 @@ def small(folder: str) -> Data:
         elements=20_000,
         calls=500,
         restores=2,
+        slow=InMemory(16, 64, batch_size=4, epochs=2),
+        large=InMemory(12, 4_000, batch_size=4, epochs=2),
+        compact=InMemory(12, 64, batch_size=4, epochs=2),
     )
 
 

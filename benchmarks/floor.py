@@ -118,6 +118,24 @@ def elements(job: Job) -> Work:
     return Work(lambda: map(functions.add_one, order), batched=False)
 
 
+def large(job: Job) -> Work:
+    """The rows of each batch copied once, into memory that is used again."""
+    kept = job.kept
+    rows = kept.rows()
+
+    def opened() -> Iterator[Any]:
+        out = np.empty((kept.batch_size, kept.record_bytes), np.uint8)
+        for start in range(0, kept.delivered, kept.batch_size):
+            at = start % kept.records
+            np.copyto(out, rows[at : at + kept.batch_size])
+            yield out
+
+    return Work(opened, mapped=True)
+
+
+compact = large
+
+
 def checkpoint(job: Job) -> Metrics:
     """Opening nothing, restoring nothing: bulk reads of a batch of random records each."""
     reader = stores.array_record(job.data.path("array_record"))

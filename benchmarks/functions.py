@@ -29,3 +29,21 @@ def one_us(number: Any) -> Any:
 def add_one(number: Any) -> Any:
     """The least that a Python function can do."""
     return number + 1
+
+
+def one_ms(row: Any) -> Any:
+    """Pure Python that takes about a millisecond: it counts, so that it is the same work always."""
+    number = 0
+    for _ in range(56_000):
+        number = number + 1
+    return row
+
+
+def same(element: Any) -> Any:
+    """Nothing at all."""
+    return element
+
+
+def scaled(row: Any) -> Any:
+    """A row of bytes as numbers from 0 to 1: what functions over NumPy arrays look like."""
+    return row.astype(np.float32) / np.float32(255)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from absl import flags
 
 from benchmarks import functions, stores, timing
+from benchmarks.data import InMemory
 from benchmarks.job import Job, Metrics, Options, Work
 
 _SEED = 42
@@ -22,11 +23,16 @@ _SEED = 42
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """Grain's ReadOptions, and worker processes."""
+    """Grain's ReadOptions, worker processes, and what each of those makes ahead.
+
+    With `in_slices` a record of a source in memory is a whole batch, so that none is put together.
+    """
 
     threads: int
     buffer: int
     workers: int = 0
+    ahead: int = 1
+    in_slices: bool = False
 
 
 _SETTINGS: Options = {
@@ -37,10 +43,31 @@ _SETTINGS: Options = {
 }
 
 
+_WORKERS: Options = {
+    "default": Setting(threads=16, buffer=500, workers=2),
+    "no threads": Setting(threads=0, buffer=0, workers=2),
+    "no threads, 8 ahead": Setting(threads=0, buffer=0, workers=2, ahead=8),
+}
+
+
 def options(job: Job) -> Options:
-    """What is tried; a chain without data is quickest without processes."""
+    """What is tried; a chain without data is quickest without processes.
+
+    Where ours has worker processes, so have all of these.
+    """
     if job.small:
         return {name: _SETTINGS[name] for name in ("default", "no threads")}
+    if job.layout == "start":
+        return {"default": _WORKERS["default"]}
+    if job.layout == "slow":
+        return _WORKERS
+    if job.in_memory is not None:
+        in_slices = {
+            f"{name}, slices": dataclasses.replace(value, in_slices=True)
+            for name, value in _WORKERS.items()
+            if not value.threads  # these only cost where there is nothing to wait for
+        }
+        return _WORKERS | in_slices
     if job.layout in ("numbers", "calls", "elements", "checkpoint"):
         return {name: value for name, value in _SETTINGS.items() if not value.workers}
     return _SETTINGS
@@ -93,6 +120,30 @@ class ZarrRows:
         self._open()
 
 
+class Kept:
+    """A source of rows in memory, or of slices of them. Workers make theirs anew.
+
+    Args:
+        kept: The rows.
+        size: Rows of a slice; None for single rows.
+    """
+
+    def __init__(self, kept: InMemory, size: int | None) -> None:
+        self._arguments = kept, size
+        self._rows = kept.rows()
+
+    def __len__(self) -> int:
+        kept, size = self._arguments
+        return kept.records // (size or 1)
+
+    def __getitem__(self, index: int) -> Any:
+        size = self._arguments[1]
+        return self._rows[index] if size is None else self._rows[index * size : (index + 1) * size]
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[InMemory, int | None]]:
+        return Kept, self._arguments
+
+
 def array_record(job: Job, setting: Setting) -> Work:
     """Records decoded one by one, in batches."""
     return _work(lambda: _array_record(job), job, setting)
@@ -140,6 +191,34 @@ def elements(job: Job, setting: Setting) -> Work:
     return _work(lambda: _range(job).map(functions.add_one), job, setting, batched=False)
 
 
+def slow(job: Job, setting: Setting) -> Work:
+    """Rows in memory and a function of a millisecond for each of them."""
+    return _spread(_in_memory(job).map(functions.one_ms).batch(job.batch_size), job, setting)
+
+
+def start(job: Job, setting: Setting) -> Work:
+    """The same with a function over NumPy arrays."""
+    return _spread(_in_memory(job).map(functions.scaled).batch(job.batch_size), job, setting)
+
+
+def large(job: Job, setting: Setting) -> Work:
+    """Rows in memory, and a function that does nothing with a batch of them."""
+    if setting.in_slices:
+        return _spread(_in_memory(job, job.batch_size).map(functions.same), job, setting)
+    return _spread(_in_memory(job).batch(job.batch_size).map(functions.same), job, setting)
+
+
+compact = large
+
+
+def _in_memory(job: Job, size: int | None = None) -> grain.MapDataset:
+    return grain.MapDataset.source(Kept(job.kept, size)).repeat(job.kept.epochs)
+
+
+def _spread(batches: grain.MapDataset, job: Job, setting: Setting) -> Work:
+    return _work(lambda: batches, job, setting)
+
+
 def checkpoint(job: Job) -> Metrics:
     """State in the middle of an epoch of shuffled records."""
     dataset = _array_record(dataclasses.replace(job, layout="array_record"))
@@ -173,4 +252,5 @@ def _stream(dataset: grain.MapDataset, setting: Setting) -> grain.IterDataset:
         return stream
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
-    return stream.mp_prefetch(grain.MultiprocessingOptions(num_workers=setting.workers))
+    spread = grain.MultiprocessingOptions(setting.workers, per_worker_buffer_size=setting.ahead)
+    return stream.mp_prefetch(spread)

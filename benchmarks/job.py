@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.data import Data
+from benchmarks.data import Data, InMemory
 
 Metrics: TypeAlias = dict[str, float]
 Options: TypeAlias = dict[str, Any]
@@ -34,6 +34,7 @@ class Job:
         option: Name of one of the settings that the module's `options` gives.
         resident_share: What part of the decoded store may stay in memory; None for the default.
         small: Whether this is a tiny run.
+        watched: Whether memory is looked at from outside, for all processes together.
     """
 
     data: Data
@@ -43,6 +44,7 @@ class Job:
     option: str = ""
     resident_share: float | None = None
     small: bool = False
+    watched: bool = False
 
     def dumps(self) -> str:
         """The job as JSON."""
@@ -52,7 +54,7 @@ class Job:
     def loads(cls, text: str) -> Job:
         """The job that `dumps` wrote."""
         fields = json.loads(text)
-        return cls(**{**fields, "data": Data(**fields["data"])})
+        return cls(**{**fields, "data": Data.of(fields["data"])})
 
     @property
     def path(self) -> str:
@@ -60,8 +62,39 @@ class Job:
         return self.data.path(self.layout)
 
     @property
+    def in_memory(self) -> InMemory | None:
+        """The records in memory that are read; None where there is a store, or nothing to read."""
+        data = self.data
+        kept = {
+            "slow": data.slow,
+            "start": data.slow,
+            "large": data.large,
+            "compact": data.compact,
+        }
+        return kept.get(self.layout)
+
+    @property
+    def kept(self) -> InMemory:
+        """The records in memory, for a side that reads these."""
+        if self.in_memory is None:
+            raise ValueError(f"benchmark: {self.layout} is not in memory")
+        return self.in_memory
+
+    @property
+    def batch_size(self) -> int:
+        """Records of a batch."""
+        return self.data.batch_size if self.in_memory is None else self.in_memory.batch_size
+
+    @property
+    def warm_batches(self) -> int:
+        """With worker processes, the batches that come before the clock starts."""
+        return 1 if self.in_memory is None else self.in_memory.warm_batches
+
+    @property
     def records(self) -> int:
-        """Records of an epoch."""
+        """Records of an epoch; of all epochs of records in memory."""
+        if self.in_memory is not None:
+            return self.in_memory.delivered
         data = self.data
         counts = {"numbers": data.elements, "calls": data.calls, "elements": data.calls}
         return counts.get(self.layout, self.data.records)
@@ -69,6 +102,8 @@ class Job:
     @property
     def record_bytes(self) -> int:
         """Bytes of a delivered record."""
+        if self.in_memory is not None:
+            return self.in_memory.record_bytes
         if self.layout in ("numbers", "calls", "elements"):
             return 8
         return 2 * self.data.window_tokens if self.layout == "tokens" else self.data.record_bytes

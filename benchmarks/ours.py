@@ -8,11 +8,18 @@ from typing import Any
 
 import windrow
 from benchmarks import functions, timing
-from benchmarks.job import Job, Metrics, Work
+from benchmarks.job import Job, Metrics, Options, Work
 
 _SEED = 42
 _FEW_BYTES = 16 * 2**20
 _MB = 10**6
+_WORKERS = 2
+_SHARED_BYTES = 64 * 2**20
+
+
+def options(_: Job) -> Options:
+    """With worker processes, or without."""
+    return {"no workers": 0, "2 workers": _WORKERS}
 
 
 def array_record(job: Job) -> Work:
@@ -65,6 +72,51 @@ def elements(job: Job) -> Work:
     return Work(lambda: shuffled.map(functions.add_one), batched=False)
 
 
+def slow(job: Job, workers: int = _WORKERS) -> Work:
+    """Rows in memory and a function of a millisecond for each of them."""
+    return _spread(_in_memory(job).map(functions.one_ms).batch(job.batch_size), job, workers)
+
+
+def start(job: Job, workers: int = _WORKERS) -> Work:
+    """The same with a function over NumPy arrays."""
+    return _spread(_in_memory(job).map(functions.scaled).batch(job.batch_size), job, workers)
+
+
+def large(job: Job, workers: int = _WORKERS) -> Work:
+    """Rows in memory, and a function that does nothing with a batch of them."""
+    return _spread(_in_memory(job).batch(job.batch_size).map(functions.same), job, workers)
+
+
+compact = large
+
+
+def zarr_workers(job: Job, workers: int = _WORKERS) -> Work:
+    """The same over rows of Zarr, with little memory for reading."""
+    rows = windrow.sources.ZarrDataSource(job.data.path("zarr"))
+    batches = _ordered(job, windrow.MapDataset.source(rows)).batch(job.batch_size)
+    return _spread(batches.map(functions.same), job, workers)
+
+
+def _in_memory(job: Job) -> windrow.MapDataset[Any]:
+    kept = job.kept
+    return windrow.MapDataset.source(kept.rows()).repeat(kept.epochs)
+
+
+def _spread(batches: windrow.MapDataset[Any], job: Job, workers: int) -> Work:
+    if not workers:
+        return Work(lambda: batches, mapped=True)
+    if not job.watched:
+        return Work(lambda: batches.mp_prefetch(workers), workers=True)
+    spread = windrow.MultiprocessingOptions(workers, shared_bytes=_SHARED_BYTES)
+    read, read_bytes = _little_memory(job)
+    budget_mb = (_SHARED_BYTES + read_bytes) / _MB
+    return Work(
+        lambda: batches.to_iter_dataset(read).mp_prefetch(spread),
+        workers=True,
+        extra=lambda: {"budget_mb": budget_mb},
+    )
+
+
 def checkpoint(job: Job) -> Metrics:
     """State in the middle of an epoch of shuffled records."""
     dataset = _array_record(dataclasses.replace(job, layout="array_record"))
@@ -89,8 +141,16 @@ def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
     mapped = job.layout in ("zarr_raw", "zarr_shards")
     if job.resident_bytes is None:
         return Work(opened, mapped=mapped)
+    read, read_bytes = _little_memory(job)
+    budget_mb = read_bytes / _MB
+    return Work(lambda: opened().to_iter_dataset(read), extra=lambda: {"budget_mb": budget_mb})
+
+
+def _little_memory(job: Job) -> tuple[windrow.ReadOptions, int]:
+    """How to read within a part of the decoded store, and the bytes that this may take."""
+    if job.resident_bytes is None:
+        return windrow.ReadOptions(), 0
     options = windrow.ReadOptions(
         resident_bytes=job.resident_bytes, in_flight_bytes=_FEW_BYTES, prefetch_bytes=_FEW_BYTES
     )
-    budget_mb = (job.resident_bytes + 2 * _FEW_BYTES) / _MB
-    return Work(lambda: opened().to_iter_dataset(options), extra=lambda: {"budget_mb": budget_mb})
+    return options, job.resident_bytes + 2 * _FEW_BYTES

@@ -71,7 +71,8 @@ def _tuned(job: Job) -> dict[str, Any]:
     for _ in range(1 if once else _TUNE_PASSES):
         for name in choices if len(choices) > 1 else ():
             work = opened(dataclasses.replace(job, option=name))
-            tried[name] = max(tried[name], timing.rate(work, limit_s=_TUNE_LIMIT_S))
+            found = timing.rate(work, job, limit_s=_TUNE_LIMIT_S * _longer(job))
+            tried[name] = max(tried[name], found)
     return {"tried": tried}
 
 
@@ -80,7 +81,14 @@ def _measured(job: Job) -> Metrics:
         module = importlib.import_module(f"benchmarks.{job.module}")
         found: Metrics = module.checkpoint(job)
         return found
-    return timing.measure(opened(job), job, limit_s=_LIMIT_S)
+    if job.layout == "start":
+        return timing.of_starting(opened(job))
+    return timing.measure(opened(job), job, limit_s=_LIMIT_S * _longer(job))
+
+
+def _longer(job: Job) -> int:
+    """With functions of milliseconds and batches of megabytes it takes longer to see enough."""
+    return 1 if job.in_memory is None else 2
 
 
 def _answered(what: str, job: Job) -> dict[str, Any]:

@@ -28,6 +28,7 @@ _TITLES = {
     "raw": "Rows of uncompressed Zarr",
     "tokens": "Windows of tokens",
     "chain": "Nothing to read",
+    "workers": "Functions in worker processes",
     "checkpoint": "Saving and restoring",
 }
 _BEGIN, _END = "<!-- tables of the last run -->", "<!-- end of the tables -->"
@@ -35,6 +36,13 @@ _HEAD = (
     "case", "side", "records/s", "range", "ours is", "MB/s", "CPU-s/GB", "memory MB",
     "first batch ms", "reads",
 )  # fmt: skip
+
+_LATENCIES = {
+    "first_batch_ms": "first batch ms",
+    "set_state_us": "set_state us",
+    "get_state_us": "get_state us",
+    "state_bytes": "bytes",
+}
 
 
 def document(
@@ -139,7 +147,9 @@ def markdown(run: Mapping[str, Any]) -> str:
             measured = dict.fromkeys(result["case"] for result in rows)
             shown = "; ".join(f"`{name}`: {names[name]}" for name in measured)
             parts += [f"### {title}", f"{shown}."]
-            parts.append(_restores(rows) if group == "checkpoint" else _rates(rows))
+            rates = [row for row in rows if "records_per_s" in row]
+            others = [row for row in rows if "records_per_s" not in row]
+            parts += [_rates(rates)] * bool(rates) + [_latencies(others)] * bool(others)
     parts += _others(run["others"])
     if run["skipped"]:
         parts.append("Left out:\n\n" + "\n".join(f"- {line}" for line in run["skipped"]))
@@ -179,7 +189,7 @@ def _rates(results: Sequence[Mapping[str, Any]]) -> str:
             "" if mine is None or result["side"] == OURS else f"{_ratio(mine / rate['median'])}x"
         )
         name = f"**{OURS}**" if result["side"] == OURS else result["side"]
-        setting = f" ({result['setting']})" if result["setting"] else ""
+        setting = _setting(result)
         figures = ("mb_per_s", "cpu_s_per_gb", "memory_mb", "first_batch_ms", "reads")
         cells = [_number(result[key]["median"]) if key in result else "-" for key in figures]
         spread = _range(rate["values"])
@@ -188,8 +198,17 @@ def _rates(results: Sequence[Mapping[str, Any]]) -> str:
     return table(_HEAD, rows, left=2)
 
 
-def _restores(results: Sequence[Mapping[str, Any]]) -> str:
-    figures = ("first_batch_ms", "set_state_us", "get_state_us", "state_bytes")
+def _setting(result: Mapping[str, Any]) -> str:
+    """The setting in brackets, unless the side is called after it."""
+    setting = result["setting"]
+    return f" ({setting})" if setting and setting not in result["side"] else ""
+
+
+def _latencies(results: Sequence[Mapping[str, Any]]) -> str:
+    """What sides take for single things, those that were measured."""
+    figures = {
+        key: head for key, head in _LATENCIES.items() if any(key in result for result in results)
+    }
     rows = []
     for result in results:
         cells = [
@@ -198,9 +217,9 @@ def _restores(results: Sequence[Mapping[str, Any]]) -> str:
             else "-"
             for key in figures
         ]
-        setting = f" ({result['setting']})" if result["setting"] else ""
-        rows.append((f"{result['side']}{setting}", *cells))
-    return table(("side", "first batch ms", "set_state us", "get_state us", "bytes"), rows, left=1)
+        setting = _setting(result)
+        rows.append((f"`{result['case']}`", f"{result['side']}{setting}", *cells))
+    return table(("case", "side", *figures.values()), rows, left=2)
 
 
 def _others(others: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from benchmarks import memory
 from benchmarks.job import Job, Metrics, Work
 
 _MB = 10**6
@@ -52,6 +53,7 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
         # What the imports left is not looked at again, and its garbage is not counted.
         gc.collect()
         gc.freeze()
+    watch = memory.Watch() if job.watched else None
     idle_bytes = _idle_bytes()
     first_s = _first_batch_s(work)
     if not job.small:
@@ -62,7 +64,7 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     iterator = iter(iterable)
     started = 0
     if children:
-        started = len(next(iterator))
+        started = _warmed(iterator, job)
         children.mark()
         cpu_s, start_s = time.process_time(), time.perf_counter()
     rows = started + _rows(iterator, work, until_s=start_s + limit_s)
@@ -70,17 +72,21 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     read_bytes = _read_bytes() - read_bytes
     figures = {} if work.extra is None else work.extra()
     found = children.stop() if children else []
+    above_bytes = None if watch is None else watch.stop()
     _close(iterator)
     if rows != job.records and took_s < limit_s:
         raise RuntimeError(f"benchmark: {rows:,} of {job.records:,} records came")
     cpu_s += sum(child.cpu_s - child.marked_cpu_s for child in found)
     timed_bytes = (rows - started) * job.record_bytes
-    memory = [peak_bytes(), *(child.peak_bytes for child in found)]
+    if above_bytes is None:
+        peaks = [peak_bytes(), *(child.peak_bytes for child in found)]
+        above_bytes = sum(max(0, peak - idle_bytes) for peak in peaks)
     return {
         "records_per_s": (rows - started) / took_s,
+        "batches_per_s": (rows - started) / job.batch_size / took_s,
         "mb_per_s": timed_bytes / took_s / _MB,
         "cpu_s_per_gb": cpu_s / max(1, timed_bytes) * _GB,
-        "memory_mb": sum(max(0, peak - idle_bytes) for peak in memory) / _MB,
+        "memory_mb": above_bytes / _MB,
         "first_batch_ms": first_s * 1e3,
         "delivered": rows,
         **_reads(work, job, read_bytes, rows),
@@ -88,17 +94,28 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     }
 
 
-def rate(work: Work, *, limit_s: float) -> float:
+def rate(work: Work, job: Job, *, limit_s: float) -> float:
     """Records per second over an epoch, or over its first `limit_s`: to choose a setting by."""
     iterator = iter(work.open())
     # Processes start until the first batch comes.
-    first = len(next(iterator)) if work.workers else 0
+    first = _warmed(iterator, job) if work.workers else 0
     start_s = time.perf_counter()
     rows = _rows(iterator, work, until_s=start_s + limit_s)
     took_s = time.perf_counter() - start_s
     _close(iterator)
     del iterator
     return (rows or first) / took_s
+
+
+def of_starting(work: Work) -> Metrics:
+    """From the making of an iterator to its first batch, in a process that has made none before."""
+    iterable = work.open()
+    start_s = time.perf_counter()
+    iterator = iter(iterable)
+    next(iterator)
+    first_s = time.perf_counter() - start_s
+    _close(iterator)
+    return {"first_batch_ms": first_s * 1e3}
 
 
 def _first_batch_s(work: Work) -> float:
@@ -110,6 +127,11 @@ def _first_batch_s(work: Work) -> float:
         pass
     _close(iterator)
     return first_s
+
+
+def _warmed(iterator: Iterator[Any], job: Job) -> int:
+    """Records of the batches that come before the clock starts, taken."""
+    return sum(len(batch) for batch in itertools.islice(iterator, job.warm_batches))
 
 
 def _rows(iterator: Iterator[Any], work: Work, *, until_s: float) -> int:

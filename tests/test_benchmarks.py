@@ -7,6 +7,8 @@ import importlib
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import numpy.typing as npt
 import pytest
 
 import benchmarks.__main__
-from benchmarks import cases, criteria, data, process, report, timing
+from benchmarks import cases, criteria, data, functions, memory, process, report, timing
 from benchmarks.cases import CASES, SIDES, Case, Measured, Side
 from benchmarks.criteria import Criterion, Verdict
 from benchmarks.data import Data
@@ -88,6 +90,42 @@ def test_every_side_delivers_the_records(case: Case, side: Side, stores: Data) -
             assert not np.array_equal(came, written)
 
 
+IN_MEMORY = [
+    pytest.param(case, SIDES[name], id=f"{case.name}-{name}")
+    for case in CASES
+    for name in case.sides
+    if case.layout in ("slow", "start", "large", "compact")
+]
+
+
+@pytest.mark.parametrize(("case", "side"), IN_MEMORY)
+def test_every_side_delivers_what_is_in_memory(case: Case, side: Side, stores: Data) -> None:
+    if side.missing:
+        pytest.skip(side.missing)
+    job = job_of(case, side, stores)
+    written = np.concatenate([job.kept.rows()] * job.kept.epochs)
+    wanted = functions.scaled(written) if case.layout == "start" else written
+    for setting in settings_of(job):
+        work = process.opened(dataclasses.replace(job, option=setting))
+        # Some sides use the memory of a batch again.
+        came = [np.asarray(batch).copy() for batch in work.open()]
+        assert {len(batch) for batch in came} == {job.batch_size}
+        np.testing.assert_array_equal(np.concatenate(came), wanted)
+
+
+def test_memory_of_children_counts() -> None:
+    child = "import os; kept = bytes(os.urandom(1)) * 60_000_000; print(flush=True); input()"
+    watch = memory.Watch()
+    with subprocess.Popen(
+        [sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process_of_its_own:
+        assert process_of_its_own.stdout is not None
+        process_of_its_own.stdout.readline()
+        found = watch.stop()
+        process_of_its_own.communicate(b"\n")
+    assert 60_000_000 <= found < 120_000_000
+
+
 @pytest.mark.parametrize("layout", [case.layout for case in CASES if "floor" in case.sides])
 @pytest.mark.parametrize("order", data.ORDERS)
 def test_floor_decompresses_every_record(layout: str, order: str, stores: Data) -> None:
@@ -117,8 +155,9 @@ def test_tiny_run_of_every_case(group: str, tmp_path: Path) -> None:
         for side in case.sides:
             if SIDES[side].missing:
                 continue
-            for figure in ("first_batch_ms",) if group == "checkpoint" else ("records_per_s",):
-                assert found[side][figure]["median"] > 0
+            is_single = case.layout in ("checkpoint", "start")
+            figure = "first_batch_ms" if is_single else "records_per_s"
+            assert found[side][figure]["median"] > 0
     assert "A tiny run: its figures say nothing." in page.read_text()
     for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
         assert len({len(line) for line in table.splitlines()}) == 1
@@ -229,6 +268,16 @@ def test_worst_case_counts_where_none_is_named() -> None:
     ]
     (found,) = criteria.judged(results)
     assert (found.case, found.median, found.is_met) == ("zarr.block", 1_300, False)
+
+
+def test_first_batch_of_worker_processes_is_judged_by_itself() -> None:
+    results = [
+        measured("workers.start", "ours", 1_400, metric="first_batch_ms"),
+        measured("workers.start", "Grain", 2_000, metric="first_batch_ms"),
+        measured("zarr.global", "ours", 50, metric="first_batch_ms"),
+    ]
+    found = [(verdict.case, verdict.median) for verdict in criteria.judged(results)]
+    assert found == [("zarr.global", 50), ("workers.start", 0.7), ("workers.start", 1_400)]
 
 
 def test_memory_is_judged_without_the_budget() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import math
 import os
 import pickle
@@ -33,10 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.channel import Frame, Kind
-from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError, WorkerError
+from windrow.errors import ClosedError, ElementError, PlanError, WorkerError
 from windrow.handover import Failure, Parcel, opened, referred
 from windrow.memory import machine_bytes
 from windrow.multiprocessing import MultiprocessingOptions
+from windrow.sending import functions_as_bytes
 from windrow.shared import Blocks, SharedMemory
 from windrow.transforms.options import MIB
 from windrow.worker import KEPT_REPLY, KEPT_REQUEST, Handler, Init
@@ -75,7 +75,7 @@ class Workers:
                 f"workers: num_workers must be at least 1, got {options.num_workers}; with 0 the"
                 " functions run in this process, without workers"
             )
-        self._team = _Team(_pickled(handler, init), options)
+        self._team = _Team(functions_as_bytes((handler, init)), options)
         self._end = weakref.finalize(self, self._team.kill)
 
     def start(self) -> None:
@@ -137,20 +137,6 @@ class Workers:
     def kill(self) -> None:
         """End all processes, at once and for good."""
         self._end()
-
-
-def _pickled(handler: Handler, init: Init | None) -> bytes:
-    cloudpickle = importlib.import_module("cloudpickle")
-    try:
-        pickled: bytes = cloudpickle.dumps((handler, init), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise ArgumentError(
-            "the functions of the chain cannot be sent to worker processes:"
-            f" {type(error).__name__}: {error}\nMake what they hold and cannot be pickled (open"
-            " files, locks, connections) within the function at its first call, or in"
-            " worker_init_fn."
-        ) from error
-    return pickled
 
 
 class _Team:

@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -82,9 +82,13 @@ class Ahead:
 
 
 class _End:
-    """What comes after the last block: an error, `StopIteration` where all went well."""
+    """What comes after the last block: an error, `StopIteration` where all went well.
 
-    def __init__(self, error: BaseException) -> None:
+    It is made when it is raised: one that was raised holds the frames of the consumer, and by them
+    all that is ahead of it.
+    """
+
+    def __init__(self, error: Callable[[], BaseException]) -> None:
         self.error = error
 
 
@@ -124,16 +128,16 @@ class _Shared:
             and self._bytes + size_bytes <= self._options.prefetch_bytes
         )
 
-    def finish(self, end: BaseException) -> None:
-        """No more blocks: `end` is what the consumer gets next."""
-        self._queue.put(_End(end))
+    def finish(self, error: Callable[[], BaseException]) -> None:
+        """No more blocks: what `error` makes is what the consumer gets next."""
+        self._queue.put(_End(error))
 
     def get(self) -> Block:
         """The next block, or what ended them."""
         found = self._queue.get()
         if isinstance(found, _End):
             self._queue.put(found)  # whoever asks again gets it again
-            raise found.error
+            raise found.error()
         block, size_bytes = found
         with self._room:
             self._count -= 1
@@ -152,11 +156,18 @@ class _Shared:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
-        closed = ClosedError("this iterator was closed by another thread while it was waiting")
-        self._queue.put(_End(closed))
+        self._queue.put(_End(_closed))
 
     def _stopped(self) -> bool:
         return self._run.stopped.is_set()
+
+
+def _same(error: BaseException) -> BaseException:
+    return error
+
+
+def _closed() -> BaseException:
+    return ClosedError("this iterator was closed by another thread while it was waiting")
 
 
 def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
@@ -164,9 +175,9 @@ def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
         for block in blocks:
             if not shared.put(block):
                 break
-        shared.finish(StopIteration())
-    except BaseException as error:  # handed to the consumer, who raises it
-        shared.finish(error)
+        shared.finish(StopIteration)
+    except BaseException as error:  # handed to the consumer, who raises it and then calls `stop`
+        shared.finish(functools.partial(_same, error))
     finally:
         blocks.close()
         run.end_threads()

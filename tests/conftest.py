@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests.processes import left, names_in_memory, until
 
 # No deadline: two workers share two cores, and an example's time says nothing about the code.
 hypothesis.settings.register_profile("windrow", deadline=None, print_blob=True)
@@ -33,3 +37,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def moments(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """What a test draws its random moments from."""
     return random.Random(f"{seed} {request.function.__name__}")
+
+
+@pytest.fixture
+def leaves_nothing() -> Iterator[None]:
+    """Checks that a test leaves no worker, thread, descriptor or name of shared memory behind."""
+    before, named_before = left(), names_in_memory()
+    yield
+    gc.collect()
+    assert until(lambda: left() == before, 10.0), f"{before} became {left()}"
+    assert until(lambda: names_in_memory() <= named_before, 10.0)

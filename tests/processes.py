@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -47,6 +48,23 @@ def _runs(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def left() -> dict[str, list[str]]:
+    """What this process has now: its workers, Windrow's threads, and descriptors."""
+    return {
+        "workers": [str(worker.pid) for worker in workers()],
+        "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("windrow")),
+        "descriptors": sorted(_descriptors()),
+    }
+
+
+def _descriptors() -> Iterator[str]:
+    folder = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # the one of this listing
+            os.fstat(int(name))
+            yield f"{name} {os.readlink(folder / name) if sys.platform == 'linux' else ''}"
 
 
 def names_in_memory() -> set[str]:

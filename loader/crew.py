@@ -20,6 +20,7 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.errors import ClosedError, WorkerError
 from windrow.handover import Failure, Room, failure_of
+from windrow.memory import shared_bytes_of
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sources import ForeignDataSource
 from windrow.spread import Spread
@@ -28,6 +29,7 @@ from windrow.steps import Block, Outcome, Stage, Task, Work, stage_of
 from windrow.transforms import columns
 from windrow.transforms.halves import Halves, halved
 from windrow.transforms.nodes import Node, SourceNode
+from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ProcessNode, ToStreamNode
 from windrow.transforms.tables import Columnar, Listed, Table
 from windrow.worker_process import Ticket
@@ -55,6 +57,14 @@ class Crew(Protocol):
         """The number of a stage for `Work`, and its chain in two where that is parted."""
         ...
 
+    def bounded(self, options: ReadOptions) -> ReadOptions:
+        """The options, with rounds no larger than the crew has room for."""
+        ...
+
+    def wants_more_rows(self) -> bool:
+        """Whether the last works had fewer rows than could have been done at a time."""
+        ...
+
     def begun(self, work: Work) -> Found:
         """Begin a work; the function returned waits for the outcome."""
         ...
@@ -73,6 +83,12 @@ class Here:
 
     def part_of(self, stage: Stage) -> tuple[int, Halves | None]:
         return 0, None
+
+    def bounded(self, options: ReadOptions) -> ReadOptions:
+        return options
+
+    def wants_more_rows(self) -> bool:
+        return self.spread is not None and self.spread.was_starved()
 
     def begun(self, work: Work) -> Found:
         return lambda: work.outcome(self.spread)
@@ -98,8 +114,9 @@ class WorkerCrew:
                 self._numbers[id(stage.top)] = len(parts)
                 parts.append(_Part(stage.steps, halves.upper if halves else None))
                 self._halves.append(halves)
-        options: MultiprocessingOptions = node.options
-        self._workers = workers(_Handler(tuple(parts)), options, node.init) if parts else None
+        self._options: MultiprocessingOptions = node.options
+        handler = _Handler(tuple(parts))
+        self._workers = workers(handler, self._options, node.init) if parts else None
 
     def does(self, stage: Stage) -> bool:
         """Whether there is anything in the stage for workers to do."""
@@ -108,6 +125,15 @@ class WorkerCrew:
     def part_of(self, stage: Stage) -> tuple[int, Halves | None]:
         number = self._numbers[id(stage.top)]
         return number, self._halves[number]
+
+    def bounded(self, options: ReadOptions) -> ReadOptions:
+        most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
+        # Requests and replies of all works under way, in half of the memory.
+        room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
+        return dataclasses.replace(options, block_bytes=max(1, min(options.block_bytes, room)))
+
+    def wants_more_rows(self) -> bool:
+        return False
 
     @property
     def _team(self) -> Workers:

@@ -40,3 +40,8 @@ def budget_of(options: ReadOptions) -> Budget:
         min(1024 * MIB, machine // 16) if resident is None else resident,
         min(32 * MIB, machine // 256) if in_flight is None else in_flight,
     )
+
+
+def shared_bytes_of(given: int | None) -> int:
+    """Bytes that a process shares with its workers: those given, else part of the machine's."""
+    return min(512 * MIB, machine_bytes() // 16) if given is None else given

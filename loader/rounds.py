@@ -58,10 +58,14 @@ class BlockSize:
         self._unit = unit
         self.rows = unit
 
-    def saw(self, rows: int, size_bytes: int, took_s: float) -> None:
-        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make."""
+    def saw(self, rows: int, size_bytes: int, took_s: float, *, too_few: bool = False) -> None:
+        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make.
+
+        Where they were too few for the threads there are, the next block gets twice as many, so
+        that slow functions find threads at all.
+        """
         by_bytes = self._goal_bytes / max(1, size_bytes)
-        by_time = _GOAL_S / max(1e-9, took_s)
+        by_time = max(_GOAL_S / max(1e-9, took_s), 2 if too_few else 0)
         wanted = min(int(rows * min(by_bytes, by_time)), 4 * self.rows, self._most)
         self.rows = max(1, wanted // self._unit) * self._unit
 
@@ -99,7 +103,7 @@ class _Rounds(Iterator["Round"]):
         self._run, self._length, self._crew = run, node.parent.length, run.crew_of(stage)
         # Batched functions get the same rows whatever the position, so rounds keep to their bounds.
         rows = (unit or BLOCK_ROWS) if _calls_on_rows(node.parent) else 1
-        self._options = run.options_of(node)
+        self._options = self._crew.bounded(run.options_of(node))
         self._lookahead = run.lookahead(node)
         self._size = block_size(self._options, unit or rows, self._lookahead)
         self._chain = _Chain(node, stage, *self._crew.part_of(stage), rows, first)
@@ -140,7 +144,8 @@ class _Rounds(Iterator["Round"]):
 
     def learn(self, outcome: Outcome) -> None:
         size_bytes = max(outcome.bytes_read, tables.nbytes(outcome.block.table))
-        self._size.saw(outcome.rows, size_bytes, outcome.took_s)
+        too_few = self._crew.wants_more_rows()
+        self._size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
 
     def in_steps(self, block: Block) -> Blocks:
         """A block's rows, with the reads that are to be started meanwhile spread over them.

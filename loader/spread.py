@@ -197,6 +197,7 @@ class Spread:
         self._paces: dict[int, _Pace] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._is_starved = False
 
     def run(self, key: object, work: Callable[[int, int], T], rows: int) -> list[T]:
         """Do `work(start, stop)` for contiguous parts that cover `[0, rows)`, each row once.
@@ -214,6 +215,7 @@ class Spread:
             ClosedError: After `close`.
         """
         self._check_open()
+        self._is_starved |= self._most > 1 and 0 < rows < 2 * self.threads(key)
         if rows < 2 or self._most < 2:
             return [work(0, rows)] if rows else []
         pace = self._pace(key)
@@ -235,6 +237,11 @@ class Spread:
     def threads(self, key: object) -> int:
         """Threads that the next rows of `key` are done on, if there are as many rows."""
         return self._pace(key).threads if self._most > 1 else 1
+
+    def was_starved(self) -> bool:
+        """Whether a `run` since this was asked last had fewer rows than its threads could do."""
+        starved, self._is_starved = self._is_starved, False
+        return starved
 
     def close(self) -> None:
         """Let the threads go, and wait for what they are doing."""

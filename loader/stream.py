@@ -88,14 +88,16 @@ def _staged(stage: Stage, position: Sequence[int], run: Run, unit: int | None) -
     crew = run.crew_of(stage)
     number, _ = crew.part_of(stage)
     # The blocks below may be quick to make, and slow to take these steps.
-    size = BlockSize(run.options.block_bytes, 1, _MOST_ROWS)
+    size = BlockSize(crew.bounded(run.options).block_bytes, 1, _MOST_ROWS)
     tasks = _tasks(stage, number, position, run, unit)
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
     for work, found in crew.in_order(BlockWork(task, stage) for task in tasks):
         for outcome in resolved(crew, work, found):
             if outcome.rows:
-                size.saw(outcome.rows, tables.nbytes(outcome.block.table), outcome.took_s)
+                size_bytes = tables.nbytes(outcome.block.table)
+                too_few = crew.wants_more_rows()
+                size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
             if len(outcome.block):
                 yield outcome.block
 

@@ -7,7 +7,7 @@ Names, arguments and meaning are Grain's. Where Grain loses or repeats records, 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, overload
 
@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
+from windrow.defaults import default_options, reads_records_alone
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import as_multiprocessing_options
-from windrow.sources import ForeignDataSource, as_source
+from windrow.sources import as_source
 from windrow.transforms import functions, nodes, streams, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given
 from windrow.transforms.block_nodes import BlockShuffleNode
@@ -349,7 +350,7 @@ class MapDataset(_Dataset[T]):
         if wanted.dtype.kind == "u" and wanted.max() > np.iinfo(np.int64).max:
             raise RecordIndexError(f"index {wanted.max()} is too large; choose one below 2**63")
         at = positions(wanted.astype(np.int64), length)
-        if not _reads_records_alone(self._node, len(wanted)):
+        if not reads_records_alone(self._node, len(wanted)):
             return execute.start(self._node, at, [0, len(at)], execute.Reader())()
         threads = ReadOptions().num_threads
         with ThreadPoolExecutor(threads, "windrow-read") as pool:
@@ -378,7 +379,7 @@ class MapDataset(_Dataset[T]):
         self, read_options: ReadOptions | None = None, *, allow_nones: bool = False
     ) -> IterDataset[T]:
         """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`."""
-        options = _default_options(self._node) if read_options is None else read_options
+        options = default_options(self._node) if read_options is None else read_options
         node = streams.ToStreamNode((self._node,), as_read_options(options), allow_nones)
         return IterDataset(node)
 
@@ -535,8 +536,7 @@ class IterDataset(_Dataset[T]):
     ) -> IterDataset[T]:
         """The same stream, with the functions of the chain below run in worker processes.
 
-        This process plans and reads, workers call the functions. The elements and their order are
-        those of the chain without it, for any number of workers, and so is the state.
+        This process plans and reads. Elements, order and state do not depend on the workers.
 
         Args:
             options: A number of workers, or a `MultiprocessingOptions`; by default one worker per
@@ -597,24 +597,3 @@ def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ..
                 f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
             )
     return tuple(dataset._node for dataset in datasets)
-
-
-def _nodes_of(node: Node) -> Iterator[Node]:
-    yield node
-    for parent in node.parents:
-        yield from _nodes_of(parent)
-
-
-def _reads_records_alone(node: Node, elements: int) -> bool:
-    """Whether making so many elements reads several records one by one, so that threads help."""
-    below = list(_nodes_of(node))
-    sources = [leaf.source for leaf in below if isinstance(leaf, nodes.SourceNode)]
-    several = elements > 1 or any(isinstance(n, nodes.BatchNode) for n in below)
-    return several and any(isinstance(s, ForeignDataSource) and not s.batched for s in sources)
-
-
-def _default_options(node: Node) -> ReadOptions:
-    """Threads ahead of the consumer, unless there is nothing to read."""
-    if any(isinstance(below, nodes.SourceNode) for below in _nodes_of(node)):
-        return ReadOptions()
-    return ReadOptions(num_threads=0)

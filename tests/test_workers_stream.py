@@ -84,8 +84,9 @@ class FakeWorkers:
 def spread(dataset: Any, workers: int, buffer: int = 1) -> windrow.DatasetIterator[Any]:
     """An iterator of `dataset`, with its functions run by fake workers."""
     options = MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer)
-    iterator = iter(dataset.mp_prefetch(options))
-    iterator._crews = Crews(iterator._node, FakeWorkers)
+    iterator: windrow.DatasetIterator[Any] = iter(dataset.mp_prefetch(options))
+    fake: Any = FakeWorkers
+    iterator._crews = Crews(iterator._node, fake)
     return iterator
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
-from windrow.errors import ClosedError, WorkerError
+from windrow.errors import ClosedError
 from windrow.handover import Failure, Room, failure_of
 from windrow.memory import shared_bytes_of
 from windrow.multiprocessing import MultiprocessingOptions
@@ -220,9 +220,9 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
     except Exception as error:
         parts = work.halves()
         if not parts:
-            if isinstance(error, WorkerError):
-                error.add_note(f"windrow: the work was to make {work.where()}")
             _name_records(error, work)
+            if not crew.is_here and not _is_placed(error):
+                error.add_note(f"windrow: raised while a worker made {work.where()}")
             raise
         for part in parts:
             yield from resolved(crew, part, crew.begun(part))
@@ -231,6 +231,10 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
     if outcome.error is not None:
         _name_records(outcome.error, work)
         raise outcome.error
+
+
+def _is_placed(error: Exception) -> bool:
+    return any("windrow:" in note for note in getattr(error, "__notes__", ()))
 
 
 def _name_records(error: Exception, work: Work) -> None:

@@ -194,9 +194,8 @@ def _packed(reply: Any) -> Parcel:
         return Parcel.of(reply)
     except Exception as error:
         raise ElementError(
-            f"what the functions returned, of type {type(reply).__name__}, cannot be sent from a"
-            f" worker process: {error}; return arrays, numbers, strings or objects that can be"
-            " pickled"
+            f"what the functions returned cannot be sent from a worker process: {error}; return"
+            " arrays, numbers, strings or objects that can be pickled"
         ) from error
 
 

@@ -129,8 +129,10 @@ class _Shared:
         )
 
     def finish(self, error: Callable[[], BaseException]) -> None:
-        """No more blocks: what `error` makes is what the consumer gets next."""
-        self._queue.put(_End(error))
+        """No more blocks: what `error` makes is what the consumer gets next, if it wants more."""
+        with self._room:
+            if not self._stopped():
+                self._queue.put(_End(error))
 
     def get(self) -> Block:
         """The next block, or what ended them."""

@@ -54,6 +54,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._position = origin(node)
         self._blocks: Blocks | Ahead | None = None
         self._crews: Crews | None = None
+        self._end_crews: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
@@ -104,9 +105,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._crews.forget()
 
     def _end_workers(self) -> None:
-        if self._crews is not None:
-            self._crews.kill()
-            self._crews = None
+        if self._end_crews is not None:
+            self._end_crews()
+        self._crews = self._end_crews = None
 
     def _started(self) -> Blocks | Ahead:
         if self._closed:
@@ -122,6 +123,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._blocks is None:
             if self._crews is None:
                 self._crews = Crews(self._node)
+                # Not when their last reference goes: the thread has one as long as it works.
+                self._end_crews = weakref.finalize(self, self._crews.kill)
             run = Run(self._node, self._crews)
             rest = stream.blocks(self._node, self._position, run, None)
             self._blocks = Ahead(rest, run) if run.ahead else rest

@@ -13,7 +13,6 @@ import collections
 import copyreg
 import dataclasses
 import functools
-import importlib
 import math
 import pickle
 import struct
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ElementError
+from windrow.sending import cloudpickle
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -35,7 +35,7 @@ _ALIGNMENT_BYTES = 64
 _LARGE_PICKLE_BYTES = 64 << 10
 # Smaller arrays travel in the pickle: a place of their own costs more than a second copy.
 _SMALL_BYTES = 512
-_MAIN = b"__main__"
+_MAIN = b"_main__"  # of a program, and `__mp_main__` of one that multiprocessing started
 # Where an array of a message is.
 _INSIDE, _IN_MEMORY, _IN_GIVEN = range(3)
 # Which memories a message refers to, and how many places follow: the pickle's, then the arrays'.
@@ -260,8 +260,7 @@ def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> list[byte
 
 
 def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
-    # Where it is used: most chains do without, and it is slow to import.
-    kind = importlib.import_module("cloudpickle").Pickler
+    kind = cloudpickle().Pickler
     file = _Pieces()
     pickler = kind.__new__(kind)
     # Before it is initialised: that is when the table of a pickler with one of its own is read.
@@ -345,12 +344,14 @@ class Failure:
         summary: Its type and message.
         notes: Its notes.
         text: Its traceback, with those of its causes.
+        attributes: What Windrow has left with it, under names of its own.
     """
 
     pickled: bytes | None
     summary: str
     notes: tuple[str, ...]
     text: str
+    attributes: dict[str, Any]
 
     def raised(self) -> BaseException:
         """The error to raise here, anew each time, with the worker's traceback as its cause.
@@ -367,6 +368,7 @@ class Failure:
         for note in self.notes:
             if note not in present:
                 error.add_note(note)
+        error.__dict__.update(self.attributes)
         error.__cause__ = WorkerTraceback(f'\n"""\n{self.text}"""')
         return error
 
@@ -383,7 +385,8 @@ def failure_of(error: BaseException) -> Failure:
     if type(found) is not type(error):
         pickled = None
     notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
-    return Failure(pickled, _summary(error), notes, "".join(lines))
+    own = {name: value for name, value in vars(error).items() if name.startswith("windrow_")}
+    return Failure(pickled, _summary(error), notes, "".join(lines), own)
 
 
 def _summary(error: BaseException) -> str:

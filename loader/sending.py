@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pickle
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -35,10 +36,19 @@ def functions_as_bytes(functions: Any) -> bytes:
         ) from error
 
 
+@functools.cache
+def cloudpickle() -> Any:
+    """The package that pickles by value; imported where it is used, since most chains do without."""
+    package = importlib.import_module("cloudpickle")
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main.__name__ == "__mp_main__":
+        # The program of a process that multiprocessing spawned: no other process has it so named.
+        package.register_pickle_by_value(main)
+    return package
+
+
 def _pickled(value: Any) -> bytes:
-    # Where it is used: most programs have no workers.
-    cloudpickle = importlib.import_module("cloudpickle")
-    pickled: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    pickled: bytes = cloudpickle().dumps(value, pickle.HIGHEST_PROTOCOL)
     return pickled
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import multiprocessing.spawn
 import os
 import pickle
 import signal
@@ -152,7 +151,9 @@ class WorkerProcess:
 def _started(numbers: list[int], descriptors: list[int]) -> subprocess.Popen[bytes]:
     # A new interpreter, not a fork: the threads of this process, TensorStore's among them, would be
     # missing in a fork. It does not run `__main__` again.
-    program = multiprocessing.spawn.get_executable() or sys.executable
+    from multiprocessing import spawn  # where it is used: it brings a dozen modules
+
+    program = spawn.get_executable() or sys.executable
     path = [entry for entry in sys.path if isinstance(entry, str)]
     command = [program, *_flags(), "-u", "-c", PROGRAM, *map(str, numbers), *path]
     # A Ctrl-C while the worker's interpreter starts would be a traceback; the worker unblocks it.

@@ -19,6 +19,7 @@ import psutil
 LIMIT_S = 60.0
 
 _MARK = "WINDROW_TEST_PROGRAM"
+_MEMORY = Path("/dev/shm")
 
 
 def until(found: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
@@ -70,8 +71,27 @@ def _descriptors() -> Iterator[str]:
 def names_in_memory() -> set[str]:
     """Names of shared memory, where the system has a folder for it."""
     with contextlib.suppress(FileNotFoundError):
-        return set(os.listdir("/dev/shm"))
+        return set(os.listdir(_MEMORY))
     return set()
+
+
+def left_in_memory(before: set[str]) -> set[str]:
+    """New names of shared memory that no other process uses, after some time to remove them."""
+
+    def new() -> set[str]:
+        return {name for name in names_in_memory() - before if not _is_used_elsewhere(name)}
+
+    until(lambda: not new(), 5.0)
+    return new()
+
+
+def _is_used_elsewhere(name: str) -> bool:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            if process.pid != os.getpid() and str(_MEMORY / name) in maps:
+                return True
+    return False
 
 
 class Program:
@@ -153,4 +173,4 @@ class Program:
         if error is None:
             assert left == []
             assert list(self._temporary.iterdir()) == []
-            assert until(lambda: names_in_memory() <= self._named_before, 10.0)
+            assert left_in_memory(self._named_before) == set()

@@ -164,7 +164,7 @@ def test_an_element_that_ends_three_workers_is_an_error_that_names_it(
     at = moments.randrange(200)
     function = functools.partial(end_at, at=at, end=end)
     dataset = windrow.MapDataset.source(np.arange(200)).map(function)
-    got = []
+    got: list[Any] = []
     with iter(dataset.mp_prefetch(2)) as iterator:
         with pytest.raises(WorkerError, match=f"3 workers .*the same work.*{how}") as caught:
             got.extend(iterator)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -101,8 +103,8 @@ class Program:
     """
 
     def __init__(self, folder: Path, command: list[str], stdin: str = "") -> None:
-        self._temporary = folder / "temporary"
-        self._temporary.mkdir()
+        # Not in `folder`: a socket's path must be short.
+        self._temporary = Path(tempfile.mkdtemp(prefix="w"))
         self._mark = uuid.uuid4().hex
         self._named_before = names_in_memory()
         self._out, self._errors = folder / "out.txt", folder / "errors.txt"
@@ -170,7 +172,9 @@ class Program:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self._process.wait(LIMIT_S)
+        files = sorted(self._temporary.iterdir())
+        shutil.rmtree(self._temporary)
         if error is None:
             assert left == []
-            assert list(self._temporary.iterdir()) == []
+            assert files == []
             assert left_in_memory(self._named_before) == set()

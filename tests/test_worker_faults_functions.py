@@ -249,7 +249,7 @@ def test_a_function_that_cannot_be_sent_is_an_error_before_any_process() -> None
 
 
 class LockedSource:
-    """Reads where it was made, since it cannot be sent."""
+    """A source that cannot be sent. It reads one by one: where the functions run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -257,22 +257,29 @@ class LockedSource:
     def __len__(self) -> int:
         return 20
 
-    def read(self, indices: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         with self._lock:
-            return np.asarray(indices)
+            return int(index)
 
-    def __getitem__(self, index: int) -> Any:
+
+class LockedBatchSource(LockedSource):
+    """One that reads in batches: where it was made."""
+
+    def __getitems__(self, indices: Any) -> Any:
         with self._lock:
-            return index
-
-    @property
-    def fingerprint(self) -> str:
-        return "locked"
+            return [int(index) for index in indices]
 
 
 def test_a_source_that_reads_in_batches_need_not_be_sent() -> None:
-    dataset = windrow.MapDataset.source(LockedSource()).map(lambda x: x + 1)
+    dataset = windrow.MapDataset.source(LockedBatchSource()).map(lambda x: x + 1)
     assert list(dataset.mp_prefetch(2)) == list(range(1, 21))
+
+
+def test_a_source_that_cannot_be_sent_is_an_error_before_any_process() -> None:
+    dataset = windrow.MapDataset.source(LockedSource()).map(lambda x: x + 1)
+    with pytest.raises(ArgumentError, match=r"cannot be sent.*'_thread.lock'"):
+        next(iter(dataset.mp_prefetch(2)))
+    assert workers() == []
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_that_names_its_type(

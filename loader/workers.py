@@ -147,7 +147,8 @@ class _Team:
         self._options = options
         self._owner = os.getpid()
         self._calling = threading.Lock()  # held by the call under way
-        self._closing = threading.Lock()
+        # A finalizer may come in between, within the same thread.
+        self._closing = threading.RLock()
         self._is_killed = self._is_interrupted = self._is_closed = False
         self._fatal: Failure | str = ""  # why no worker can be had
         self._failed_starts = 0

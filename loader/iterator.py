@@ -125,6 +125,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 self._crews = Crews(self._node)
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_crews = weakref.finalize(self, self._crews.kill)
+                self._crews.start()  # they come up while the first records are read
             run = Run(self._node, self._crews)
             rest = stream.blocks(self._node, self._position, run, None)
             self._blocks = Ahead(rest, run) if run.ahead else rest
@@ -141,8 +142,6 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
         self._started()
-        if self._crews is not None:
-            self._crews.start()
 
     def get_state(self) -> dict[str, Any]:
         """The state behind the element given last: JSON, under 1 kB, without data."""

@@ -186,9 +186,10 @@ def test_sources_without_batched_reads_are_read_in_workers() -> None:
 
 def test_what_has_no_functions_needs_no_workers() -> None:
     dataset = M.source(np.arange(20.0)).shuffle(seed=1).batch(3)
+    before = set(psutil.Process().children())
     with iter(dataset.mp_prefetch(2)) as iterator:
         assert make.differences(iterator, list(dataset)) == []
-        assert psutil.Process().children() == []
+        assert set(psutil.Process().children()) <= before
 
 
 def test_two_crews_in_one_chain() -> None:

@@ -48,7 +48,9 @@ def test_all_workers_are_used() -> None:
     with workers(handlers.process_id, count=3) as team:
         ask(team, None)
         assert until(lambda: len(set(ask_all(team, 6))) == 3)
-        assert set(ask_all(team, 30)) == children()
+        found = set(ask_all(team, 30))
+        assert len(found) == 3
+        assert found <= children()
 
 
 @pytest.mark.parametrize("shared_bytes", [0, 4 * MIB])

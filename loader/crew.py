@@ -150,23 +150,29 @@ class WorkerCrew:
 
     def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
         waiting: collections.deque[tuple[W, _Begun]] = collections.deque()
-        coming = iter(works)
-        ended: BaseException | None = None
-        while True:
-            while ended is None and self._wants_more(waiting):
-                try:
-                    work = next(coming)
-                except StopIteration as stop:
-                    ended = stop
-                except Exception as error:  # its place is behind the works before it
-                    ended = error
-                else:
-                    waiting.append((work, self.begun(work)))
-            if not waiting:
-                break
-            yield waiting.popleft()
-        if not isinstance(ended, StopIteration) and ended is not None:
-            raise ended
+        coming: Iterator[W] | None = iter(works)
+        failed: Exception | None = None
+        try:
+            while True:
+                while coming is not None and self._wants_more(waiting):
+                    try:
+                        work = next(coming)
+                    except StopIteration:
+                        coming = None
+                    except Exception as error:  # its place is behind the works before it
+                        coming, failed = None, error
+                    else:
+                        waiting.append((work, self.begun(work)))
+                if not waiting:
+                    break
+                yield waiting.popleft()
+            if failed is not None:
+                raise failed
+        finally:
+            # An error holds on to this frame: the frame must not hold on to the error.
+            failed = None
+            for _, begun in waiting:  # of a stream that is not asked for the rest
+                begun.drop()
 
     def _wants_more(self, waiting: Sequence[tuple[Work, _Begun]]) -> bool:
         """Whether to begin another work before the first of those under way is taken."""
@@ -204,6 +210,10 @@ class _Begun:
     def is_done(self) -> bool:
         return isinstance(self._sent, Exception) or self._team.is_done(self._sent)
 
+    def drop(self) -> None:
+        if not isinstance(self._sent, Exception):
+            self._team.drop(self._sent)
+
     def __call__(self) -> Outcome:
         if isinstance(self._sent, Exception):
             raise self._sent
@@ -213,6 +223,7 @@ class _Begun:
 
 def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
     """The outcome of a work; of ever smaller parts of it after a failure."""
+    parts: Sequence[Work] = ()
     try:
         outcome = found()
     except ClosedError:
@@ -224,13 +235,14 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
             if not crew.is_here and not _is_placed(error):
                 error.add_note(f"windrow: raised while a worker made {work.where()}")
             raise
-        for part in parts:
-            yield from resolved(crew, part, crew.begun(part))
-        return
-    yield outcome
-    if outcome.error is not None:
-        _name_records(outcome.error, work)
-        raise outcome.error
+    else:
+        yield outcome
+        if outcome.error is not None:
+            _name_records(outcome.error, work)
+            raise outcome.error
+    # Not while the error is handled: each error of a part would have it as its context.
+    for part in parts:
+        yield from resolved(crew, part, crew.begun(part))
 
 
 def _is_placed(error: Exception) -> bool:
@@ -267,7 +279,8 @@ class _Handler:
         outcome = task.outcome(part.steps, part.upper)
         failure = None if outcome.error is None else failure_of(outcome.error)
         table, small = _packed(outcome.block.table, room)
-        return _Reply(table, small, outcome.block.marks, failure, outcome.rows, outcome.took_s)
+        marks, rows = outcome.block.marks, outcome.rows
+        return _Reply(table, small, marks, failure, rows, outcome.took_s, outcome.bytes_read)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -280,13 +293,14 @@ class _Reply:
     failure: Failure | None
     rows: int
     took_s: float
+    bytes_read: int
 
     def outcome(self) -> Outcome:
         error = None if self.failure is None else self.failure.raised()
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and the like end the stream where they are
         table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
-        return Outcome(Block(table, self.marks), error, self.rows, self.took_s)
+        return Outcome(Block(table, self.marks), error, self.rows, self.took_s, self.bytes_read)
 
 
 def _packed(table: Table, room: Room) -> tuple[Table | None, Any]:

@@ -200,10 +200,11 @@ class Handed:
 
     def __init__(self, given: Sequence[Table]) -> None:
         self._tables = iter(given)
+        self.reader = Reader()
 
     def start(self, source: Any, records: IntArray) -> Finish:
         """Read a source here."""
-        return Reader().start(source, records)
+        return self.reader.start(source, records)
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
         """The next table."""

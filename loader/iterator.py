@@ -101,7 +101,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             blocks.stop()
         elif blocks is not None:
             blocks.close()
-        if self._crews is not None:
+        if self._crews is not None and not self._owner:
             self._crews.forget()
 
     def _end_workers(self) -> None:

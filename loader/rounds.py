@@ -220,8 +220,11 @@ class RoundTask(Task):
             raise TypeError(f"stage {self.stage} has no chain of its own")
         began = time.perf_counter()
         at, cuts = _asked(upper.length, self.start, self.stop, self.rows)
-        table = execute.start(upper, at, cuts, execute.Handed(self.given))()
-        return _outcome(self, table, stage, None, began)
+        given_bytes = sum(map(tables.nbytes, self.given))
+        handed = execute.Handed(self.given)
+        table = execute.start(upper, at, cuts, handed)()
+        found = _outcome(self, table, stage, None, began)
+        return dataclasses.replace(found, bytes_read=given_bytes + handed.reader.bytes_read)
 
 
 def _asked(length: int, start: int, stop: int, rows: int) -> tuple[Positions, list[int]]:
@@ -303,7 +306,8 @@ class Round(Work):
 
     def where(self) -> str:
         elements = range(self._start, self._stop)
-        shown = f"element {self._start}" if len(elements) == 1 else f"elements {list(elements)}"
+        last = self._stop - 1
+        shown = f"element{'' if self._start == last else f's {self._start} to'} {last}"
         records = execute.records_of(self._chain.node.parent, elements)
         return f"{shown}, made of {records}" if records else shown
 

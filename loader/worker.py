@@ -104,6 +104,7 @@ def serve(end: socket.socket, requests: BinaryIO, memory: SharedMemory) -> None:
         if init is not None:
             init(set_up.index, set_up.count)
     except BaseException as error:  # raised by the parent
+        error.add_note("windrow: raised when a worker started")
         failure = _failure(error)
         _send(end, Answer(len(failure), order.number, Kind.UNUSABLE, 0, 0, 0), failure)
         return

@@ -53,8 +53,8 @@ _LOOK_S = 1.0
 class Workers:
     """Worker processes that run `handler`.
 
-    `kill` may be called from any thread; `interrupt` too. All other methods are for one thread at a
-    time.
+    `kill`, `interrupt` and `drop` may be called from any thread. All other methods are for one thread
+    at a time.
 
     Args:
         handler: Makes a reply from a request, in a worker. It gets a `Room` for the arrays of the
@@ -129,6 +129,13 @@ class Workers:
         """Have `wait` raise a ClosedError, now and until `forget` is called. From any thread."""
         self._team.interrupt()
 
+    def drop(self, ticket: Ticket) -> None:
+        """The reply to a request is not wanted any more.
+
+        From any thread, also by the garbage collector: it waits for nothing.
+        """
+        self._team.drop(ticket)
+
     def forget(self) -> None:
         """The replies to all requests under way are not wanted any more."""
         with self._team as team:
@@ -157,6 +164,7 @@ class _Team:
         self._by_descriptor: dict[int, WorkerProcess] = {}
         self._waiting: deque[Ticket] = deque()  # for a worker
         self._tickets: dict[int, Ticket] = {}  # all that are wanted and not taken
+        self._dropped: deque[Ticket] = deque()  # not wanted any more, and not seen to yet
         self._number = 0
         self._reply_bytes = 0  # what a reply needs
         self._under_way_bytes = 0  # of the arrays of `_tickets`
@@ -180,7 +188,10 @@ class _Team:
         self._calling.acquire()
         if self._is_killed:
             self._calling.release()
+            self._close()  # `kill` may have met this call, and left it to us
             raise ClosedError("the workers were ended by close(); make a new iterator")
+        while self._dropped:
+            self._put_aside(self._dropped.popleft())
         return self
 
     def __exit__(
@@ -252,13 +263,11 @@ class _Team:
 
     def forget(self) -> None:
         self._is_interrupted = False
-        for ticket in self._tickets.values():
-            ticket.is_wanted = False
-            if ticket.is_done or not ticket.is_sent:
-                self._give_back(ticket)
-        self._tickets.clear()
-        self._waiting.clear()
-        self._under_way_bytes = 0
+        for ticket in list(self._tickets.values()):
+            self._put_aside(ticket)
+
+    def drop(self, ticket: Ticket) -> None:
+        self._dropped.append(ticket)
 
     def kill(self) -> None:
         """End everything. From any thread, and again without harm."""
@@ -341,6 +350,18 @@ class _Team:
             return None
         self._held_bytes += size_bytes
         return offset, offset + size_bytes
+
+    def _put_aside(self, ticket: Ticket) -> None:
+        """Nobody wants the reply: its memory comes back, if not now then with the answer."""
+        if self._tickets.pop(ticket.number, None) is None:
+            return
+        self._under_way_bytes -= ticket.size_bytes
+        ticket.is_wanted = False
+        if ticket.is_done:
+            self._give_back(ticket)
+        elif not ticket.is_sent:
+            self._waiting.remove(ticket)
+            self._give_back(ticket)
 
     def _released(self, part: Part | None) -> None:
         """A part is no ticket's any more."""

@@ -48,8 +48,12 @@ class FakeWorkers:
         return number
 
     @property
+    def under_way(self) -> int:
+        return len(self._waiting) + len(self._done)
+
+    @property
     def has_room(self) -> bool:
-        return len(self._waiting) + len(self._done) < self._most
+        return self.under_way < self._most
 
     def is_done(self, ticket: int) -> bool:
         if self._waiting and self._random.random() < 0.5:
@@ -73,6 +77,10 @@ class FakeWorkers:
         self._done[number] = Parcel.of(reply).message(None)
 
     def interrupt(self) -> None: ...
+
+    def drop(self, ticket: int) -> None:
+        self._waiting.pop(ticket, None)
+        self._done.pop(ticket, None)
 
     def forget(self) -> None:
         self._waiting.clear()
@@ -130,6 +138,23 @@ def test_streams_are_restored_under_another_number_of_workers(
     plain = iter(dataset)
     plain.set_state(first.get_state())
     assert make.differences(plain, expected[len(head) :]) == []
+
+
+def test_streams_that_end_early_leave_nothing_under_way() -> None:
+    made: list[FakeWorkers] = []
+
+    def fake(*args: Any) -> Any:
+        made.append(FakeWorkers(*args))
+        return made[-1]
+
+    rows = M.range(100).map(lambda n: n)
+    stream = rows.to_iter_dataset().limit(7).repeat(3).mp_prefetch(3)
+    iterator = iter(stream)
+    iterator._crews = Crews(iterator._node, fake)
+    assert list(iterator) == [*range(7)] * 3
+    (team,) = made
+    assert team.requests > 9  # more than were wanted, or this shows nothing
+    assert team.under_way == 0
 
 
 # --- with processes ------------------------------------------------------------------------------

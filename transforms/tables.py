@@ -161,7 +161,10 @@ def as_columns(table: Table) -> Tree:
 
 
 def _public(column: Any) -> Any:
-    return np.asarray(column) if isinstance(column, np.ndarray) else column
+    if isinstance(column, np.ndarray):
+        return np.asarray(column)
+    # As if its rows came one by one: which rows are together must not show.
+    return columns.column_of(column) if column else column
 
 
 def nbytes(table: Table) -> int:

@@ -1,0 +1,154 @@
+"""Streams of workers whose blocks, budgets, ends and forks could show, and must not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import windrow
+from tests.teams import ask, ask_all, workers
+from windrow.errors import WorkerError
+
+M = windrow.MapDataset
+
+
+def kinds(columns: dict[str, Any]) -> list[str]:
+    """Per row, what a batched function was given."""
+    text = ", ".join(f"{key}: {type(column).__name__}" for key, column in columns.items())
+    return [text] * len(next(iter(columns.values())))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_batched_functions_get_the_same_columns_from_workers(batch: int) -> None:
+    def made(number: int) -> dict[str, Any]:
+        return {
+            "x": np.full(3, number),
+            "int": number,
+            "float": number / 2,
+            "text": str(number),
+            "ragged": np.zeros(1 + number // 10),
+        }
+
+    stream = M.range(20).map(made).to_iter_dataset()
+    expected = list(stream.map(kinds, batched=True).batch(batch))
+    assert "int: ndarray, float: ndarray, text: list" in expected[0][0]
+    assert list(stream.map(kinds, batched=True).batch(batch).mp_prefetch(2)) == expected
+    assert list(stream.mp_prefetch(2).map(kinds, batched=True).batch(batch)) == expected
+
+
+class Large:
+    """Records of 1 MiB, read many at a time, which counts those of one read."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint8]:
+        return np.full(1 << 20, index, np.uint8)
+
+    def __getitems__(self, indices: Any) -> list[npt.NDArray[np.uint8]]:
+        self.most = max(self.most, len(indices))
+        return [self[index] for index in indices]
+
+
+def test_rounds_are_bounded_by_what_is_read_also_where_little_comes_back() -> None:
+    source = Large()
+    found = list(M.source(source).map(lambda record: int(record[0])).mp_prefetch(2))
+    assert found == list(range(200))
+    assert source.most <= 16  # MiB, the default of `block_bytes`
+
+
+class Alone:
+    """Records of 1 MiB, read one by one, so that the worker does it; tells how many are waiting."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return 120
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint8]:
+        self._waiting += 1
+        return np.full(1 << 20, index, np.uint8)
+
+    def taken(self, record: npt.NDArray[np.uint8]) -> int:
+        self._waiting -= 1
+        return self._waiting + 1
+
+
+def test_rounds_are_bounded_by_what_is_read_in_workers() -> None:
+    source = Alone()
+    waiting = list(M.source(source).map(source.taken).mp_prefetch(1))
+    assert len(waiting) == 120
+    assert max(waiting) <= 16
+
+
+def test_replies_that_are_dropped_leave_room_for_others() -> None:
+    with workers(lambda request, room: request, count=2) as team:
+        for _ in range(20):
+            team.drop(team.submit(np.zeros(1000)))
+        assert team.has_room
+        assert ask_all(team, 3) == [None] * 3
+        taken = team.submit(7)
+        assert team.wait(taken) == 7
+        team.drop(taken)  # too late, and no harm
+        assert ask(team, "still there") == "still there"
+
+
+def test_a_forked_child_can_close_and_restore() -> None:
+    iterator = iter(M.range(50).map(lambda n: n + 1).mp_prefetch(1))
+    assert next(iterator) == 1
+    state = iterator.get_state()
+    child = os.fork()
+    if not child:
+        try:
+            iterator.set_state(state)
+            iterator.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(iterator) == list(range(2, 51))
+
+
+def test_an_error_of_the_set_up_names_no_element() -> None:
+    def init(index: int, count: int) -> None:
+        raise LookupError(f"no model for worker {index} of {count}")
+
+    with pytest.raises(LookupError, match="no model for worker 0 of 1") as caught:
+        list(M.range(30).map(lambda n: n).mp_prefetch(1, init))
+    assert caught.value.__notes__ == ["windrow: raised when a worker started"]
+
+
+def fail_at_77(number: int) -> int:
+    if number == 77:
+        raise LookupError("no such number")
+    return number
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_error_tells_of_no_other_errors(count: int) -> None:
+    with pytest.raises(LookupError) as caught:
+        list(M.source(list(range(200))).map(fail_at_77).mp_prefetch(count))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "During handling of the above exception" not in text
+
+
+def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
+    def fail(columns: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        pytest.warns(RuntimeWarning, match="SIGKILL"),
+        pytest.raises(WorkerError) as caught,
+    ):
+        list(M.range(64).map(fail, batched=True).mp_prefetch(1))
+    assert caught.value.__notes__ == ["windrow: raised while a worker made elements 0 to 63"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import traceback
+import weakref
 from typing import Any
 
 import numpy as np
@@ -152,3 +154,16 @@ def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
     ):
         list(M.range(64).map(fail, batched=True).mp_prefetch(1))
     assert caught.value.__notes__ == ["windrow: raised while a worker made elements 0 to 63"]
+
+
+def test_a_closed_iterator_keeps_no_source() -> None:
+    source = Large()
+    kept = weakref.ref(source)
+    gc.disable()
+    try:
+        with iter(M.source(source).map(lambda record: record[0]).mp_prefetch(1)) as iterator:
+            assert next(iterator) == 0
+        del iterator, source
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -59,14 +59,16 @@ def halved(node: Node, travels: Callable[[SourceNode], bool]) -> Halves:
         travels: Whether a source is read where the functions are.
     """
     lower: list[Node] = []
+    upper = _upper(node, travels, lower)
+    return Halves(upper, tuple(lower))
 
-    def upper(below: Node) -> Node:
-        if not _must_travel(below, travels):
-            lower.append(below)
-            return GivenNode((), len(lower) - 1, below.length)
-        return with_parents(below, tuple(upper(parent) for parent in below.parents))
 
-    return Halves(upper(node), tuple(lower))
+# No closure that calls itself: that would keep the sources until garbage is collected.
+def _upper(node: Node, travels: Callable[[SourceNode], bool], lower: list[Node]) -> Node:
+    if not _must_travel(node, travels):
+        lower.append(node)
+        return GivenNode((), len(lower) - 1, node.length)
+    return with_parents(node, tuple(_upper(parent, travels, lower) for parent in node.parents))
 
 
 def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:

@@ -248,8 +248,8 @@ class _Team:
 
     @property
     def has_room(self) -> bool:
-        if not self._tickets:
-            return True
+        if len(self._tickets) < self._options.num_workers:
+            return True  # what finds no place in the memory is sent without it, and nobody idles
         most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
         if len(self._tickets) >= most:
             return False
@@ -368,6 +368,11 @@ class _Team:
         if part is not None:
             self._held_bytes -= part[1] - part[0]
 
+    def _left_to(self, worker: WorkerProcess, part: Part | None) -> None:
+        self._released(part)
+        if part is not None:
+            worker.kept.append(part)
+
     def _give_back(self, ticket: Ticket) -> None:
         for part in (ticket.given, ticket.room):
             self._released(part)
@@ -389,13 +394,11 @@ class _Team:
         self._failed_starts = 0
         ticket.answer, ticket.body, ticket.parcel = answer, body, None
         self._reply_bytes = max(self._reply_bytes, answer.needed_bytes)
-        # Never used again: functions of the worker still look at it.
+        # Not used again while the worker lives: its functions still look at it.
         if answer.kept & KEPT_REQUEST:
-            self._released(ticket.given)
-            ticket.given = None
+            ticket.given = self._left_to(worker, ticket.given)
         if answer.kept & KEPT_REPLY:
-            self._released(ticket.room)
-            ticket.room = None
+            ticket.room = self._left_to(worker, ticket.room)
         if not ticket.is_wanted:
             self._give_back(ticket)
 
@@ -530,6 +533,8 @@ class _Team:
         del self._by_descriptor[worker.channel.descriptor]
         self._poll.unregister(worker.channel.descriptor)
         how = worker.end()
+        for start, _ in worker.kept:
+            self._blocks.give(start)
         again = list(self._left(worker, how))
         self._waiting.extendleft(reversed(again))
         if self._fatal or self._is_killed:

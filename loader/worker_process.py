@@ -68,6 +68,7 @@ class WorkerProcess:
     Attributes:
         index: Its number among the workers; its successor has the same.
         tickets: What it was sent and has not answered, in order; it works on the first.
+        kept: Parts of the memory that its functions look at as long as it lives.
         is_ready: Whether it has loaded its functions.
         has_answered: Whether it ever finished a request.
         since_s: When it began with the first of `tickets`, at the earliest, or was heard of last.
@@ -77,6 +78,7 @@ class WorkerProcess:
     def __init__(self, index: int, count: int, functions: bytes, memory: SharedMemory) -> None:
         self.index = index
         self.tickets: collections.deque[Ticket] = collections.deque()
+        self.kept: list[Part] = []
         self.is_ready = self.has_answered = False
         self.since_s = 0.0
         self.verdict = ""

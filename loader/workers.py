@@ -368,7 +368,7 @@ class _Team:
         if part is not None:
             self._held_bytes -= part[1] - part[0]
 
-    def _left_to(self, worker: WorkerProcess, part: Part | None) -> None:
+    def _leave_to(self, worker: WorkerProcess, part: Part | None) -> None:
         self._released(part)
         if part is not None:
             worker.kept.append(part)
@@ -396,9 +396,11 @@ class _Team:
         self._reply_bytes = max(self._reply_bytes, answer.needed_bytes)
         # Not used again while the worker lives: its functions still look at it.
         if answer.kept & KEPT_REQUEST:
-            ticket.given = self._left_to(worker, ticket.given)
+            self._leave_to(worker, ticket.given)
+            ticket.given = None
         if answer.kept & KEPT_REPLY:
-            ticket.room = self._left_to(worker, ticket.room)
+            self._leave_to(worker, ticket.room)
+            ticket.room = None
         if not ticket.is_wanted:
             self._give_back(ticket)
 

@@ -167,3 +167,30 @@ def test_a_closed_iterator_keeps_no_source() -> None:
         assert kept() is None
     finally:
         gc.enable()
+
+
+KEPT: list[npt.NDArray[np.uint8]] = []
+
+
+def keep(request: npt.NDArray[np.uint8], room: Any) -> Any:
+    if request[0]:
+        KEPT.append(request)
+        return os.getpid()
+    return request
+
+
+def lies_in_shared_memory(array: npt.NDArray[Any]) -> bool:
+    base = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is not None
+
+
+def test_what_a_worker_kept_is_used_again_when_it_is_dead() -> None:
+    rows = np.ones(300_000, np.uint8)
+    with workers(keep, count=1, shared_bytes=1 << 20) as team:
+        for _ in range(3):
+            os.kill(ask(team, rows), signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="SIGKILL"):
+                reply = ask(team, np.zeros(300_000, np.uint8))
+            assert lies_in_shared_memory(reply)

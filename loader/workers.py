@@ -505,7 +505,11 @@ class _Team:
                 worker.since_s = time.monotonic()
                 self._poll.modify(worker.channel.descriptor, select.POLLIN)
         if events & ~select.POLLOUT:
-            frames, is_open = worker.channel.receive()
+            try:
+                frames, is_open = worker.channel.receive()
+            except MemoryError:
+                worker.kill("its answer did not fit into memory here")
+                frames, is_open = [], False
             worker.since_s = time.monotonic()
             for frame in frames:
                 self._answered(worker, frame)

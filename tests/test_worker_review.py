@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import traceback
 import weakref
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import windrow
-from tests.teams import ask, ask_all, workers
+from tests.teams import ask, ask_all, script, workers
 from windrow.errors import WorkerError
 
 M = windrow.MapDataset
@@ -194,3 +195,30 @@ def test_what_a_worker_kept_is_used_again_when_it_is_dead() -> None:
             with pytest.warns(RuntimeWarning, match="SIGKILL"):
                 reply = ask(team, np.zeros(300_000, np.uint8))
             assert lies_in_shared_memory(reply)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory in Linux's way")
+def test_an_answer_too_large_for_this_process_is_an_error_of_its_own_request() -> None:
+    code, out, errors = script(
+        "import pathlib, resource\n"
+        "options = MultiprocessingOptions(1, 3, shared_bytes=0)\n"
+        "team = Workers(lambda size, room: bytes(size), options)\n"
+        "print(len(team.wait(team.submit(1))))\n"
+        "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
+        "limit = pages * resource.getpagesize() + (50 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "tickets = [team.submit(size, 1) for size in (2, 100 << 20, 3)]\n"
+        "for ticket in tickets:\n"
+        "    try:\n"
+        "        print(len(team.wait(ticket)))\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+    )
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            *("1", "2"),
+            "a worker ended over its work (its answer did not fit into memory here)",
+            "3",
+        ],
+    ), errors

@@ -22,12 +22,13 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ClosedError, RecordIndexError
+from windrow.sources.recycled import lent
 from windrow.transforms.options import MIB
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,7 +55,6 @@ class SharedMemory:
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self._whole = _mapped(descriptor, size_bytes)
-        self._address = int(self._whole.__array_interface__["data"][0])
         self.descriptor = descriptor
         self.size_bytes = size_bytes
         self._close_once = weakref.finalize(self, os.close, descriptor)
@@ -126,10 +126,7 @@ class SharedMemory:
             ClosedError: If this object is closed, or is of size 0.
             RecordIndexError: If there are no such bytes.
         """
-        lease = _Lease(self._checked(start, stop), self._address + start, stop - start)
-        lent: Bytes = np.asarray(lease)
-        weakref.finalize(lease, back).atexit = False
-        return lent
+        return lent(self._checked(start, stop)[start:stop], lambda _: back())
 
     def close(self) -> None:
         """Closes the descriptor; the mapping goes with the last view of it. Closing twice is fine."""
@@ -151,21 +148,6 @@ class SharedMemory:
             f"shared memory: bytes [{start}, {stop}) of a memory of {whole.size} bytes; choose"
             " 0 <= start <= stop <= size_bytes"
         )
-
-
-class _Lease:
-    """What the views of lent memory have as their base, and so keep alive, and the mapping by it."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "_whole")
-
-    def __init__(self, whole: Bytes, address: int, size_bytes: int) -> None:
-        self._whole = whole
-        self.__array_interface__: dict[str, Any] = {
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
 
 
 class Blocks:

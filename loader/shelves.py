@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources import ArrayPart, ListPart, Span
+from windrow.sources import ArrayPart, ListPart, Span, recycled
 from windrow.sources.pieces import runs_of
 
 IntArray = npt.NDArray[np.int64]
@@ -119,7 +119,7 @@ class ArrayShelf(Shelf):
         future.result()
 
     def empty(self, count: int) -> AnyArray:
-        return np.empty((count, *self._part.record_shape), self._part.dtype)
+        return recycled.empty((count, *self._part.record_shape), self._part.dtype)
 
     def fill(self, out: AnyArray, fragments: Fragments, slots: IntArray) -> None:
         at = slots * self._part.piece_rows + fragments.sources

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources import recycled
 from windrow.sources.base import BatchedSource, Columns, IntArray, checked_indices, run_of
 from windrow.sources.mapped import MappedArray, mapped
 
@@ -261,11 +262,11 @@ def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:
     if isinstance(tree, dict):
         return {name: _rows(item, wanted) for name, item in tree.items()}
     run = run_of(wanted)
-    rows: AnyArray
+    rows: AnyArray = recycled.empty((len(wanted), *tree.shape[1:]), tree.dtype)
     if run is not None:
-        rows = np.array(tree[run], order="C", copy=True)
+        rows[...] = tree[run]
     else:
-        rows = np.take(tree, wanted, axis=0, mode="clip")
+        np.take(tree, wanted, axis=0, out=rows, mode="clip")
     if tree.dtype.kind not in "OSUT":
         return rows
     records = rows.tolist() if rows.ndim == 1 else list(rows)

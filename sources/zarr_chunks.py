@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ReadError
+from windrow.sources import recycled
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.pieces import RowReader, Span
 from windrow.sources.process import cores
@@ -84,7 +85,7 @@ class DirectReader:
                 the array is gone.
         """
         plain = self._plain
-        answer = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
+        answer = recycled.empty((len(rows), *plain.shape[1:]), plain.dtype)
         if not answer.size:
             return answer
         takes = list(self._takes(rows))

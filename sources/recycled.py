@@ -1,0 +1,84 @@
+"""Recycled memory: large arrays, whose pages are used again.
+
+malloc gives an array of more than 32 MiB back to the system when it is freed. The pages of the next
+one are cleared anew, which takes as long as filling it. Memory of such arrays waits here for the
+next one of its size.
+
+Invariant: memory waits only when nothing looks at it any more, and little of it waits at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+# glibc's DEFAULT_MMAP_THRESHOLD_MAX: smaller memory it keeps by itself.
+_LARGE_BYTES: Final = 32 << 20
+# Sizes are rounded up, so that a shorter last batch finds memory too.
+_STEP_BYTES: Final = 8 << 20
+_MOST_WAITING: Final = 3
+_MOST_WAITING_BYTES: Final = 512 << 20
+
+# Filled by finalizers, in whatever thread: a deque needs no lock for that.
+_waiting: Final[collections.deque[Bytes]] = collections.deque(maxlen=_MOST_WAITING)
+
+
+def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array of any content, as `np.empty` makes it; a large one may be in memory used before."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LARGE_BYTES or size > _MOST_WAITING_BYTES // _MOST_WAITING or kind.hasobject:
+        return np.empty(shape, kind)
+    rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
+    memory = _taken(rounded)
+    if memory is None:
+        memory = np.empty(rounded, np.uint8)
+    return np.ndarray(shape, kind, lent(memory, _waiting.append))
+
+
+def lent(memory: Bytes, back: Callable[[Bytes], object]) -> Bytes:
+    """The same memory; `back(memory)` is called when the last view of what is returned dies.
+
+    It is called in whatever thread and at whatever line that is, so it must not wait for a lock;
+    not when the interpreter exits.
+    """
+    lease = _Lease(memory)
+    weakref.finalize(lease, back, memory).atexit = False
+    found: Bytes = np.asarray(lease)
+    return found
+
+
+def forget() -> None:
+    """Give the memory that waits back to the system."""
+    _waiting.clear()
+
+
+def _taken(size_bytes: int) -> Bytes | None:
+    """Memory of this size that waits, the newest: its pages are in the caches."""
+    for _ in range(len(_waiting)):
+        try:
+            memory = _waiting.pop()
+        except IndexError:  # another thread took it
+            return None
+        if memory.size == size_bytes:
+            return memory
+        _waiting.appendleft(memory)
+    return None
+
+
+class _Lease:
+    """What the views of lent memory have as their base."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+
+    def __init__(self, memory: Bytes) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__

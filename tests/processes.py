@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +63,13 @@ def left() -> dict[str, list[str]]:
     }
 
 
+def is_left(before: dict[str, list[str]]) -> bool:
+    """Whether this process has more than `before`. What earlier tests left may go meanwhile."""
+    now = left()
+    more = any(Counter(now[kind]) - Counter(before[kind]) for kind in ("workers", "threads"))
+    return more or len(now["descriptors"]) > len(before["descriptors"])
+
+
 def _descriptors() -> Iterator[str]:
     folder = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for name in os.listdir(folder):
@@ -71,9 +79,9 @@ def _descriptors() -> Iterator[str]:
 
 
 def names_in_memory() -> set[str]:
-    """Names of shared memory, where the system has a folder for it."""
+    """Names of shared memory, where the system has a folder for it; not those of semaphores."""
     with contextlib.suppress(FileNotFoundError):
-        return set(os.listdir(_MEMORY))
+        return {name for name in os.listdir(_MEMORY) if not name.startswith("sem.")}
     return set()
 
 

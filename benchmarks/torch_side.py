@@ -31,7 +31,8 @@ class Setting:
 def in_shared_memory(rows: Any) -> torch.Tensor:
     """The batch copied to where workers hand it over from, as torch's own collation does."""
     found = torch.as_tensor(rows)
-    shared = found.untyped_storage()._new_shared(found.nbytes)  # type: ignore[no-untyped-call]
+    storage: Any = found.untyped_storage()
+    shared = storage._new_shared(found.nbytes)
     out = found.new_empty(0).set_(shared, 0, found.shape, found.stride())
     return out.copy_(found)
 

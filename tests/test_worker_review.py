@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import sys
 import traceback
 import weakref
 from typing import Any

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
-from windrow.errors import ClosedError
+from windrow.errors import ClosedError, ReadError
 from windrow.handover import Failure, Room, failure_of
 from windrow.memory import shared_bytes_of
 from windrow.multiprocessing import MultiprocessingOptions
@@ -40,6 +41,9 @@ Found = Callable[[], Outcome]
 
 # Rows up to this size are joined to columns on their way, larger ones travel by themselves.
 _SMALL_ROW_BYTES = 64 * 1024
+
+# What notes with a place have; a batched map can only tell how many rows it was called with.
+_PLACED = re.compile(r"windrow: .*\b(element (\d|before)|when a worker started)")
 
 # Workers that a work which can not be parted may end.
 _TRIES = 3
@@ -233,7 +237,7 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
         if not parts:
             _name_records(error, work)
             if not crew.is_here and not _is_placed(error):
-                error.add_note(f"windrow: raised while a worker made {work.where()}")
+                error.add_note(f"windrow: raised for {work.where()}")
             raise
     else:
         yield outcome
@@ -246,7 +250,9 @@ def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
 
 
 def _is_placed(error: Exception) -> bool:
-    return any("windrow:" in note for note in getattr(error, "__notes__", ()))
+    """Whether an error tells which element it is about, which records, or that it is about none."""
+    notes = getattr(error, "__notes__", ())
+    return isinstance(error, ReadError) or any(map(_PLACED.search, notes))
 
 
 def _name_records(error: Exception, work: Work) -> None:

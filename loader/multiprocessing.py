@@ -20,14 +20,15 @@ class MultiprocessingOptions:
 
     Args:
         num_workers: Worker processes; 0 runs everything in this process.
-        per_worker_buffer_size: Elements made ahead per worker, at least 1.
+        per_worker_buffer_size: Pieces of work that wait for each worker beside the one it is at, at
+            least 1. A piece is an element (a batch, where the chain batches before), or as many as
+            take some 0.1 s together.
         enable_profiling: Taken for compatibility with Grain.
         shared_bytes: Bytes of memory that this process shares with its workers at most, through
             which arrays travel; memory that is never used costs nothing. By default 512 MiB, or
             1/16 of the machine's memory if that is less. With 0 all goes through sockets, more
             slowly.
-        timeout_s: Seconds that a worker may take for one element (one batch, where the chain
-            batches before). One that takes longer is ended and its work is done again; the same
+        timeout_s: Seconds that a worker may take for a piece of work. One that takes longer is ended and its work is done again; the same
             work ending three workers is an error. By default there is no limit.
 
     Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, assert_never
 
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from windrow.handover import Room, address_of
-from windrow.transforms.columns import ListColumns, Tree
+from windrow.transforms.columns import ListColumns, Tree, agree
 
 # Elements nested deeper than this are pickled as they are.
 _MOST_DEPTH = 8
@@ -27,8 +26,6 @@ _MOST_DEPTH = 8
 _LARGE_ROW_BYTES = 16 << 10
 # Leaves that a batch stacks in the same way from a list column and from elements.
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, np.ndarray, type(None)})
-_shape = operator.attrgetter("shape")
-_dtype = operator.attrgetter("dtype")
 
 
 class _Arrays(NamedTuple):
@@ -128,7 +125,7 @@ def _folded(values: list[Any], room: Room, depth: int) -> _Column:
     (kind,) = kinds
     first = values[0]
     if kind is np.ndarray:
-        return _Arrays(_column_of(values, room)) if _agree(values) else _Objects(values)
+        return _Arrays(_column_of(values, room)) if agree(values) else _Objects(values)
     if issubclass(kind, np.generic):
         return _folded_scalars(values, room)
     if not _holds_arrays(first, depth):
@@ -197,16 +194,6 @@ def _have_keys(values: list[dict[Any, Any]], keys: tuple[Any, ...]) -> bool:
     if len(kinds) != 1 or not kinds <= {str, int, bytes}:
         return False
     return list(map(tuple, values)).count(keys) == len(values)
-
-
-def _agree(rows: list[Any]) -> bool:
-    """Whether arrays agree in shape and dtype, and hold no objects."""
-    first = rows[0]
-    return (
-        not first.dtype.hasobject
-        and list(map(_shape, rows)).count(first.shape) == len(rows)
-        and list(map(_dtype, rows)).count(first.dtype) == len(rows)
-    )
 
 
 def _column_of(rows: list[npt.NDArray[Any]], room: Room) -> npt.NDArray[Any]:

@@ -216,8 +216,12 @@ class BlockWork(Work):
 
     def where(self) -> str:
         marks = self.task.block.marks
-        first = execute.place_of(places(self.task.block)[0])
-        return first if len(marks) == 1 else f"{len(marks)} elements, of which the first is {first}"
+        shown = execute.place_of(places(self.task.block)[0])
+        if len(marks) > 1:
+            shown = f"{len(marks)} elements, of which the first is {shown}"
+        alone = marks.shape[1] == 1  # else a position is no index of one chain
+        records = self.records_of(execute.OWN_CHAIN, (marks[:, 0] - 1).tolist()) if alone else ""
+        return f"{shown}, made of {records}" if records else shown
 
     def records_of(self, number: int, elements: Sequence[int]) -> str:
         below = self.stage.below

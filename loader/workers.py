@@ -3,7 +3,7 @@
 Contract:
 1. Every request gets one answer: a reply, or an error. Any worker may make it; a worker that dies
    over it is replaced, and the request is made again, up to `tries` times.
-2. No call waits for a worker but `wait`. There is no thread: what comes from the workers is taken
+2. No call waits for a worker but `wait`, and whichever finds a worker dead, until it has ended. There is no thread: what comes from the workers is taken
    within the calls.
 3. `kill` leaves no process and no descriptor behind. It is called when the object is dropped and
    when the interpreter exits; when this process is killed, the workers end by themselves.
@@ -34,11 +34,10 @@ import numpy.typing as npt
 from windrow.channel import Frame, Kind
 from windrow.errors import ClosedError, ElementError, PlanError, WorkerError
 from windrow.handover import Failure, Parcel, opened, referred
-from windrow.memory import machine_bytes
+from windrow.memory import shared_bytes_of
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sending import functions_as_bytes
 from windrow.shared import Blocks, SharedMemory
-from windrow.transforms.options import MIB
 from windrow.worker import KEPT_REPLY, KEPT_REQUEST, Handler, Init
 from windrow.worker_process import Part, Ticket, WorkerProcess
 
@@ -212,7 +211,7 @@ class _Team:
         self._check_usable()
         if self._memory is not None:
             return
-        self._memory = SharedMemory.create(_shared_bytes(self._options))
+        self._memory = SharedMemory.create(shared_bytes_of(self._options.shared_bytes))
         self._blocks = Blocks(self._memory.size_bytes)
         self._wake_up, self._sleeper = socket.socketpair()
         self._wake_up.setblocking(False)
@@ -587,9 +586,3 @@ def _ended_by(ticket: Ticket) -> WorkerError:
     if "timeout_s" in ends:
         text += "; if the work may take longer, set a larger MultiprocessingOptions(timeout_s=...)"
     return WorkerError(text)
-
-
-def _shared_bytes(options: MultiprocessingOptions) -> int:
-    if options.shared_bytes is not None:
-        return options.shared_bytes
-    return min(512 * MIB, machine_bytes() // 16)

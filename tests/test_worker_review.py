@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -165,7 +167,7 @@ def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
         pytest.raises(WorkerError) as caught,
     ):
         list(M.range(64).map(fail, batched=True).mp_prefetch(1))
-    assert caught.value.__notes__ == ["windrow: raised while a worker made elements 0 to 63"]
+    assert caught.value.__notes__ == ["windrow: raised for elements 0 to 63"]
 
 
 def test_a_closed_iterator_keeps_no_source() -> None:
@@ -233,3 +235,31 @@ def test_an_answer_too_large_for_this_process_is_an_error_of_its_own_request() -
             "3",
         ],
     ), errors
+
+
+def test_a_group_that_ends_its_workers_names_its_records() -> None:
+    def batch(elements: Sequence[int]) -> int:
+        if 9 in elements:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(elements)
+
+    source = M.source(list(range(100, 120))).map(lambda n: n - 100)
+    stream = source[::-1].to_iter_dataset().batch(4, batch_fn=batch).mp_prefetch(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(WorkerError, match="3 workers ended over the same work") as caught:
+            list(stream)
+    assert caught.value.__notes__ == [
+        "windrow: raised for 4 elements, of which the first is element 8, made of records"
+        " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
+    ]
+
+
+def test_an_error_of_a_batched_map_names_its_elements() -> None:
+    def fail(column: Any) -> Any:
+        raise LookupError("no")
+
+    with pytest.raises(LookupError) as caught:
+        list(M.source(np.arange(8)).map(fail, batched=True).batch(4).mp_prefetch(1))
+    text = " ".join(caught.value.__notes__)
+    assert "raised for element 0, made of records 0, 1, 2, 3 of ArrayDataSource" in text

@@ -159,19 +159,19 @@ def column_of(rows: list[Any]) -> Column:
     if isinstance(rows[0], (bytes, str)):
         return list(rows)
     if type(rows[0]) is np.ndarray and set(map(type, rows)) == {np.ndarray}:
-        return _joined_rows(rows) if _agree(rows) else list(rows)
+        return _joined_rows(rows) if agree(rows) else list(rows)
     if any(_is_foreign_array(row) for row in _one_of_each_type(rows)):
         rows = [np.asarray(row) if _is_foreign_array(row) else row for row in rows]
     # Whole passes in C over types, shapes and dtypes: a Python loop costs as much as the copy.
     kinds = set(map(type, rows))
     if all(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds):
-        return _joined_rows(rows) if _agree(rows) else list(rows)
+        return _joined_rows(rows) if agree(rows) else list(rows)
     if len(kinds) == 1 and issubclass(kinds.pop(), _NUMBERS):
         return _numbers(rows)
     return list(rows)
 
 
-def _agree(rows: list[Any]) -> bool:
+def agree(rows: list[Any]) -> bool:
     """Whether arrays agree in shape and dtype, and hold no objects."""
     first = rows[0]
     return (

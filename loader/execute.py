@@ -133,7 +133,7 @@ class Reader:
                 if planned is None
                 else planned.plan(self.round, records)
             )
-        return lambda: source.assembled([wait() for wait in waits])
+        return lambda: source.assembled([wait() for wait in waits], records)
 
     def _bulk(
         self, source: Any, read: Callable[[IntArray], Any], records: IntArray

@@ -103,7 +103,7 @@ class ArrayRecordDataSource(LaidOutSource):
         """One part: all the files, in record groups."""
         return (self._records,)
 
-    def assembled(self, columns: Sequence[Any]) -> list[bytes]:
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> list[bytes]:
         """The records, as the part's column has them."""
         records: list[bytes] = columns[0]
         return records

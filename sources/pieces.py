@@ -100,6 +100,30 @@ class RowReader(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Cells of one array from `first` on along each axis, wanted in `out` of their shape."""
+
+    first: tuple[int, ...]
+    out: AnyArray
+
+
+class RegionReader(Protocol):
+    """Reads chunks of one array of any rank: what a `RegionPart` needs to know of a format."""
+
+    def start(self, regions: Sequence[Region], pool: Executor) -> Future[None]:
+        """Start reading regions, on `pool` if it takes a thread; done when all of them are filled.
+
+        Each region lies in one chunk: it is the chunk, as far as the array reaches. The future has
+        a ReadError if one of them can not be read.
+        """
+        ...
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of chunks in storage, by number in C order; an estimate where only reading tells."""
+        ...
+
+
 class WindowRows:
     """The rows that windows of one size lie in, each once."""
 
@@ -245,8 +269,8 @@ class LaidOutSource(BatchedSource):
         """The parts, in a fixed order. Opens the source if it is not open yet."""
 
     @abc.abstractmethod
-    def assembled(self, columns: Sequence[Any]) -> Columns:
-        """What `read` returns, from the columns of the parts for the same records."""
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        """What `read` returns for `indices`, from the columns of the parts for them."""
 
     @abc.abstractmethod
     def blocks(self) -> IntArray:

@@ -94,9 +94,9 @@ class WindowDataSource(LaidOutSource):
         """
         return [part.in_windows(self._size, self._stride) for part in self._inner.parts]
 
-    def assembled(self, columns: Sequence[Any]) -> Columns:
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one array of windows per part."""
-        return self._inner.assembled(columns)
+        return self._inner.assembled(columns, indices)
 
     def blocks(self) -> IntArray:
         """Bounds of the windows whose first rows lie in one chunk, of the array with most bytes."""

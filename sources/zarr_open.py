@@ -41,6 +41,9 @@ class Found:
     where: str
     spec: Any  # a ts.TensorStore that is open, a ts.Spec, or a spec as JSON or URL
     folder: str | None = None  # of the array, where it was found on a local disk
+    # Names of the axes, None for an axis without; () where nothing tells.
+    dims: tuple[str | None, ...] = ()
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as they are stored
 
 
 FoundTree: TypeAlias = Union[Found, "dict[str, FoundTree]"]

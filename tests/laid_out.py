@@ -100,13 +100,13 @@ class PiecedSource(LaidOutSource):
     def parts(self) -> Sequence[ArrayPart]:
         return self._parts
 
-    def assembled(self, columns: Sequence[Any]) -> Columns:
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         if list(self.readers) == [""]:
             return columns[0]
         return dict(zip(self.readers, columns, strict=True))
 
     def read(self, indices: IntArray) -> Columns:
-        return self.assembled([part.read(indices) for part in self._parts])
+        return self.assembled([part.read(indices) for part in self._parts], indices)
 
     def blocks(self) -> IntArray:
         part = self._parts[0]

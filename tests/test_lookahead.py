@@ -300,7 +300,7 @@ class LetterSource(LaidOutSource):
     def read(self, indices: IntArray) -> list[bytes]:
         return self.letters.read(indices)
 
-    def assembled(self, columns: Sequence[Any]) -> Any:
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Any:
         return columns[0]
 
     def blocks(self) -> IntArray:

@@ -399,7 +399,7 @@ def test_the_layout_of_a_group(tmp_path: Path) -> None:
     assert not image.alone
     assert source.blocks().tolist() == [0, 16, 32, 40]  # whole chunks of both
     wanted = np.array([39, 3, 3])
-    columns = source.assembled([part.read(wanted) for part in source.parts])
+    columns = source.assembled([part.read(wanted) for part in source.parts], wanted)
     np.testing.assert_array_equal(columns["x"]["image"], ROWS[wanted])
     assert columns["label"].tolist() == [39, 3, 3]
     assert image.stored_bytes(np.array([0, 4])).min() > 0

@@ -1,0 +1,284 @@
+"""Arrays that are open, and a tree of them that can be pickled and opened again.
+
+Invariants: shapes and dtypes are those of the moment the tree was made; a store that no longer has
+them when it is opened again is refused. Decoding directly and reading through TensorStore give the
+same values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, Union
+
+import numpy as np
+import tensorstore as ts
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import Columns
+from windrow.sources.pieces import ArrayPart
+from windrow.sources.process import refuse_forked
+from windrow.sources.zarr_alone import alone_reader
+from windrow.sources.zarr_chunks import CheckedReader, DirectReader
+from windrow.sources.zarr_open import Found, FoundTree, find_arrays, open_all
+from windrow.sources.zarr_plain import PlainArray, plain_array
+from windrow.sources.zarr_read import Rows, StoreReader, rows_of
+
+LIBRARY: Final = "TensorStore"
+_SHOWN_CHARACTERS: Final = 200
+_SHOWN_ARRAYS: Final = 4
+
+_Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # the tree, each leaf a number of an array
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class OpenArray:
+    """An array that is open.
+
+    Args:
+        found: What was opened, with its name in the source.
+        part: Its rows.
+        chunk: Shape of its chunks; None along an axis where that is not known.
+        plain: Set if it is decoded directly.
+        rows: Set if TensorStore reads it.
+        why: Why it is not decoded directly, in words; '' where that needs none.
+    """
+
+    found: Found
+    part: ArrayPart
+    chunk: tuple[int | None, ...]
+    plain: PlainArray | None
+    rows: Rows | None
+    why: str
+
+    @property
+    def name(self) -> str:
+        """Name in the source; nested names are joined by `/`, a single array's name is ''."""
+        return self.found.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return (self.part.rows, *self.part.row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As delivered."""
+        return self.part.dtype
+
+    @property
+    def facts(self) -> str:
+        """What a state remembers of the array."""
+        text = f"{self.dtype} {list(self.shape)} chunks {list(self.chunk)}"
+        return f"{self.name}: {text}" if self.name else text
+
+
+class ArrayTree:
+    """Arrays by name, or a single one. Thread-safe; pickles without what is open."""
+
+    def __init__(self, what: str, arrays: Any, *, direct: bool | None = None) -> None:
+        """Open the arrays; only metadata is read.
+
+        Args:
+            what: Name of the source, for messages.
+            arrays: As for `ZarrDataSource`.
+            direct: As for `ZarrDataSource`.
+
+        Raises:
+            ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
+                `ZarrDataSource` raises them.
+        """
+        refuse_forked(LIBRARY, what)
+        if direct is not None and not isinstance(direct, bool):
+            raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
+        self._what, self._direct = what, direct
+        self._found: list[Found] = []
+        self._layout = _numbered(find_arrays(arrays), self._found)
+        opened = _open_each(what, self._found, direct)
+        self._facts = tuple(array.facts for array in opened)
+        self._opened: tuple[OpenArray, ...] | None = opened
+        self._stores: dict[str, ts.TensorStore] | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        specs = [
+            array.found
+            if array.rows is None
+            else dataclasses.replace(
+                array.found, spec=array.rows.store.spec(retain_context=True, minimal_spec=True)
+            )
+            for array in self.open()
+        ]
+        return {
+            "what": self._what,
+            "layout": self._layout,
+            "facts": self._facts,
+            "found": specs,
+            "direct": self._direct,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._what = state["what"]
+        self._layout = state["layout"]
+        self._facts = state["facts"]
+        self._found = state["found"]
+        self._direct = state["direct"]
+        self._opened = None
+        self._stores = None
+        self._lock = threading.Lock()
+
+    def open(self) -> tuple[OpenArray, ...]:
+        """The arrays, in the order of the tree; opened again where they are not open here.
+
+        Raises:
+            SourceError: If they changed since the tree was made.
+            ReadError: If this process was forked from one that had used TensorStore.
+        """
+        opened = self._opened
+        if opened is not None:
+            return opened
+        refuse_forked(LIBRARY, self._what)
+        with self._lock:
+            if self._opened is None:
+                opened = _open_each(self._what, self._found, self._direct)
+                facts = tuple(array.facts for array in opened)
+                if facts != self._facts:
+                    raise SourceError(
+                        f"{self._what}: the arrays changed since the source was made\n"
+                        f"  then: {'; '.join(self._facts)}\n  now:  {'; '.join(facts)}\n"
+                        "Make the source again."
+                    )
+                self._opened = opened
+            return self._opened
+
+    @property
+    def stores(self) -> dict[str, ts.TensorStore]:
+        """The arrays as open stores, by name."""
+        opened = self.open()
+        with self._lock:
+            if self._stores is None:
+                absent = [array.found for array in opened if array.rows is None]
+                direct = iter(open_all(absent))
+                self._stores = {
+                    array.name: next(direct) if array.rows is None else array.rows.store
+                    for array in opened
+                }
+            return dict(self._stores)
+
+    @property
+    def facts(self) -> str:
+        """Names, dtypes, shapes and chunks of the arrays, or a digest where that is long."""
+        text = "; ".join(self._facts)
+        if len(text) > _SHOWN_CHARACTERS:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            text = f"{self.open()[0].part.rows} records, {len(self._facts)} arrays, sha256:{digest}"
+        return text
+
+    @property
+    def place(self) -> str:
+        """Where the arrays are and how they are read, for people."""
+        opened = self.open()
+        levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
+        place = "/".join(names[0] for names in shared) or "several places"
+        return f"{place}, {_ways(opened)}"
+
+    def assembled(self, columns: Sequence[Any]) -> Columns:
+        """The tree with one column per array."""
+        return _shaped(self._layout, columns.__getitem__)
+
+
+def _open_each(what: str, found: list[Found], direct: bool | None) -> tuple[OpenArray, ...]:
+    plain = [_plain(what, item, direct) for item in found]
+    left = [item for item, way in zip(found, plain, strict=True) if isinstance(way, str)]
+    stores = iter(open_all(left))
+    return tuple(
+        _through_store(item, next(stores), way) if isinstance(way, str) else _directly(item, way)
+        for item, way in zip(found, plain, strict=True)
+    )
+
+
+def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
+    """The array to decode directly; or why it is not, '' where that is plain to see."""
+    if direct is False:
+        return "direct=False"
+    if found.folder is not None:
+        way = plain_array(found.folder, found.name)
+    else:
+        way = "only arrays given by the path of a local folder are"
+    if direct and isinstance(way, str):
+        named = f"array {found.name!r}" if found.name else "the array"
+        raise SourceError(
+            f"{what}: {named} in {found.where} can not be decoded directly: {way}. Leave"
+            " direct=True out to read it through TensorStore"
+        )
+    return "" if found.folder is None else way
+
+
+def _directly(found: Found, plain: PlainArray) -> OpenArray:
+    alone = alone_reader(plain, found.name, found.where)
+    part = ArrayPart(
+        name=found.name,
+        rows=plain.shape[0],
+        row_shape=plain.shape[1:],
+        dtype=plain.dtype,
+        piece_rows=plain.chunk_shape[0],
+        reader=DirectReader(plain) if alone is None else CheckedReader(alone, plain),
+        alone=alone is not None or plain.chunk_shape[0] == 1,
+    )
+    return OpenArray(found, part, plain.chunk_shape, plain, None, "")
+
+
+def _through_store(found: Found, store: Any, why: str) -> OpenArray:
+    rows = rows_of(store, found.name, found.where)
+    part = ArrayPart(
+        name=found.name,
+        rows=rows.length,
+        row_shape=rows.row_shape,
+        dtype=rows.dtype,
+        piece_rows=rows.piece_rows,
+        reader=StoreReader(rows),
+        shift=rows.shift,
+        alone=rows.piece_rows == 1,
+    )
+    chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
+    return OpenArray(found, part, chunk, None, rows, why)
+
+
+def _ways(opened: tuple[OpenArray, ...]) -> str:
+    """How the arrays are read, for people."""
+    direct = [array.name for array in opened if array.rows is None]
+    by_why: dict[str, list[str]] = {}
+    for array in opened:
+        if array.rows is not None:
+            by_why.setdefault(array.why, []).append(array.name)
+    if not by_why:
+        return "decoded directly"
+    if not direct and len(by_why) == 1:
+        why = next(iter(by_why))
+        return "read by TensorStore" + (f" ({why})" if why else "")
+    told = [f"decoded directly: {_listed(direct)}"] if direct else []
+    for why, names in by_why.items():
+        told.append(f"read by TensorStore{f' ({why})' if why else ''}: {_listed(names)}")
+    return "; ".join(told)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN_ARRAYS
+    return ", ".join(names[:_SHOWN_ARRAYS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _numbered(tree: FoundTree, found: list[Found]) -> _Layout:
+    if isinstance(tree, dict):
+        return {name: _numbered(item, found) for name, item in tree.items()}
+    found.append(tree)
+    return len(found) - 1
+
+
+def _shaped(layout: _Layout, leaf: Callable[[int], Any]) -> Columns:
+    if isinstance(layout, dict):
+        return {name: _shaped(item, leaf) for name, item in layout.items()}
+    return leaf(layout)

@@ -101,21 +101,21 @@ class RowReader(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class Box:
     """Cells of one array from `first` on along each axis, wanted in `out` of their shape."""
 
     first: tuple[int, ...]
     out: AnyArray
 
 
-class RegionReader(Protocol):
-    """Reads chunks of one array of any rank: what a `RegionPart` needs to know of a format."""
+class BoxReader(Protocol):
+    """Reads boxes of one array of any rank: what a part made of boxes needs to know of a format."""
 
-    def start(self, regions: Sequence[Region], pool: Executor) -> Future[None]:
-        """Start reading regions, on `pool` if it takes a thread; done when all of them are filled.
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading boxes, on `pool` if it takes a thread; done when all of them are filled.
 
-        Each region lies in one chunk: it is the chunk, as far as the array reaches. The future has
-        a ReadError if one of them can not be read.
+        Each lies in one chunk and in the array. The future has a ReadError if one of them can not
+        be read.
         """
         ...
 

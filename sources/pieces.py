@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol, TypeAlias
 
@@ -162,8 +162,8 @@ class ArrayPart(Part):
     """Records that are rows, or runs of consecutive rows, of an array whose pieces are row blocks.
 
     Piece `p` holds rows `[p * piece_rows - shift, (p + 1) * piece_rows - shift)`, as far as they
-    are in `[0, rows)`. Record `i` is row `i`; where `size` is given, it is the rows
-    `[i * stride, i * stride + size)`.
+    are in `[0, rows)`. Record `i` is row `r = starts(i)`; where `size` is given, it is the rows
+    `[r, r + size)`.
 
     Args:
         name: Name of the array in the source.
@@ -174,7 +174,8 @@ class ArrayPart(Part):
         reader: Reads rows.
         shift: Rows of the first piece that lie before row 0, below `piece_rows`.
         size: Rows of a record; None for single rows, without that axis.
-        stride: Rows from one record's first row to the next one's.
+        starts: The first row of each record, from their indices; None where record `i` begins at
+            row `i`.
         alone: Whether picking single rows costs no more than their bytes.
     """
 
@@ -186,7 +187,7 @@ class ArrayPart(Part):
     reader: RowReader
     shift: int = 0
     size: int | None = None
-    stride: int = 1
+    starts: Callable[[IntArray], IntArray] | None = None
     alone: bool = False
 
     @property
@@ -205,7 +206,7 @@ class ArrayPart(Part):
 
     def first_rows(self, indices: IntArray) -> IntArray:
         """The first row of each record."""
-        return indices if self.size is None else indices * self.stride
+        return indices if self.starts is None else self.starts(indices)
 
     def needs(self, indices: IntArray) -> Needs:
         start = self.first_rows(indices) + self.shift
@@ -231,13 +232,13 @@ class ArrayPart(Part):
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         return self.reader.stored_bytes(pieces)
 
-    def in_windows(self, size: int, stride: int) -> ArrayPart:
-        """The same array with `size` rows to a record, `stride` apart."""
-        return dataclasses.replace(self, size=size, stride=stride)
+    def in_windows(self, size: int | None, starts: Callable[[IntArray], IntArray]) -> ArrayPart:
+        """The same array with `size` rows to a record, or one row without that axis."""
+        return dataclasses.replace(self, size=size, starts=starts)
 
     def read(self, indices: IntArray) -> AnyArray:
         if self.size is None:
-            return self.reader.read(indices)
+            return self.reader.read(self.first_rows(indices))
         windows = WindowRows(self.first_rows(indices), self.size)
         return windows.taken_from(self.reader.read(windows.rows))
 

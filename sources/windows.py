@@ -92,7 +92,10 @@ class WindowDataSource(LaidOutSource):
         Raises:
             ReadError: If this process was forked from one that had used TensorStore.
         """
-        return [part.in_windows(self._size, self._stride) for part in self._inner.parts]
+        return [
+            part.in_windows(self._size, lambda indices: indices * self._stride)
+            for part in self._inner.parts
+        ]
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one array of windows per part."""

@@ -86,7 +86,7 @@ class PiecedSource(LaidOutSource):
                 reader=self.readers[name],
                 shift=shift % piece_rows[name],
                 size=size,
-                stride=stride,
+                starts=None if stride == 1 else lambda indices: indices * stride,
             )
             for name, array in arrays.items()
         ]

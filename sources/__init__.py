@@ -5,7 +5,16 @@ from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.base import BatchedSource, Columns, IntArray, Source, checked_indices, row
 from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
-from windrow.sources.pieces import ArrayPart, LaidOutSource, ListPart, Needs, Part, RowReader, Span
+from windrow.sources.pieces import (
+    ArrayPart,
+    Blocks,
+    LaidOutSource,
+    ListPart,
+    Needs,
+    Part,
+    RowReader,
+    Span,
+)
 from windrow.sources.windows import WindowDataSource
 from windrow.sources.zarr import ZarrDataSource
 
@@ -14,6 +23,7 @@ __all__ = [
     "ArrayPart",
     "ArrayRecordDataSource",
     "BatchedSource",
+    "Blocks",
     "Columns",
     "ForeignDataSource",
     "IntArray",

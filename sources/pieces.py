@@ -124,6 +124,24 @@ class BoxReader(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Which records lie together, where these need not be consecutive.
+
+    Records that are sorted by block stand at the places `[0, length)`.
+
+    Args:
+        bounds: int64 `(blocks + 1,)`, from 0 to the length, never falling: block `k` is the
+            places `[bounds[k], bounds[k + 1])`.
+        records: Which record stands at each of some places, int64 `(n,)` to int64 `(n,)`: a
+            permutation of `[0, length)`, picklable. It may compute, so that no
+            source needs a table. None where record `i` stands at place `i`.
+    """
+
+    bounds: IntArray
+    records: Callable[[IntArray], IntArray] | None = None
+
+
 class WindowRows:
     """The rows that windows of one size lie in, each once."""
 
@@ -274,5 +292,8 @@ class LaidOutSource(BatchedSource):
         """What `read` returns for `indices`, from the columns of the parts for them."""
 
     @abc.abstractmethod
-    def blocks(self) -> IntArray:
-        """Bounds of the blocks that part the records by locality: 0, ..., length, increasing."""
+    def blocks(self) -> IntArray | Blocks:
+        """The blocks that part the records by locality: bounds 0, ..., length, never falling.
+
+        Bounds alone say that the records of a block are consecutive.
+        """

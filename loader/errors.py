@@ -1,7 +1,8 @@
 """Every error Windrow raises on purpose.
 
-Each class is a `WindrowError` and also the builtin that people already catch. Each is made from
-one message alone, so that it survives pickling: errors cross processes.
+Each class is a `WindrowError` and also the builtin that people already catch. Each can be made from
+one message alone, so that it survives pickling: errors cross processes. What one knows beside its
+message are attributes, which pickling keeps.
 
     WindrowError
     ├── PlanError (ValueError)               a chain that cannot be built as written
@@ -46,7 +47,25 @@ class RecordIndexError(WindrowError, IndexError):
 
 
 class ReadError(WindrowError, OSError):
-    """A record or a chunk could not be read, or is damaged."""
+    """A record or a chunk could not be read, or is damaged.
+
+    Where they are known, `file` is the file, `offset` the byte of it at which what is damaged
+    begins, and `records` the records `[first, stop)` that are lost with it; else they are None.
+    """
+
+    file: str | None
+    offset: int | None
+    records: tuple[int, int] | None
+
+    def __init__(
+        self,
+        *message: object,
+        file: str | None = None,
+        offset: int | None = None,
+        records: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(*message)
+        self.file, self.offset, self.records = file, offset, records
 
 
 class ElementError(WindrowError, ValueError):

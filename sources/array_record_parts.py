@@ -268,11 +268,16 @@ class RecordGroups(ListPart):
                 position, why = candidate, str(single)
                 break
         first = position - position % file.group
-        span = f" (stored with records {first} to {min(first + file.group, file.records) - 1})"
+        stop = min(first + file.group, file.records)
+        span = f" (stored with records {first} to {stop - 1})"
+        shift = int(self._shifts[at])
+        skip, end = int(self._skips[at]), int(self._stops[at])
         return ReadError(
             f"{WHAT}: record {position} of {file.path}{span if file.group > 1 else ''}, record"
-            f" {position + int(self._shifts[at])} of this source, can not be read: {why}."
-            " The file is damaged: copy or write it again, or leave the record out"
+            f" {position + shift} of this source, can not be read: {why}."
+            " The file is damaged: copy or write it again, or leave the record out",
+            file=file.path,
+            records=(max(first, skip) + shift, min(stop, end) + shift),
         )
 
 
@@ -319,7 +324,10 @@ class _Readers:
         check_unchanged(file)
         reader = open_reader(file.path, self._options)
         if not reader.ok():
-            raise ReadError(f"{WHAT}: {file.path} can not be opened again: {why_broken(reader)}")
+            raise ReadError(
+                f"{WHAT}: {file.path} can not be opened again: {why_broken(reader)}",
+                file=file.path,
+            )
         with self._lock:
             reader = self._open.setdefault(file.path, reader)
             # Dropped, not closed: another thread may be reading with it, and the last one to let
@@ -407,5 +415,6 @@ def check_unchanged(file: File) -> None:
     if size != file.facts.size_bytes:
         raise ReadError(
             f"{WHAT}: {file.path} changed since the source was made: {size:,} bytes, then"
-            f" {file.facts.size_bytes:,}; restore it, or make the source again"
+            f" {file.facts.size_bytes:,}; restore it, or make the source again",
+            file=file.path,
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -27,7 +28,7 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, RowReader, Span
 from windrow.sources.process import cores
-from windrow.sources.zarr_codecs import DamageError, Decoder
+from windrow.sources.zarr_codecs import DamageError, Decoder, most_stored_bytes
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_region import FileRegion, reserved
 from windrow.sources.zarr_shards import (
@@ -100,8 +101,8 @@ class _Stored(Protocol):
         """
         ...
 
-    def place(self, row: int) -> str:
-        """The file that holds a row."""
+    def place(self, row: int) -> tuple[str, str]:
+        """The file that holds a row, of its first cell, and what to say after it."""
         ...
 
     def piece_bytes(self) -> int:
@@ -205,10 +206,19 @@ class _AloneReader:
     def _refuse(self, row: int, error: Exception) -> NoReturn:
         rows = self._plain.chunk_shape[0]
         first = row // rows * rows
-        held = held_records(first, min(first + rows, self._plain.shape[0]))
+        records = first, min(first + rows, self._plain.shape[0])
         said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        why = f"{self._stored.place(row)}: {said}"
-        raise damaged(self._name, self._where, held, why) from error
+        file, more = self._stored.place(row)
+        raise damaged(
+            self._name,
+            self._where,
+            held_records(*records),
+            f"{file}{more}: {said}",
+            # Of a row in several files it is not known here which one is damaged.
+            file=file if self._cells == 1 else None,
+            offset=0 if self._cells == 1 and self._plain.shard_shape is None else None,
+            records=records,
+        ) from error
 
 
 class _Turns:
@@ -326,7 +336,7 @@ class _Raw:
         parts = [self._part(held[number], start, stop) for number, start, stop in runs]
         return _joined(parts, size), any(held[number] is None for number, _, _ in runs)
 
-    def place(self, row: int) -> str:
+    def place(self, row: int) -> tuple[str, str]:
         return _place(self._plain, self._files, row)
 
     def piece_bytes(self) -> int:
@@ -366,8 +376,8 @@ class _Frames(Protocol):
         """Stored bytes of each chunk; None where nothing is stored. Raises OSError."""
         ...
 
-    def place(self, row: int) -> str:
-        """The file that holds a row."""
+    def place(self, row: int) -> tuple[str, str]:
+        """The file that holds a row, of its first cell, and what to say after it."""
         ...
 
     def mean_bytes(self) -> int | None:
@@ -393,7 +403,7 @@ class _InShards:
             None if start == MISSING else held[number][start:stop] for number, start, stop in spans
         ]
 
-    def place(self, row: int) -> str:
+    def place(self, row: int) -> tuple[str, str]:
         return _place(self._plain, self._files, row)
 
     def mean_bytes(self) -> int | None:
@@ -410,14 +420,15 @@ class _InFiles:
         self._files = StoredFiles(plain)
 
     def get(self, chunks: IntArray) -> list[Frame | None]:
-        return [_file_bytes(self._files.path(number)) for number in chunks.tolist()]
+        most = most_stored_bytes(self._plain.chunk_bytes)
+        return [_file_bytes(self._files.path(number), most) for number in chunks.tolist()]
 
-    def place(self, row: int) -> str:
+    def place(self, row: int) -> tuple[str, str]:
         return _place(self._plain, self._files, row)
 
     def mean_bytes(self) -> int | None:
-        found = [_file_bytes(self._files.path(k)) for k in range(min(4, self._plain.grid[0]))]
-        sizes = [len(data) for data in found if data is not None]
+        found = [self._files.size(k) for k in range(min(4, self._plain.grid[0]))]
+        sizes = [size for size in found if size != MISSING]
         return sum(sizes) // len(sizes) if sizes else None
 
 
@@ -450,7 +461,7 @@ class _Coded:
             out.reshape(len(frames), -1)[there] = found.reshape(len(stored), -1)
         return out, True
 
-    def place(self, row: int) -> str:
+    def place(self, row: int) -> tuple[str, str]:
         return self._frames.place(row)
 
     def piece_bytes(self) -> int:
@@ -459,6 +470,10 @@ class _Coded:
 
     def _decoded(self, frames: list[Frame], threads: int) -> ByteArray:
         """Decoded bytes of at least one frame, joined."""
+        if max(map(len, frames)) > most_stored_bytes(self._size):
+            raise DamageError(
+                f"it has {max(map(len, frames)):,} bytes, far more than a chunk can have"
+            )
         if self._zstd:
             bodies = [_body(frame) for frame in frames] if self._checked else frames
             sizes = np.full(len(bodies), self._size, np.uint64).tobytes()
@@ -503,15 +518,18 @@ def _joined(parts: list[Any], size: int) -> ByteArray:
     return out
 
 
-def _place(plain: PlainArray, files: StoredFiles, row: int) -> str:
+def _place(plain: PlainArray, files: StoredFiles, row: int) -> tuple[str, str]:
     whole = plain.shard_shape or plain.chunk_shape
     number = row // whole[0] * math.prod(files.grid[1:])
-    return files.path(number) + (f", shard {number}" if plain.shard_shape else "")
+    return files.path(number), f", shard {number}" if plain.shard_shape else ""
 
 
-def _file_bytes(path: str) -> bytes | None:
+def _file_bytes(path: str, most: int) -> bytes | None:
     try:
         with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
             return file.readall()
     except (FileNotFoundError, NotADirectoryError):
         return None

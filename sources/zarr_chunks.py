@@ -11,9 +11,8 @@ import dataclasses
 import itertools
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,11 +23,13 @@ from windrow.sources import recycled
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.pieces import RowReader, Span
 from windrow.sources.process import cores
+from windrow.sources.threads import shared_pool
 from windrow.sources.zarr_codecs import (
     ByteArray,
     DamageError,
     Decoder,
     Stored,
+    most_stored_bytes,
     refuse_bools,
     scratch,
 )
@@ -41,7 +42,6 @@ Rows: TypeAlias = slice | IntArray
 
 # Below this one thread is done before a second one has begun.
 _WORTH_THREADS_BYTES: Final = 2**20
-_SLACK_BYTES: Final = 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +53,130 @@ class _Cell:
     target: Index  # where they belong in a row
 
 
+class ChunkStore:
+    """The stored chunks of a plain array, by their coordinates in its grid. Thread-safe."""
+
+    def __init__(self, plain: PlainArray) -> None:
+        """Open nothing yet."""
+        self.plain = plain
+        self._decoder = Decoder(plain.codecs, plain.chunk_bytes)
+        self._base = os.path.join(plain.folder, "")
+        self._ratio: float | None = None
+        back = np.argsort(plain.axes)
+        self._back = tuple(int(axis) for axis in back)
+        self._shards: tuple[StoredFiles, ShardIndex] | None = None
+        if plain.shard_shape is not None:
+            files = StoredFiles(plain)
+            self._shards = files, ShardIndex(plain, files, name=plain.name, where=plain.folder)
+
+    def values(self, memory: ByteArray) -> AnyArray:
+        """A decoded chunk as its values, in the order of the array's axes."""
+        plain = self.plain
+        return memory.view(plain.stored_dtype).reshape(plain.stored_shape).transpose(self._back)
+
+    def check(self, missed: bool) -> None:
+        """Check that the array is there still; `missed` tells that some chunk was not stored.
+
+        Raises:
+            ReadError: If it is gone.
+        """
+        # Shards stay mapped, so that they can be read when the array is long another one.
+        if missed or self._shards is not None:
+            self.plain.guard.refuse_gone(self.plain.folder)
+
+    def ratio(self) -> float:
+        """Stored bytes per decoded byte, judged by the first stored object."""
+        if self._ratio is None:
+            self._ratio = self._measured_ratio()
+        return self._ratio
+
+    def _measured_ratio(self) -> float:
+        plain = self.plain
+        try:
+            size = os.stat(self._base + plain.key([0] * len(plain.shape))).st_size
+        except OSError:
+            return 1.0
+        return size / max(1, plain.chunk_bytes * math.prod(plain.shard_grid))
+
+    def decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
+        """Decode a chunk into `out`; False, and nothing done, if it is not stored.
+
+        Raises:
+            DamageError: If it is damaged.
+            OSError: If its file can not be read.
+            ReadError: If the index of its shard is damaged.
+        """
+        stored = self._decode_any(coords, out)
+        if stored and self.plain.dtype == np.bool_:
+            refuse_bools(out)
+        return stored
+
+    def _decode_any(self, coords: tuple[int, ...], out: ByteArray) -> bool:
+        if self._shards is not None:
+            data = self._inner(coords, *self._shards)
+            if data is None:
+                return False
+        else:
+            try:
+                file = os.open(self._base + self.plain.key(coords), os.O_RDONLY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            try:
+                size = os.fstat(file).st_size
+                self._refuse_size(size)
+                if not self.plain.codecs:
+                    _read_into(file, out)
+                    return True  # straight to where it is wanted
+                if self._decoder.takes_bytes:
+                    data = _read_bytes(file, size)
+                else:
+                    memory = scratch("stored", size)
+                    _read_into(file, memory)
+                    data = memory.data
+            finally:
+                os.close(file)
+        self._decoder.decode(data, out)
+        return True
+
+    def _inner(
+        self, coords: tuple[int, ...], files: StoredFiles, index: ShardIndex
+    ) -> Stored | None:
+        found = index.locate(self._number(coords))
+        offset, size, shard = int(found.offsets[0]), int(found.sizes[0]), int(found.shards[0])
+        if offset == MISSING:
+            return None
+        self._refuse_size(size)
+        held = files.hold([shard])[shard]
+        if held is None:
+            return None
+        data = held[offset : offset + size]
+        return bytes(data) if self._decoder.takes_bytes else data
+
+    def _number(self, coords: tuple[int, ...]) -> IntArray:
+        number = 0
+        for k, count in zip(coords, self.plain.grid, strict=True):
+            number = number * count + k
+        return np.array([number], np.int64)
+
+    def _refuse_size(self, size: int) -> None:
+        wanted = self._decoder.stored_bytes
+        if wanted is not None and size != wanted:
+            raise DamageError(f"it has {size:,} bytes, and a chunk must have {wanted:,}")
+        if size > most_stored_bytes(self._decoder.decoded_bytes):
+            raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
+
+    def damaged(self, coords: tuple[int, ...], held: str, error: DamageError | OSError) -> ReadError:
+        """The error for a chunk that holds `held`, in words, and can not be read."""
+        plain = self.plain
+        if self._shards is None:
+            place = self._base + plain.key(coords)
+        else:
+            outer = [k // n for k, n in zip(coords, plain.shard_grid, strict=True)]
+            place = f"{self._base}{plain.key(outer)}, chunk {list(coords)}"
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        return damaged(plain.name, plain.folder, held, f"{place}: {why}")
+
+
 class DirectReader:
     """Reads rows of a plain array; a `RowReader` whose pieces are the chunks of the first axis."""
 
@@ -60,18 +184,10 @@ class DirectReader:
         """Open nothing yet."""
         self._plain = plain
         self._rows = plain.chunk_shape[0]
-        self._decoder = Decoder(plain.codecs, plain.chunk_bytes)
-        self._base = os.path.join(plain.folder, "")
+        self._chunks = ChunkStore(plain)
         self._across = math.prod(plain.grid[1:])
         self._whole_rows = plain.straight and plain.chunk_shape[1:] == plain.shape[1:]
-        back = np.argsort(plain.axes)
-        self._back = tuple(int(axis) for axis in back)
         self._only = next(self._cells(), None) if self._across == 1 else None
-        self._ratio: float | None = None
-        self._shards: tuple[StoredFiles, ShardIndex] | None = None
-        if plain.shard_shape is not None:
-            files = StoredFiles(plain)
-            self._shards = files, ShardIndex(plain, files, name=plain.name, where=plain.folder)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
@@ -96,23 +212,13 @@ class DirectReader:
 
         few = len(takes) * self._across * plain.chunk_bytes <= _WORTH_THREADS_BYTES
         side_by_side(work, len(takes), threads=1 if few else cores())
-        self._check(any(missed))
+        self._chunks.check(any(missed))
         return answer
 
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         """Bytes of pieces in storage, judged by the first stored object."""
         whole = self._plain.chunk_bytes * self._across
-        if self._ratio is None:
-            self._ratio = self._measured_ratio()
-        return np.full(len(pieces), math.ceil(whole * self._ratio), np.int64)
-
-    def _measured_ratio(self) -> float:
-        plain = self._plain
-        try:
-            size = os.stat(self._base + plain.key([0] * len(plain.shape))).st_size
-        except OSError:
-            return 1.0
-        return size / max(1, plain.chunk_bytes * math.prod(plain.shard_grid))
+        return np.full(len(pieces), math.ceil(whole * self._chunks.ratio()), np.int64)
 
     def _fill(self, spans: list[Span]) -> None:
         missed = False
@@ -121,12 +227,7 @@ class DirectReader:
             begin = piece * self._rows
             take = slice(span.first - begin, span.stop - begin)
             missed |= self._take(piece, take, slice(0, span.stop - span.first), span.out)
-        self._check(missed)
-
-    def _check(self, missed: bool) -> None:
-        # Shards stay mapped, so that they can be read when the array is long another one.
-        if missed or self._shards is not None:
-            self._plain.guard.refuse_gone(self._plain.folder)
+        self._chunks.check(missed)
 
     def _takes(self, rows: IntArray) -> Iterator[tuple[int, Rows, Rows]]:
         """What each piece has for an answer, in ascending order of pieces; see `_take`."""
@@ -161,20 +262,21 @@ class DirectReader:
                 coords = (piece, *cell.at)
                 target = self._straight_target(to, out)
                 if target is not None:
-                    if not self._decode(coords, target):
+                    if not self._chunks.decode(coords, target):
                         out[to] = plain.fill
                         missed = True
                     continue
                 memory = scratch("chunk", plain.chunk_bytes)
-                if self._decode(coords, memory):
-                    block = memory.view(plain.stored_dtype).reshape(plain.stored_shape)
-                    block = block.transpose(self._back)
+                if self._chunks.decode(coords, memory):
+                    block = self._chunks.values(memory)
                     out[(to, *cell.target)] = block[(slice(None), *cell.inside)][take]
                 else:
                     out[(to, *cell.target)] = plain.fill
                     missed = True
         except (DamageError, OSError) as error:
-            raise self._damaged(coords, error) from error
+            first = coords[0] * self._rows
+            held = held_records(first, min(first + self._rows, plain.shape[0]))
+            raise self._chunks.damaged(coords, held, error) from error
         return missed
 
     def _straight_target(self, to: Rows, out: AnyArray) -> ByteArray | None:
@@ -198,76 +300,6 @@ class DirectReader:
                     slice(k * c, k * c + size) for k, c, size in zip(at, chunk, sizes, strict=True)
                 ),
             )
-
-    def _decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
-        """Decode a chunk into `out`; False, and nothing done, if it is not stored."""
-        stored = self._decode_any(coords, out)
-        if stored and self._plain.dtype == np.bool_:
-            refuse_bools(out)
-        return stored
-
-    def _decode_any(self, coords: tuple[int, ...], out: ByteArray) -> bool:
-        if self._shards is not None:
-            data = self._inner(coords, *self._shards)
-            if data is None:
-                return False
-        else:
-            try:
-                file = os.open(self._base + self._plain.key(coords), os.O_RDONLY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-            try:
-                size = os.fstat(file).st_size
-                self._refuse_size(size)
-                if not self._plain.codecs:
-                    _read_into(file, out)
-                    return True  # straight to where it is wanted
-                if self._decoder.takes_bytes:
-                    data = _read_bytes(file, size)
-                else:
-                    memory = scratch("stored", size)
-                    _read_into(file, memory)
-                    data = memory.data
-            finally:
-                os.close(file)
-        self._decoder.decode(data, out)
-        return True
-
-    def _inner(
-        self, coords: tuple[int, ...], files: StoredFiles, index: ShardIndex
-    ) -> Stored | None:
-        number = 0
-        for k, count in zip(coords, self._plain.grid, strict=True):
-            number = number * count + k
-        found = index.locate(np.array([number], np.int64))
-        offset, size, shard = int(found.offsets[0]), int(found.sizes[0]), int(found.shards[0])
-        if offset == MISSING:
-            return None
-        self._refuse_size(size)
-        held = files.hold([shard])[shard]
-        if held is None:
-            return None
-        data = held[offset : offset + size]
-        return bytes(data) if self._decoder.takes_bytes else data
-
-    def _refuse_size(self, size: int) -> None:
-        wanted = self._decoder.stored_bytes
-        if wanted is not None and size != wanted:
-            raise DamageError(f"it has {size:,} bytes, and a chunk must have {wanted:,}")
-        if size > 4 * self._decoder.decoded_bytes + _SLACK_BYTES:
-            raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
-
-    def _damaged(self, coords: tuple[int, ...], error: DamageError | OSError) -> ReadError:
-        plain = self._plain
-        first = coords[0] * self._rows
-        held = held_records(first, min(first + self._rows, plain.shape[0]))
-        if self._shards is None:
-            place = self._base + plain.key(coords)
-        else:
-            outer = [k // n for k, n in zip(coords, plain.shard_grid, strict=True)]
-            place = f"{self._base}{plain.key(outer)}, chunk {list(coords)}"
-        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        return damaged(plain.name, plain.folder, held, f"{place}: {why}")
 
 
 class CheckedReader:
@@ -322,8 +354,9 @@ class CheckedReader:
         except DamageError as error:
             wrong = (found.view(np.uint8) > 1).reshape(len(rows), -1).any(axis=1)
             first = int(rows[int(np.argmax(wrong))]) // plain.chunk_shape[0] * plain.chunk_shape[0]
-            held = held_records(first, min(first + plain.chunk_shape[0], plain.shape[0]))
-            raise damaged(plain.name, plain.folder, held, str(error)) from error
+            records = first, min(first + plain.chunk_shape[0], plain.shape[0])
+            held = held_records(*records)
+            raise damaged(plain.name, plain.folder, held, str(error), records=records) from error
 
 
 def _read_into(file: int, out: ByteArray) -> None:
@@ -345,18 +378,6 @@ def _read_bytes(file: int, size: int) -> bytes:
     return found
 
 
-_lock: Final = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
-
-
-def _shared_pool() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(cores(), thread_name_prefix="windrow-zarr")
-        return _pool
-
-
 def side_by_side(work: Callable[[int], None], count: int, *, threads: int) -> None:
     """Call `work(k)` for each `k` below `count`, on `threads` threads, this one among them.
 
@@ -375,7 +396,7 @@ def side_by_side(work: Callable[[int], None], count: int, *, threads: int) -> No
                 failures.append((k, error))
 
     helpers = min(threads, count) - 1
-    futures = [_shared_pool().submit(run) for _ in range(helpers)]
+    futures = [shared_pool().submit(run) for _ in range(helpers)]
     run()
     for future in futures:
         if not future.cancel():

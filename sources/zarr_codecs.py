@@ -29,6 +29,7 @@ _RIGHT: Final = 0x48674BC7
 _SMALL_BYTES: Final = 64 * 2**10
 # Per thread; larger chunks get memory of their own each time, so that none is kept for ever.
 _KEPT_BYTES: Final = 16 * 2**20
+_SLACK_BYTES: Final = 2**20
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
@@ -55,6 +56,11 @@ def scratch(use: str, size: int) -> ByteArray:
         if size <= _KEPT_BYTES:
             _of_thread.scratch[use] = held
     return held[:size]
+
+
+def most_stored_bytes(decoded_bytes: int) -> int:
+    """Stored bytes beyond which nothing can be a chunk of `decoded_bytes`: it is not even read."""
+    return 4 * decoded_bytes + _SLACK_BYTES
 
 
 class Decoder:

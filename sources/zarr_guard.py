@@ -85,7 +85,8 @@ class Guard:
         return ReadError(
             f"ZarrDataSource: the array in {where} was removed or replaced since the source was"
             f" made: {self.path} {what}, and records that are not there read as the fill value."
-            " Restore it, or make the source again"
+            " Restore it, or make the source again",
+            file=self.path,
         )
 
 

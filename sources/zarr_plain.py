@@ -173,7 +173,16 @@ def plain_array(folder: str, name: str = "") -> PlainArray | str:
         return f"its metadata can not be read ({error})"
 
 
-def damaged(name: str, where: str, held: str, why: str) -> ReadError:
+def damaged(
+    name: str,
+    where: str,
+    held: str,
+    why: str,
+    *,
+    file: str | None = None,
+    offset: int | None = None,
+    records: tuple[int, int] | None = None,
+) -> ReadError:
     """The error for a chunk that can not be read.
 
     Args:
@@ -181,12 +190,18 @@ def damaged(name: str, where: str, held: str, why: str) -> ReadError:
         where: Place of the array.
         held: The records in the chunk, as `held_records` says it.
         why: What is wrong, with the file.
+        file: The file, where it is known.
+        offset: Where the chunk begins in it, in bytes.
+        records: The rows `[first, stop)` in the chunk.
     """
     named = f"array {name!r}" if name else "the array"
     return ReadError(
         f"ZarrDataSource: {named} in {where}: the chunk that holds {held} can not be read:"
         f" {why}. If the file is damaged, copy it again or write these records again; leave them"
-        " out of the order to go on without them"
+        " out of the order to go on without them",
+        file=file,
+        offset=offset,
+        records=records,
     )
 
 

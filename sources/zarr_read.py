@@ -130,7 +130,7 @@ class _Spans:
     def _end(self, span: Span, error: Exception | None) -> None:
         array = self._array
         if error is not None:
-            error = damaged(array.name, array.where, _held(array, span.first), reason(error))
+            error = _refused(array, _records_of(array, span.first), error)
         elif array.guard is not None:
             try:
                 array.guard.check(span.out[:1], [0], array.where)
@@ -275,22 +275,34 @@ def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
         if isinstance(piece.rows, slice)
         else piece.rows
     )
-    why, held = reason(error), held_records(int(rows[0]), int(rows[-1]) + 1)
+    records = int(rows[0]), int(rows[-1]) + 1
     for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
         try:
             array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
         except (ValueError, RuntimeError, OSError) as single:
-            why, held = reason(single), _held(array, int(part[0]))
+            error, records = single, _records_of(array, int(part[0]))
             break
-    return damaged(array.name, array.where, held, why)
+    return _refused(array, records, error)
 
 
-def _held(array: Rows, row: int) -> str:
+def _refused(array: Rows, records: tuple[int, int], error: Exception) -> ReadError:
+    held, file = held_records(*records), file_in(error)
+    return damaged(array.name, array.where, held, reason(error), file=file, records=records)
+
+
+def _records_of(array: Rows, row: int) -> tuple[int, int]:
+    """Rows of the chunk that `row` lies in."""
     if array.chunk_rows < 1:
-        return held_records(row, row + 1)
+        return row, row + 1
     chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
     first = chunk * array.chunk_rows + array.chunk_origin - array.origin
-    return held_records(max(first, 0), min(first + array.chunk_rows, array.length))
+    return max(first, 0), min(first + array.chunk_rows, array.length)
+
+
+def file_in(error: BaseException) -> str | None:
+    """The local file that an error of TensorStore is about, if it names one."""
+    found = re.search(r'local file "((?:[^"\\]|\\.)*)"', str(error))
+    return None if found is None else re.sub(r"\\(.)", r"\1", found[1])
 
 
 def reason(error: BaseException) -> str:

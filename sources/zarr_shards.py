@@ -326,17 +326,26 @@ class ShardIndex:
     def _refuse(self, shard: int, why: str, cause: Exception | None = None) -> NoReturn:
         rows = (self._plain.shard_shape or self._plain.chunk_shape)[0]
         first = int(np.unravel_index(shard, self._files.grid)[0]) * rows
-        held = held_records(first, min(first + rows, self._plain.shape[0]))
-        raise damaged(
-            self._name, self._where, held, f"{self._files.path(shard)}, shard {shard}: {why}"
-        ) from cause
+        self._raise(shard, (first, min(first + rows, self._plain.shape[0])), why, cause)
 
     def _refuse_range(self, shard: int, chunk: int) -> NoReturn:
         rows = self._plain.chunk_shape[0]
         first = chunk // math.prod(self._plain.grid[1:]) * rows
-        held = held_records(first, min(first + rows, self._plain.shape[0]))
-        why = f"{self._files.path(shard)}, shard {shard}: its index points past the end of the file"
-        raise damaged(self._name, self._where, held, why)
+        why = "its index points past the end of the file"
+        self._raise(shard, (first, min(first + rows, self._plain.shape[0])), why, None)
+
+    def _raise(
+        self, shard: int, records: tuple[int, int], why: str, cause: Exception | None
+    ) -> NoReturn:
+        file = self._files.path(shard)
+        raise damaged(
+            self._name,
+            self._where,
+            held_records(*records),
+            f"{file}, shard {shard}: {why}",
+            file=file,
+            records=records,
+        ) from cause
 
 
 def _axes(plain: PlainArray, grid: tuple[int, ...]) -> tuple[_Axis, ...]:

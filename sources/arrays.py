@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, Union
 
 import numpy as np
@@ -23,7 +23,8 @@ from windrow.sources.pieces import ArrayPart
 from windrow.sources.process import refuse_forked
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_chunks import CheckedReader, DirectReader
-from windrow.sources.zarr_open import Found, FoundTree, find_arrays, open_all
+from windrow.sources.zarr_names import ChosenTree, Found, axis_names, choose
+from windrow.sources.zarr_open import find_all, open_all
 from windrow.sources.zarr_plain import PlainArray, plain_array
 from windrow.sources.zarr_read import Rows, StoreReader, rows_of
 
@@ -70,6 +71,16 @@ class OpenArray:
         return self.part.dtype
 
     @property
+    def dims(self) -> tuple[str | None, ...]:
+        """Names of the axes, None for one without; two may have one name."""
+        return self.found.dims or (None,) * len(self.shape)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """As they are stored; empty where nothing tells."""
+        return self.found.attributes
+
+    @property
     def facts(self) -> str:
         """What a state remembers of the array."""
         text = f"{self.dtype} {list(self.shape)} chunks {list(self.chunk)}"
@@ -79,13 +90,21 @@ class OpenArray:
 class ArrayTree:
     """Arrays by name, or a single one. Thread-safe; pickles without what is open."""
 
-    def __init__(self, what: str, arrays: Any, *, direct: bool | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        arrays: Any,
+        *,
+        direct: bool | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
         """Open the arrays; only metadata is read.
 
         Args:
             what: Name of the source, for messages.
             arrays: As for `ZarrDataSource`.
             direct: As for `ZarrDataSource`.
+            names: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
@@ -96,8 +115,10 @@ class ArrayTree:
             raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
         self._what, self._direct = what, direct
         self._found: list[Found] = []
-        self._layout = _numbered(find_arrays(arrays), self._found)
-        opened = _open_each(what, self._found, direct)
+        chosen, self._left_out = choose(find_all(arrays), names)
+        self._chose = names is not None
+        self._layout = _numbered(chosen, self._found)
+        opened = open_arrays(what, self._found, direct)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None
@@ -118,6 +139,8 @@ class ArrayTree:
             "facts": self._facts,
             "found": specs,
             "direct": self._direct,
+            "left_out": self._left_out,
+            "chose": self._chose,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -126,6 +149,8 @@ class ArrayTree:
         self._facts = state["facts"]
         self._found = state["found"]
         self._direct = state["direct"]
+        self._left_out = state["left_out"]
+        self._chose = state["chose"]
         self._opened = None
         self._stores = None
         self._lock = threading.Lock()
@@ -143,7 +168,7 @@ class ArrayTree:
         refuse_forked(LIBRARY, self._what)
         with self._lock:
             if self._opened is None:
-                opened = _open_each(self._what, self._found, self._direct)
+                opened = open_arrays(self._what, self._found, self._direct)
                 facts = tuple(array.facts for array in opened)
                 if facts != self._facts:
                     raise SourceError(
@@ -169,6 +194,14 @@ class ArrayTree:
             return dict(self._stores)
 
     @property
+    def left_out(self) -> tuple[Found, ...]:
+        """Arrays that were found and give no records: coordinates, and those that were not chosen.
+
+        They are not open; `open_arrays` opens them.
+        """
+        return self._left_out
+
+    @property
     def facts(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, or a digest where that is long."""
         text = "; ".join(self._facts)
@@ -184,6 +217,9 @@ class ArrayTree:
         levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
         shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
         place = "/".join(names[0] for names in shared) or "several places"
+        if self._left_out and not self._chose:
+            labels = _listed([item.name for item in self._left_out])
+            return f"{place}, {_ways(opened)}; without the coordinates {labels}"
         return f"{place}, {_ways(opened)}"
 
     def assembled(self, columns: Sequence[Any]) -> Columns:
@@ -191,7 +227,19 @@ class ArrayTree:
         return _shaped(self._layout, columns.__getitem__)
 
 
-def _open_each(what: str, found: list[Found], direct: bool | None) -> tuple[OpenArray, ...]:
+def open_arrays(
+    what: str, found: Sequence[Found], direct: bool | None = None
+) -> tuple[OpenArray, ...]:
+    """Arrays that were found, opened side by side; for the coordinates of a tree.
+
+    Args:
+        what: Name of the source, for messages.
+        found: The arrays.
+        direct: As for `ZarrDataSource`.
+
+    Raises:
+        NotFoundError, SourceError: As `ZarrDataSource` raises them.
+    """
     plain = [_plain(what, item, direct) for item in found]
     left = [item for item, way in zip(found, plain, strict=True) if isinstance(way, str)]
     stores = iter(open_all(left))
@@ -219,6 +267,8 @@ def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
 
 
 def _directly(found: Found, plain: PlainArray) -> OpenArray:
+    if len(found.dims) != len(plain.shape):
+        found = dataclasses.replace(found, dims=())
     alone = alone_reader(plain, found.name, found.where)
     part = ArrayPart(
         name=found.name,
@@ -245,7 +295,18 @@ def _through_store(found: Found, store: Any, why: str) -> OpenArray:
         alone=rows.piece_rows == 1,
     )
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
-    return OpenArray(found, part, chunk, None, rows, why)
+    return OpenArray(_told(found, store), part, chunk, None, rows, why)
+
+
+def _told(found: Found, store: Any) -> Found:
+    """`found` with the names of the axes and the attributes that an open store tells."""
+    labels = axis_names(tuple(store.domain.labels), store.rank)
+    dims = found.dims if len(found.dims) == store.rank else ()
+    attributes = found.attributes
+    if found.shape is None and not attributes:
+        told = store.spec().to_json().get("metadata", {}).get("attributes")
+        attributes = told if isinstance(told, dict) else attributes
+    return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
 
 
 def _ways(opened: tuple[OpenArray, ...]) -> str:
@@ -271,7 +332,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN_ARRAYS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _numbered(tree: FoundTree, found: list[Found]) -> _Layout:
+def _numbered(tree: ChosenTree, found: list[Found]) -> _Layout:
     if isinstance(tree, dict):
         return {name: _numbered(item, found) for name, item in tree.items()}
     found.append(tree)

@@ -25,32 +25,40 @@ _SHOWN_ARRAYS: Final = 4
 class ZarrDataSource(LaidOutSource):
     """Rows of a Zarr array (v2 or v3, sharded too), or of the arrays of a group or dict."""
 
-    def __init__(self, arrays: Any, *, direct: bool | None = None) -> None:
+    def __init__(
+        self, arrays: Any, *, direct: bool | None = None, names: Sequence[str] | None = None
+    ) -> None:
         """Open the arrays; only metadata is read.
 
         Args:
             arrays: A path or URL of an array or a group, a dict of them (nested too), a spec of
                 TensorStore, or an open `tensorstore.TensorStore`, views included. An array gives
-                rows; anything with several gives a dict per record.
+                rows; anything with several gives a dict per record. Of a group, arrays that xarray
+                calls coordinates (one axis and its name, or listed as such by an attribute) and
+                arrays of shape () are left out, unless nothing else is there.
             direct: Whether chunks are decoded without TensorStore, which is faster and gives the
                 same records. None does so where it can be: arrays in local folders whose codecs
                 are plain ones. True refuses other arrays, with the reason; False never does it.
+            names: Arrays or groups of a group to take, nested names joined by `/`; None for all
+                arrays that are no coordinates. Only these are opened.
 
         Raises:
-            ArgumentError: If the argument names no array, or `direct` is no such value.
+            ArgumentError: If the argument names no array, `direct` is no such value, or `names` are
+                no names.
             NotFoundError: If there is nothing where it points.
-            SourceError: If metadata is unreadable, a dtype is not supported, an array has no
-                first axis, lengths differ, or `direct=True` can not be.
+            SourceError: If metadata is unreadable, one of `names` is not there, a dtype is not
+                supported, an array has no first axis, lengths differ, or `direct=True` can not be.
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used TensorStore.
         """
-        self._tree = ArrayTree(_WHAT, arrays, direct=direct)
+        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
         parts = [array.part for array in self._tree.open()]
         if len({part.rows for part in parts}) > 1:
             shown = "\n".join(f"  {part.name}: {part.rows:,}" for part in parts)
             raise SourceError(
                 f"{_WHAT}: the arrays differ in length\n{shown}\n"
-                "The first axis counts records: choose arrays of one length with a dict."
+                "The first axis counts records: choose arrays of one length by names=[...] or with"
+                " a dict."
             )
         self._length = parts[0].rows
 

@@ -1,156 +1,65 @@
 """Finding arrays: from a path, a URL, a group or a dict to a tree of arrays that are open.
 
-Invariant: metadata is read and nothing else. Arrays are opened side by side.
+Invariant: metadata is read and nothing else. Arrays are opened side by side. What consolidated
+metadata tell of an array is not read again to find it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
-from windrow.sources.paths import (
-    folder_listing,
-    is_remote,
-    local_path,
-    refuse_unfinished,
-    what_is_there,
+from windrow.sources import zarr_folders
+from windrow.sources.paths import is_remote, local_path, refuse_unfinished
+from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
+from windrow.sources.zarr_names import (
+    ChosenTree,
+    Found,
+    FoundGroup,
+    FoundTree,
+    axis_names,
+    choose,
 )
 from windrow.sources.zarr_read import reason
 
-_WHAT: Final = "ZarrDataSource"
-# TensorStore tries for many minutes to reach a store that is not there.
-ANSWER_S = 60.0
+_WHAT: Final = zarr_folders.WHAT
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
 _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
-_DRIVER_URL: Final = r"\|(?:zarr|zarr2|zarr3|n5|auto)(?::[^|]*)?$"
+# What follows the last | of a URL, where it opens no array but other keys.
+_ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
+_PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """An array that was found: its name in the source, its place for people, how to open it."""
+def find_arrays(value: Any, names: Sequence[str] | None = None) -> ChosenTree:
+    """The arrays that `value` names and that give records, as a tree of dicts.
 
-    name: str
-    where: str
-    spec: Any  # a ts.TensorStore that is open, a ts.Spec, or a spec as JSON or URL
-    folder: str | None = None  # of the array, where it was found on a local disk
-    # Names of the axes, None for an axis without; () where nothing tells.
-    dims: tuple[str | None, ...] = ()
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as they are stored
-
-
-FoundTree: TypeAlias = Union[Found, "dict[str, FoundTree]"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _LocalFolder:
-    """A folder of a local disk."""
-
-    where: str
-
-    def read(self, key: str) -> bytes | None:
-        try:
-            with open(os.path.join(self.where, key), "rb") as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise SourceError(
-                f"{_WHAT}: {os.path.join(self.where, key)} can not be read:"
-                f" {error.strerror or error}"
-            ) from error
-
-    def children(self) -> list[str]:
-        with os.scandir(self.where) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-
-    def child(self, path: str) -> _LocalFolder:
-        return _LocalFolder(os.path.join(self.where, *path.split("/")))
-
-    def kvstore(self) -> Any:
-        return {"driver": "file", "path": self.where + "/"}
-
-    def local(self) -> str | None:
-        return self.where
-
-    def absent(self) -> NotFoundError:
-        if not os.path.exists(self.where):
-            return NotFoundError(
-                f"{_WHAT}: {self.where} does not exist; {what_is_there(self.where)}"
-            )
-        if not os.path.isdir(self.where):
-            return NotFoundError(
-                f"{_WHAT}: {self.where} is a file, not the folder of a Zarr array or group; give"
-                " the folder that holds zarr.json or .zarray"
-            )
-        return NotFoundError(
-            f"{_WHAT}: {self.where} is no Zarr array or group: it has no zarr.json, .zarray or"
-            f" .zgroup; it holds {folder_listing(self.where)}"
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _StoreFolder:
-    """A folder in a key-value store of TensorStore: any URL that it opens."""
-
-    where: str
-    store: Any
-
-    def read(self, key: str) -> bytes | None:
-        try:
-            found = self.store.read(key).result(timeout=ANSWER_S)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise SourceError(
-                f"{_WHAT}: {self.where}{key} can not be read: {reason(error)}"
-            ) from error
-        return bytes(found.value) if found.state == "value" else None
-
-    def children(self) -> list[str]:
-        raise SourceError(
-            f"{_WHAT}: the group {self.where} has no consolidated metadata, and listing a remote"
-            " store could take very long; consolidate it (zarr.consolidate_metadata), or give a"
-            " dict of its arrays"
-        )
-
-    def child(self, path: str) -> _StoreFolder:
-        return _StoreFolder(f"{self.where}{path}/", self.store / f"{path}/")
-
-    def kvstore(self) -> Any:
-        return self.store.spec(retain_context=True).to_json()
-
-    def local(self) -> str | None:
-        return None
-
-    def absent(self) -> NotFoundError:
-        return NotFoundError(
-            f"{_WHAT}: {self.where} is no Zarr array or group: it has no zarr.json, .zarray or"
-            " .zgroup; check the URL, and that you may read it"
-        )
-
-
-_Folder: TypeAlias = _LocalFolder | _StoreFolder
-
-
-def find_arrays(value: Any, name: str = "") -> FoundTree:
-    """The arrays that `value` names, as a tree of dicts.
+    Args:
+        value: As for `ZarrDataSource`.
+        names: Those of a group to take, nested names joined by `/`; None for all that are data.
 
     Raises:
-        ArgumentError: If `value` names no array.
+        ArgumentError: If `value` names no array, or `names` are no names.
         NotFoundError: If a path or URL holds neither array nor group.
-        SourceError: If metadata can not be read, or a group holds no arrays.
+        SourceError: If metadata can not be read, a group holds no arrays, or not one of `names`.
         ConversionError: If the conversion that writes the folder has not finished.
     """
+    return choose(find_all(value), names)[0]
+
+
+def find_all(value: Any, name: str = "") -> FoundTree:
+    """Every array that `value` names. Raises as `find_arrays` does."""
     if isinstance(value, ts.TensorStore):
         return Found(name, _place(value), value)
     if isinstance(value, ts.Spec):
         return Found(name, "the spec given", value)
+    if isinstance(value, ts.KvStore):
+        return _find_node(store_folder(value), name)
     if isinstance(value, Mapping):
         if isinstance(value.get("driver"), str):
             return Found(name, "the spec given", dict(value))
@@ -170,118 +79,248 @@ def _find_each(value: Mapping[Any, Any], name: str) -> FoundTree:
     for key, item in value.items():
         if not isinstance(key, str):
             raise ArgumentError(f"{_WHAT}: keys must be texts, got {key!r}")
-        tree[key] = find_arrays(item, f"{name}/{key}" if name else key)
+        tree[key] = find_all(item, _joined(name, key))
     return tree
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}/{path}" if name else path
 
 
 def _find_path(text: str | bytes, name: str) -> FoundTree:
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
-        if re.search(_DRIVER_URL, text):
+        last = text.rpartition("|")[2].partition(":")[0]
+        if "|" in text and last not in _ADAPTERS:
             return Found(name, text, text)
-        url = text if text.endswith(("/", ":")) else text + "/"
-        try:
-            store = ts.KvStore.open(url).result(timeout=ANSWER_S)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise SourceError(f"{_WHAT}: {text!r} can not be opened: {reason(error)}") from error
-        return _find_node(_StoreFolder(url, store), name)
+        return _find_node(store_folder(text), name)
     path = local_path(text, what=_WHAT)  # type: ignore[arg-type]  # bytes are refused there
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
         refuse_unfinished(folder, what=_WHAT)
-    return _find_node(_LocalFolder(path), name)
+    return _find_node(LocalFolder(path), name)
 
 
-def _find_node(folder: _Folder, name: str) -> FoundTree:
+def _find_node(folder: Folder, name: str) -> FoundTree:
     found = _try_node(folder, name)
+    if found is None:
+        found = _scale_above(folder, name)
     if found is None:
         raise folder.absent()
     return found
 
 
-def _try_node(folder: _Folder, name: str) -> FoundTree | None:
+def _try_node(folder: Folder, name: str) -> FoundTree | None:
     """The arrays of a node; None if `folder` is no node."""
-    if (raw := folder.read("zarr.json")) is not None:
-        meta = _parsed(raw, folder, "zarr.json")
-        if meta.get("node_type") == "array":
-            return _array(folder, name, "zarr3", meta.get("data_type"))
-        if meta.get("node_type") == "group":
-            listed = meta.get("consolidated_metadata")
-            return _group(folder, name, _names_v3(listed))
-        raise SourceError(
-            f"{_WHAT}: zarr.json in {folder.where} has node_type {meta.get('node_type')!r}; it"
-            " must be 'array' or 'group'"
-        )
-    if (raw := folder.read(".zarray")) is not None:
-        return _array(folder, name, "zarr", _parsed(raw, folder, ".zarray").get("dtype"))
-    if (raw := folder.read(".zmetadata")) is not None:
-        return _group(folder, name, _names_v2(_parsed(raw, folder, ".zmetadata")))
-    if folder.read(".zgroup") is not None:
-        return _group(folder, name, None)
+    if (meta := metadata_of(folder, "zarr.json")) is not None:
+        kind = meta.get("node_type")
+        if kind == "array":
+            return _array(folder, name, meta)
+        if kind != "group":
+            raise SourceError(
+                f"{_WHAT}: zarr.json in {folder.where} has node_type {kind!r}; it must be 'array'"
+                " or 'group'"
+            )
+        attributes = _attributes(meta.get("attributes"))
+        listed = meta.get("consolidated_metadata")
+        nodes = listed.get("metadata") if isinstance(listed, dict) else None
+        if isinstance(nodes, dict):
+            return _consolidated(folder, name, _nodes_v3(nodes), attributes)
+        return _group(folder, name, attributes)
+    if (meta := metadata_of(folder, ".zarray")) is not None:
+        return _array(folder, name, meta, metadata_of(folder, ".zattrs"))
+    if (meta := metadata_of(folder, ".zmetadata")) is not None:
+        nodes = meta.get("metadata")
+        if isinstance(nodes, dict):
+            return _consolidated(folder, name, _nodes_v2(nodes), _attributes(nodes.get(".zattrs")))
+    if meta is not None or folder.read(".zgroup") is not None:
+        return _group(folder, name, _attributes(metadata_of(folder, ".zattrs")))
+    if (meta := metadata_of(folder, "attributes.json")) is not None:
+        return _n5(folder, name, meta)
+    if (meta := metadata_of(folder, "info")) is not None and _scales(meta):
+        return _precomputed(folder, name, meta, 0)
     return None
 
 
-def _array(folder: _Folder, name: str, driver: str, dtype: Any) -> Found:
-    if isinstance(dtype, str) and re.fullmatch(_TEXT_TYPE, dtype):
-        # Refused before opening: TensorStore aborts the process on some of these.
-        raise _unread(name, folder.where, dtype)
-    spec = {"driver": driver, "kvstore": folder.kvstore()}
-    return Found(name, folder.where, spec, folder.local())
+def _attributes(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _unread(name: str, where: str, dtype: object) -> SourceError:
-    named = f"array {name!r}" if name else "the array"
-    return SourceError(
-        f"{_WHAT}: {named} in {where} has dtype {dtype!r}, which is not read; {_READ_TEXTS} are."
-        " Of a group, choose the arrays to read with a dict: {'image': path, ...}"
+def _shape(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and all(type(size) is int for size in value):
+        return tuple(value)
+    return None
+
+
+def _array(
+    folder: Folder,
+    name: str,
+    meta: Mapping[str, Any],
+    beside: Mapping[str, Any] | None = None,
+    *,
+    listing: str = "",
+) -> Found:
+    """An array of Zarr, by its metadata; `beside` are the attributes of v2, in a file of their own.
+
+    Axes of v2 are named by xarray's convention, those of v3 by the format.
+    """
+    modern = "node_type" in meta
+    shape = _shape(meta.get("shape"))
+    attributes = _attributes(meta.get("attributes") if modern else beside)
+    names = meta.get("dimension_names") if modern else attributes.get("_ARRAY_DIMENSIONS")
+    return Found(
+        name=name,
+        where=folder.where,
+        spec=_spec("zarr3" if modern else "zarr", folder),
+        folder=folder.local(),
+        dims=axis_names(names, -1 if shape is None else len(shape)),
+        attributes=attributes,
+        shape=shape,
+        dtype=meta.get("data_type" if modern else "dtype"),
+        listing=listing,
     )
 
 
-def _parsed(raw: bytes, folder: _Folder, key: str) -> dict[str, Any]:
-    try:
-        meta = json.loads(raw)
-    except ValueError as error:
+def _spec(driver: str, folder: Folder, **settings: Any) -> Any:
+    kvstore = folder.kvstore()
+    if isinstance(kvstore, dict):
+        return {"driver": driver, "kvstore": kvstore, **settings}
+    spec = ts.Spec({"driver": driver, **settings})
+    spec.update(kvstore=kvstore)  # it keeps its context, such as the memory of a store in memory
+    return spec
+
+
+def _n5(folder: Folder, name: str, meta: Mapping[str, Any]) -> FoundTree | None:
+    """An array of N5, whose attributes lie among its metadata, or a group of them."""
+    shape = _shape(meta.get("dimensions"))
+    if shape is None:
+        return _group(folder, name, meta, bare=True)
+    return Found(
+        name=name,
+        where=folder.where,
+        spec=_spec("n5", folder),
+        dims=axis_names(meta.get("axes"), len(shape)),
+        attributes=meta,
+        shape=shape,
+        dtype=meta.get("dataType"),
+    )
+
+
+def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The scales of a volume of Neuroglancer; none if `info` is another file."""
+    scales = info.get("scales")
+    if not isinstance(scales, list) or not all(isinstance(scale, dict) for scale in scales):
+        return []
+    return scales
+
+
+def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int) -> Found:
+    size, channels = _shape(_scales(info)[scale].get("size")), info.get("num_channels")
+    shape = (*size, channels) if size is not None and isinstance(channels, int) else None
+    return Found(
+        name=name,
+        where=folder.where,
+        spec=_spec("neuroglancer_precomputed", folder, scale_index=scale),
+        dims=_PRECOMPUTED_AXES,
+        attributes=_scales(info)[scale],
+        shape=shape,
+        dtype=info.get("data_type"),
+    )
+
+
+def _scale_above(folder: Folder, name: str) -> Found | None:
+    """The scale that `folder` is, of the volume that a folder above it describes."""
+    key = ""
+    # A key is a relative path; writers make it of one name, or of two.
+    for _ in range(2):
+        above = folder.above()
+        if above is None:
+            return None
+        folder, last = above
+        key = f"{last}/{key}" if key else last
+        info = metadata_of(folder, "info")
+        for number, scale in enumerate(_scales(info or {})):
+            if scale.get("key") == key:
+                return _precomputed(folder, name, info or {}, number)
+    return None
+
+
+def _nodes_v3(nodes: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Any]]:
+    """Metadata of each node below a group, by path; the second is for v2 only."""
+    return {path: (meta, None) for path, meta in nodes.items() if isinstance(meta, dict)}
+
+
+def _nodes_v2(nodes: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], Any]]:
+    found: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    for key, meta in nodes.items():
+        path, slash, file = key.rpartition("/")
+        if slash and file in (".zarray", ".zgroup") and isinstance(meta, dict):
+            found[path] = meta, nodes.get(f"{path}/.zattrs")
+    return found
+
+
+def _consolidated(
+    folder: Folder,
+    name: str,
+    nodes: Mapping[str, tuple[Mapping[str, Any], Any]],
+    attributes: Mapping[str, Any],
+) -> FoundTree:
+    """A group all of whose nodes are described in its own metadata."""
+    items: dict[str, FoundTree] = {}
+    groups: dict[str, dict[str, FoundTree]] = {"": items}
+
+    def inside(path: str) -> dict[str, FoundTree]:
+        if path not in groups:
+            above, _, last = path.rpartition("/")
+            groups[path] = {}
+            meta, beside = nodes.get(path, ({}, None))
+            told = _attributes(meta.get("attributes") if "node_type" in meta else beside)
+            inside(above)[last] = FoundGroup(groups[path], told)
+        return groups[path]
+
+    for path in sorted(nodes):
+        meta, beside = nodes[path]
+        # A path that leads out of the group is none of its nodes.
+        if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
+            above, _, last = path.rpartition("/")
+            inside(above)[last] = _array(
+                folder.child(path), _joined(name, path), meta, beside, listing=folder.where
+            )
+    return _filled(folder, name, FoundGroup(items, attributes))
+
+
+def _group(
+    folder: Folder, name: str, attributes: Mapping[str, Any], *, bare: bool = False
+) -> FoundTree | None:
+    """A group by the folders in it; where `bare`, a folder without metadata may be a group too."""
+    children = folder.listed()
+    if children is None:
         raise SourceError(
-            f"{_WHAT}: {key} in {folder.where} is not JSON: {error}; copy or write it again"
-        ) from error
-    if not isinstance(meta, dict):
-        raise SourceError(f"{_WHAT}: {key} in {folder.where} holds no JSON object; write it again")
-    return meta
+            f"{_WHAT}: the group {folder.where} has no consolidated metadata, and listing a remote"
+            " store could take very long; consolidate it (zarr.consolidate_metadata), or give a"
+            " dict of its arrays"
+        )
+    items: dict[str, FoundTree] = {}
+    for path in children:
+        child, inner = folder.child(path), _joined(name, path)
+        found = _try_node(child, inner)
+        if found is None and bare:
+            found = _group(child, inner, {}, bare=True)
+        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
+            items[path] = found
+    return _filled(folder, name, FoundGroup(items, attributes))
 
 
-def _names_v3(listed: Any) -> list[str] | None:
-    nodes = listed.get("metadata") if isinstance(listed, dict) else None
-    if not isinstance(nodes, dict):
-        return None
-    return sorted(
-        path
-        for path, meta in nodes.items()
-        if isinstance(meta, dict) and meta.get("node_type") == "array"
-    )
-
-
-def _names_v2(meta: dict[str, Any]) -> list[str] | None:
-    nodes = meta.get("metadata")
-    if not isinstance(nodes, dict):
-        return None
-    return sorted(key.removesuffix("/.zarray") for key in nodes if key.endswith("/.zarray"))
-
-
-def _group(folder: _Folder, name: str, listed: list[str] | None) -> FoundTree:
-    tree: dict[str, FoundTree] = {}
-    for path in folder.children() if listed is None else listed:
-        inner = f"{name}/{path}" if name else path
-        child = folder.child(path)
-        found = _try_node(child, inner) if listed is None else _find_node(child, inner)
-        if found is None or found == {}:
-            continue
-        *above, last = path.split("/")
-        at: Any = tree
-        for step in above:
-            at = at.setdefault(step, {})
-        at[last] = found
-    if not tree and not name:
+def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
+    if not group.items and not name:
         raise SourceError(f"{_WHAT}: the group {folder.where} holds no arrays")
-    return tree
+    return group
+
+
+def _unread(found: Found, dtype: object) -> SourceError:
+    return SourceError(
+        f"{_WHAT}: {found.named} in {found.where} has dtype {dtype!r}, which is not read;"
+        f" {_READ_TEXTS} are. Of a group, choose the arrays to read: names=['image', ...]"
+    )
 
 
 def open_all(found: list[Found]) -> list[Any]:
@@ -291,6 +330,10 @@ def open_all(found: list[Found]) -> list[Any]:
         SourceError: If an array can not be opened, has no first axis or a dtype that is not read.
         NotFoundError: If there is nothing where a URL points.
     """
+    for item in found:
+        if isinstance(item.dtype, str) and re.fullmatch(_TEXT_TYPE, item.dtype):
+            # Refused before opening: TensorStore aborts the process on some of these.
+            raise _unread(item, item.dtype)
     futures = [
         item.spec
         if isinstance(item.spec, ts.TensorStore)
@@ -313,27 +356,42 @@ def _parsable(found: list[Found]) -> Iterator[Found]:
 
 
 def _opened(item: Found, future: Any) -> Any:
-    named = f"array {item.name!r}" if item.name else "the array"
+    named = item.named
     try:
-        store = future if isinstance(future, ts.TensorStore) else future.result(timeout=ANSWER_S)
+        store = (
+            future
+            if isinstance(future, ts.TensorStore)
+            else future.result(timeout=zarr_folders.ANSWER_S)
+        )
     except (ValueError, RuntimeError, OSError) as error:
         why = reason(error)
         if "NOT_FOUND" in why or "Failed to detect format" in why:
-            raise NotFoundError(f"{_WHAT}: there is no array at {item.where}: {why}") from error
+            raise _gone(item, why) from error
         raise SourceError(
             f"{_WHAT}: {named} in {item.where} can not be opened: {why}. If its dtype or codec is"
-            " the reason, write the array in another, or choose other arrays with a dict"
+            " the reason, write the array in another, or choose other arrays of a group:"
+            " names=['image', ...]"
         ) from error
     if store.dtype.name in _NOT_ROWS:
-        raise _unread(item.name, item.where, store.dtype.name)
+        raise _unread(item, store.dtype.name)
     if store.rank == 0:
         raise SourceError(
             f"{_WHAT}: {named} in {item.where} has shape (), and the first axis counts records;"
-            " choose the arrays to read with a dict: {'image': path, ...}"
+            " of a group, choose the arrays to read: names=['image', ...]"
         )
     if not store.readable:
         raise SourceError(f"{_WHAT}: {named} was opened for writing only; open it with read=True")
     return store
+
+
+def _gone(found: Found, why: str) -> NotFoundError:
+    if found.listing:
+        return NotFoundError(
+            f"{_WHAT}: there is no array at {found.where}, which the consolidated metadata of"
+            f" {found.listing} list: {why}. Consolidate again (zarr.consolidate_metadata), or"
+            " choose other arrays by names=[...]"
+        )
+    return NotFoundError(f"{_WHAT}: there is no array at {found.where}: {why}")
 
 
 def _place(store: Any) -> str:

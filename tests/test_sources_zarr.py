@@ -29,7 +29,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ZarrDataSource, zarr_guard, zarr_open, zarr_read
+from windrow.sources import ZarrDataSource, zarr_folders, zarr_guard, zarr_read
 
 AnyArray = npt.NDArray[Any]
 
@@ -241,21 +241,6 @@ def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool) -> None:
     assert set(source.arrays) == {"image", "label", "meta/id"}
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-def test_a_group_by_url_needs_consolidated_metadata(tmp_path: Path) -> None:
-    group(tmp_path / "g")
-    zipped = shutil.make_archive(str(tmp_path / "g"), "zip", tmp_path / "g")
-    with pytest.raises(SourceError, match="has no consolidated metadata"):
-        ZarrDataSource(f"file://{zipped}|zip:")
-    zarr.consolidate_metadata(str(tmp_path / "g"))
-    zipped = shutil.make_archive(str(tmp_path / "h"), "zip", tmp_path / "g")
-    source = ZarrDataSource(f"file://{zipped}|zip:")
-    assert source[7]["meta"]["id"] == 7
-    assert pickle.loads(pickle.dumps(source))[8]["label"] == 8
-    with pytest.raises(NotFoundError, match="is no Zarr array or group"):
-        ZarrDataSource(f"file://{zipped}|zip:nothing/")
-
-
 def test_ways_to_name_an_array(stores: dict[str, Path]) -> None:
     path = stores["v3"]
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
@@ -341,7 +326,7 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
 
 
 def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr_open, "ANSWER_S", 0.2)
+    monkeypatch.setattr(zarr_folders, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/a.zarr"
         with pytest.raises(SourceError, match=r"zarr\.json can not be read: no answer in time"):

@@ -1,0 +1,244 @@
+"""Names in groups: of axes, of coordinates, and the choice of arrays.
+
+xarray writes what it calls coordinates beside the data: arrays of one axis that have the name of
+that axis, and arrays that the attribute `coordinates` of another one lists. They label records and
+are none, so a group gives the others.
+
+Invariant: only metadata decides; nothing is opened here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, Union
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.paths import listing
+
+_WHAT: Final = "ZarrDataSource"
+_NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """An array that was found: its name in the source, its place for people, how to open it.
+
+    Args:
+        name: Nested names are joined by `/`; a single array's name is ''.
+        where: Its place.
+        spec: A `ts.TensorStore` that is open, a `ts.Spec`, or a spec as JSON or URL.
+        folder: Its folder, where it was found on a local disk.
+        dims: Names of the axes, None for an axis without; () where nothing tells. Two axes may
+            have one name.
+        attributes: As they are stored.
+        shape: As the metadata say that were read; None where none were. It may have grown since.
+        dtype: As it is written there; None where none was read.
+        listing: The group whose consolidated metadata told all this; '' where the array's own did.
+    """
+
+    name: str
+    where: str
+    spec: Any
+    folder: str | None = None
+    dims: tuple[str | None, ...] = ()
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+    shape: tuple[int, ...] | None = None
+    dtype: Any = None
+    listing: str = ""
+
+    @property
+    def named(self) -> str:
+        """The array, for messages."""
+        return f"array {self.name!r}" if self.name else "the array"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class FoundGroup:
+    """The arrays and groups of a group, by name."""
+
+    items: Mapping[str, FoundTree]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+
+
+FoundTree: TypeAlias = Union[Found, FoundGroup, "dict[str, FoundTree]"]  # a dict is the user's own
+ChosenTree: TypeAlias = Union[Found, "dict[str, ChosenTree]"]
+
+
+def axis_names(value: Any, rank: int) -> tuple[str | None, ...]:
+    """Names of `rank` axes as metadata give them; () where they are none for this array.
+
+    Records do not depend on names, so that names that do not fit are no names.
+    """
+    if not isinstance(value, list | tuple) or len(value) != rank:
+        return ()
+    if any(not isinstance(name, str | None) for name in value):
+        return ()
+    names = tuple(name or None for name in value)
+    return names if any(names) else ()
+
+
+def arrays_of(tree: FoundTree) -> Iterator[Found]:
+    """Every array of a tree, in its order."""
+    if isinstance(tree, Found):
+        yield tree
+        return
+    for item in _items(tree).values():
+        yield from arrays_of(item)
+
+
+def choose(
+    tree: FoundTree, names: Sequence[str] | None = None
+) -> tuple[ChosenTree, tuple[Found, ...]]:
+    """The arrays that give records, and those of groups that do not.
+
+    Args:
+        tree: All that was found.
+        names: Names of arrays or groups to take, in that order; None for all arrays that are data.
+            Without data all arrays are taken that have an axis.
+
+    Raises:
+        ArgumentError: If `names` are no names, or there is but one array.
+        SourceError: If a name is not there, or nothing is left.
+    """
+    if names is None:
+        found = _data_of(tree)
+        if found == {}:
+            raise SourceError(
+                f"{_WHAT}: every array that was found has shape (), and the first axis counts"
+                " records"
+            )
+    else:
+        found = _chosen(tree, _checked_names(tree, names))
+    taken = set(_leaves(found))
+    return found, tuple(item for item in arrays_of(tree) if item not in taken)
+
+
+def _items(tree: FoundGroup | dict[str, FoundTree]) -> Mapping[str, FoundTree]:
+    return tree.items if isinstance(tree, FoundGroup) else tree
+
+
+def _leaves(tree: ChosenTree) -> Iterator[Found]:
+    if isinstance(tree, Found):
+        yield tree
+        return
+    for item in tree.values():
+        yield from _leaves(item)
+
+
+def _data_of(tree: FoundTree) -> ChosenTree:
+    """The arrays that are data; where none are, those that have an axis."""
+    labels = set(_coordinates(tree))
+    if all(item in labels for item in arrays_of(tree)):
+        labels = {item for item in labels if item.shape == ()}
+    return _without(tree, labels)
+
+
+def _coordinates(tree: FoundTree) -> Iterator[Found]:
+    """The arrays of groups that are no data."""
+    if isinstance(tree, Found):
+        return
+    arrays = {name: item for name, item in _items(tree).items() if isinstance(item, Found)}
+    for item in _items(tree).values():
+        yield from _coordinates(item)
+    if not isinstance(tree, FoundGroup):
+        return
+    for item in arrays.values():
+        if item.shape == ():
+            yield item
+    if not any(item.dims for item in arrays.values()):
+        return
+    told = [tree.attributes, *(item.attributes for item in arrays.values())]
+    listed = {
+        name
+        for attributes in told
+        if isinstance(text := attributes.get("coordinates"), str)
+        for name in text.split()
+    }
+    for name, item in arrays.items():
+        if item.shape != () and (name in listed or item.dims == (name,)):
+            yield item
+
+
+def _without(tree: FoundTree, left_out: set[Found]) -> ChosenTree:
+    if isinstance(tree, Found):
+        return tree
+    chosen: dict[str, ChosenTree] = {}
+    for name, item in _items(tree).items():
+        if isinstance(item, Found) and item in left_out:
+            continue
+        kept = _without(item, left_out)
+        if kept != {}:
+            chosen[name] = kept
+    return chosen
+
+
+def _checked_names(tree: FoundTree, names: Any) -> list[str]:
+    if isinstance(tree, Found):
+        raise ArgumentError(
+            f"{_WHAT}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
+        )
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise ArgumentError(
+            f'{_WHAT}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{_WHAT}: names must be texts, got {name!r}")
+    plain = ["/".join(part for part in name.split("/") if part) for name in names]
+    if not plain:
+        raise ArgumentError(f"{_WHAT}: names is empty; give at least one, or leave it out for all")
+    return plain
+
+
+def _chosen(tree: FoundTree, names: list[str]) -> ChosenTree:
+    chosen: dict[str, ChosenTree] = {}
+    taken: list[str] = []
+    for name in names:
+        for other in taken:
+            if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
+                raise ArgumentError(f"{_WHAT}: names has {name!r} and {other!r}; give one of them")
+        taken.append(name)
+        steps = _steps(tree, name)
+        if steps is None:
+            raise _unknown(tree, name)
+        at: FoundTree = tree
+        into: dict[str, Any] = chosen
+        for step in steps[:-1]:
+            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` went through it
+            into = into.setdefault(step, {})
+        item = _items(at)[steps[-1]]  # type: ignore[arg-type]
+        into[steps[-1]] = item if isinstance(item, Found) else _data_of(item)
+    return chosen
+
+
+def _steps(tree: FoundTree, name: str) -> list[str] | None:
+    """The keys from `tree` to `name`; None if it is not there. A user's own may have a `/`."""
+    if isinstance(tree, Found):
+        return None
+    for key, item in _items(tree).items():
+        if key == name:
+            return [key]
+        if name.startswith(key + "/"):
+            rest = _steps(item, name[len(key) + 1 :])
+            if rest is not None:
+                return [key, *rest]
+    return None
+
+
+def _unknown(tree: FoundTree, name: str) -> SourceError:
+    there = sorted(_paths(tree))
+    close = difflib.get_close_matches(name, there, n=1)
+    if not close:
+        close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
+    meant = f"did you mean {close[0]!r}? There are" if close else "there are"
+    return SourceError(f"{_WHAT}: names has {name!r}, which is not there; {meant} {listing(there)}")
+
+
+def _paths(tree: FoundTree, above: str = "") -> Iterator[str]:
+    if isinstance(tree, Found):
+        yield above
+        return
+    for name, item in _items(tree).items():
+        yield from _paths(item, f"{above}/{name}" if above else name)

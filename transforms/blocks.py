@@ -5,7 +5,7 @@ of them in a row are a window, and all elements of a window come in a random ord
 whoever reads a window's blocks when the window begins reads each block once in an epoch.
 
 Invariant: over one epoch each offset comes exactly once, whatever the sizes of the blocks. An order
-is a function of bounds, window, seed and epoch alone, written down here to the last bit (see
+is a function of bounds, elements, window, seed and epoch alone, written down here to the last bit (see
 `permutation`), and stays as it is for ever.
 
 How: a window's order is made at once and kept, in a store bounded in bytes. Windows of a few
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,19 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
 # --- the order -----------------------------------------------------------------------------------
 
 
+class Placed(Protocol):
+    """Which offset stands at each place, where blocks are not of consecutive offsets."""
+
+    @property
+    def token(self) -> str:
+        """Names the permutation."""
+        ...
+
+    def at(self, places: IntArray) -> IntArray:
+        """The offsets at `places`, a permutation of `[0, length)`."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BlockOrder:
     """The order of a block shuffle, at any offsets of any epochs.
@@ -132,22 +145,27 @@ class BlockOrder:
     whose items are the elements of the window's blocks, end to end.
 
     Args:
-        bounds: int64 `(blocks + 1,)`, from 0 to the length, increasing: block `k` is the offsets
+        bounds: int64 `(blocks + 1,)`, from 0 to the length, increasing: block `k` is the places
             `[bounds[k], bounds[k + 1])`. `(1,)` where there is nothing. Not to be written to.
         window_blocks: Blocks in a window, at least 1; an epoch's last window may have fewer.
         seed: An integer in `[0, 2**32)`.
+        elements: Which offset stands at each place; None where places are offsets.
     """
 
     bounds: IntArray
     window_blocks: int
     seed: int
+    elements: Placed | None = None
     digest: str = dataclasses.field(init=False)
-    """16 hex digits of a hash over the bounds."""
+    """16 hex digits of a hash over the bounds, and over what names the elements."""
     _name: tuple[int, ...] = dataclasses.field(init=False)
     _stretch_windows: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(self.bounds.astype("<i8").tobytes()).hexdigest()[:16]
+        whole = hashlib.sha256(self.bounds.astype("<i8").tobytes())
+        if self.elements is not None:
+            whole.update(self.elements.token.encode())
+        digest = whole.hexdigest()[:16]
         window_blocks = max(1, min(self.window_blocks, len(self.bounds) - 1))
         largest = most_in_window(self.bounds, window_blocks)
         windows = min(_FEW, _STRETCH_ELEMENTS // largest) if 0 < largest <= _FEW else 1
@@ -218,6 +236,8 @@ class BlockOrder:
         sizes = self.bounds[blocks + 1] - firsts
         begins = np.cumsum(sizes) - sizes
         offsets = np.repeat(firsts - begins, sizes) + np.arange(sizes.sum())
+        if self.elements is not None:
+            offsets = self.elements.at(offsets)
         windows = np.add.reduceat(sizes, np.arange(0, len(blocks), self.window_blocks))
         numbers = np.arange(len(windows)) + (number * self._stretch_windows + 1)
         keys = folded(self._epoch_key(epoch), numbers.astype(np.uint64))

@@ -1,0 +1,351 @@
+"""Layouts: which elements of a node are stored together, where these need not be consecutive.
+
+Sorted by block, the elements of a node stand at places. Block `k` of a layout is the places
+`[bounds[k], bounds[k + 1])`; `Elements` tells which element stands at each place. Where elements
+are stored in their order, as rows of an array are, place `p` has element `p` and nothing tells it.
+
+Invariant: bounds are int64 and increase from 0 to the length, so that no block is empty; `Elements`
+are a permutation of `[0, length)`, and equal tokens mean equal permutations. To make a layout reads
+no records.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import PlanError
+from windrow.transforms.blocks import MOST_BLOCKS, mixed
+
+IntArray = npt.NDArray[np.int64]
+# Which elements of a part some elements of the whole are: rows of the latter, then the former.
+_Picked: TypeAlias = Callable[[IntArray], tuple[IntArray, IntArray]]
+
+MOST: Final = 2**28
+"""Elements of a table at most, and of what it is made from: these take seconds and 1 GB."""
+
+_PROBES: Final = 2**16
+_STRETCH: Final = 2**20
+
+
+class Elements(abc.ABC):
+    """Which element stands at each place."""
+
+    @property
+    @abc.abstractmethod
+    def token(self) -> str:
+        """Names the permutation, in every process and for ever."""
+
+    @abc.abstractmethod
+    def at(self, places: IntArray) -> IntArray:
+        """The elements at `places`; int64 `(n,)`, both in `[0, length)`.
+
+        Raises:
+            PlanError: If a source's own function gives something else.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Blocks of elements that are stored together.
+
+    Args:
+        bounds: Places at which blocks begin, and the length at the end.
+        elements: What stands at each place; None where element `i` stands at place `i`.
+    """
+
+    bounds: IntArray
+    elements: Elements | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of elements."""
+        return int(self.bounds[-1])
+
+    def at(self, places: IntArray) -> IntArray:
+        """The elements at `places`."""
+        return places if self.elements is None else self.elements.at(places)
+
+
+# --- kinds of elements ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ToldElements(Elements):
+    """What the function of a source tells, which is checked as far as it is cheap.
+
+    Args:
+        records: Which record stands at each place.
+        length: Number of records.
+        who: The source, for errors.
+        fingerprint: Of the source.
+    """
+
+    records: Callable[[IntArray], Any]
+    length: int
+    who: str
+    fingerprint: str
+    _token: str = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        # All places of a short source; else some that no grid of chunks can have a rhythm with.
+        if self.length <= _PROBES:
+            places = np.arange(self.length)
+        else:
+            drawn = mixed(np.arange(_PROBES, dtype=np.uint64)) % np.uint64(self.length)
+            places = np.unique(drawn).astype(np.int64)
+        found = self.at(places)
+        if len(np.unique(found)) < len(found):
+            raise self._no_permutation("some record comes twice")
+        digest = hashlib.sha256(f"{self.length}:{self.fingerprint}:".encode())
+        digest.update(found.astype("<i8").tobytes())
+        object.__setattr__(self, "_token", digest.hexdigest())
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def at(self, places: IntArray) -> IntArray:
+        found = np.asarray(self.records(places.copy()))
+        if found.shape != places.shape or found.dtype.kind not in "iu":
+            raise self._no_permutation(
+                f"{len(places)} places gave an array of shape {found.shape} and dtype {found.dtype}"
+            )
+        if found.size and (found.min() < 0 or found.max() >= self.length):
+            raise self._no_permutation(f"got records from {found.min()} to {found.max()}")
+        return found.astype(np.int64, copy=False)
+
+    def _no_permutation(self, what: str) -> PlanError:
+        return PlanError(
+            f"block_shuffle: {self.who}.blocks().records must give each of its {self.length}"
+            f" records at one place: {what}; mend it, or give block="
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TableElements(Elements):
+    """Elements that are held one by one."""
+
+    table: npt.NDArray[np.uint32]
+    _token: str = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table.flags.writeable = False
+        whole = hashlib.sha256(self.table.astype("<u4", copy=False).data)
+        object.__setattr__(self, "_token", whole.hexdigest())
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def at(self, places: IntArray) -> IntArray:
+        return self.table.take(places).astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JoinedElements(Elements):
+    """Those of several layouts, end to end."""
+
+    parts: tuple[Layout, ...]
+    _ends: IntArray = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ends", np.cumsum([0, *(part.length for part in self.parts)]))
+
+    @property
+    def token(self) -> str:
+        return "+".join(f"{part.length}:{_token_of(part.elements)}" for part in self.parts)
+
+    def at(self, places: IntArray) -> IntArray:
+        which = self._ends.searchsorted(places, side="right") - 1
+        out = np.empty(len(places), np.int64)
+        for number in np.unique(which).tolist():
+            rows = np.flatnonzero(which == number)
+            start = self._ends[number]
+            out[rows] = self.parts[number].at(places[rows] - start) + start
+        return out
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RepeatedElements(Elements):
+    """Those of one layout, again and again."""
+
+    part: Layout
+    times: int
+
+    @property
+    def token(self) -> str:
+        return f"{self.times}*{self.part.length}:{_token_of(self.part.elements)}"
+
+    def at(self, places: IntArray) -> IntArray:
+        epochs, inside = np.divmod(places, self.part.length)
+        found: IntArray = self.part.at(inside) + epochs * self.part.length
+        return found
+
+
+def _token_of(elements: Elements | None) -> str:
+    return "" if elements is None else elements.token
+
+
+# --- making layouts ------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class PlacedBlocks(Protocol):
+    """What a source tells of blocks whose records are not consecutive."""
+
+    @property
+    def bounds(self) -> Any:
+        """Bounds of the blocks in places: 0, ..., length, never falling."""
+        ...
+
+    @property
+    def records(self) -> Callable[[IntArray], Any] | None:
+        """Which record stands at each of some places."""
+        ...
+
+
+def told(blocks: Any, length: int, who: str, fingerprint: str) -> Layout:
+    """The layout that a source of `length` records tells, checked: it may be the user's own.
+
+    Raises:
+        PlanError: If the blocks do not part the records.
+    """
+    records = blocks.records if isinstance(blocks, PlacedBlocks) else None
+    bounds = np.array(blocks.bounds if isinstance(blocks, PlacedBlocks) else blocks)
+    if not (
+        bounds.ndim == 1
+        and bounds.dtype.kind in "iu"
+        and len(bounds)
+        and bounds[0] == 0
+        and bounds[-1] == length
+        and (bounds[1:] >= bounds[:-1]).all()
+    ):
+        raise PlanError(
+            f"block_shuffle: {who}.blocks() must be integers that increase"
+            f" from 0 to its length {length}, got {bounds!r}; mend it, or give block="
+        )
+    check_count(len(bounds) - 1)
+    elements = None if records is None else ToldElements(records, length, who, fingerprint)
+    return Layout(without_empty(bounds.astype(np.int64)), elements)
+
+
+def joined(parts: Sequence[Layout]) -> Layout:
+    """The elements of several layouts, end to end; at least one."""
+    check_count(sum(len(part.bounds) - 1 for part in parts))
+    ends = np.cumsum([0, *(part.length for part in parts)])
+    moved = [part.bounds[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    plain = all(part.elements is None for part in parts)
+    elements = None if plain else JoinedElements(tuple(parts))
+    return Layout(np.concatenate([[0], *moved]), elements)
+
+
+def repeated(part: Layout, times: int) -> Layout:
+    """The elements of a layout `times` times, end to end."""
+    check_count((len(part.bounds) - 1) * times)
+    starts = np.arange(times)[:, None] * part.bounds[-1]
+    bounds = np.concatenate([[0], (starts + part.bounds[1:]).ravel()])
+    plain = part.elements is None or not part.length
+    return Layout(bounds, None if plain else RepeatedElements(part, times))
+
+
+def sliced(whole: Layout, start: int, step: int, count: int) -> Layout:
+    """Elements `start, start + step, ...`, `count` of them, with what is left of each block."""
+    if (start, step, count) == (0, 1, whole.length):
+        return whole
+    if whole.elements is None:
+        if step > 0:
+            left = -((start - whole.bounds) // step)  # elements of the slice before each bound
+        else:
+            left = (start - whole.bounds) // -step + 1  # and here, at the bound or after it
+        return Layout(without_empty(np.sort(np.clip(left, 0, count))))
+
+    def picked(elements: IntArray) -> tuple[IntArray, IntArray]:
+        own, rest = np.divmod(elements - start, step)
+        rows = np.flatnonzero((rest == 0) & (own >= 0) & (own < count))
+        return rows, own[rows]
+
+    return _picked(whole, picked, count)
+
+
+def listed(whole: Layout, indices: IntArray) -> Layout:
+    """The elements at `indices`, in that order, with what is left of each block."""
+    order = np.argsort(indices, kind="stable")
+    ascending = indices[order]
+
+    def picked(elements: IntArray) -> tuple[IntArray, IntArray]:
+        first = ascending.searchsorted(elements, side="left")
+        counts = ascending.searchsorted(elements, side="right") - first
+        rows = np.repeat(np.arange(len(elements)), counts)
+        inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, order[first[rows] + inside]
+
+    return _picked(whole, picked, len(indices))
+
+
+def _picked(whole: Layout, picked: _Picked, count: int) -> Layout:
+    """The layout of `count` elements that are picked from a whole, as a table."""
+    if whole.length > MOST or count > MOST:
+        raise PlanError(
+            f"block_shuffle: the blocks of {whole.length} elements are not consecutive, and to"
+            f" take {count} of these needs a table, for at most {MOST}; choose the part by the"
+            " source's own arguments (start, stop, anchors), or give block="
+        )
+    table = np.empty(count, np.uint32)  # MOST is less than 2**32
+    left = np.zeros_like(whole.bounds)
+    filled = 0
+    for first in range(0, whole.length, _STRETCH):
+        stop = min(first + _STRETCH, whole.length)
+        rows, own = picked(whole.at(np.arange(first, stop)))
+        inside = slice(*whole.bounds.searchsorted([first, stop], side="right").tolist())
+        left[inside] = filled + rows.searchsorted(whole.bounds[inside] - first)
+        table[filled : filled + len(own)] = own[: max(0, count - filled)]
+        filled += len(own)
+    found = np.zeros(count, np.bool_)
+    found[table[:filled]] = True
+    if filled != count or not found.all():
+        raise PlanError(
+            f"block_shuffle: blocks().records of a source below does not give each of"
+            f" {whole.length} elements at one place; mend it, or give block="
+        )
+    return Layout(without_empty(left), TableElements(table))
+
+
+def batched(whole: Layout, size: int, count: int) -> Layout:
+    """The `count` batches of `size` elements, each in the block of its first element."""
+    size = min(size, max(1, whole.length))
+    if whole.elements is None:
+        return Layout(without_empty(np.minimum(-(-whole.bounds // size), count)))
+    return sliced(whole, 0, size, count)
+
+
+def even(length: int, block: int) -> Layout:
+    """Blocks of `block` consecutive elements; the last one may have fewer."""
+    check_count(-(-length // block))
+    starts = np.arange(0, length, min(block, max(1, length)), dtype=np.int64)
+    return Layout(np.append(starts, np.int64(length)))
+
+
+def without_empty(bounds: IntArray) -> IntArray:
+    """The bounds without those of empty blocks."""
+    kept: IntArray = bounds[np.append(True, bounds[1:] > bounds[:-1])]
+    return kept
+
+
+def check_count(blocks: int) -> None:
+    """Check that an integer per block fits into memory.
+
+    Raises:
+        PlanError: If it does not.
+    """
+    if blocks > MOST_BLOCKS:
+        raise PlanError(
+            f"block_shuffle: {blocks} blocks are too many, as an integer is held for each; make"
+            f" blocks larger with block=, for at most {MOST_BLOCKS}"
+        )

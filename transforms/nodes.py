@@ -195,7 +195,9 @@ class SliceNode(IndexNode):
         return f"slice(start={self.start}, step={self.step}, length={self.length})"
 
     def to_parent(self, at: Positions) -> Positions:
-        return Positions(at.epochs, self.start + at.offsets * self.step)
+        # Any step may be given; int64 holds the step between two elements.
+        step = self.step if self.length > 1 else 1
+        return Positions(at.epochs, self.start + at.offsets * step)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

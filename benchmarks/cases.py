@@ -26,7 +26,7 @@ class Side:
         module: The module of this folder that is the side.
         option: The setting it runs with; empty where there is none.
         tuned: Whether it runs with the quickest of all its settings.
-        package: What must be importable, beside what Windrow itself needs.
+        package: What must be importable, beside what Windrow itself needs; names with spaces between.
         install: What to install for that.
         also_written: A layout that it reads beside that of the case.
     """
@@ -42,7 +42,7 @@ class Side:
     @property
     def missing(self) -> str:
         """Why it cannot take part; empty if it can."""
-        if not self.package or importlib.util.find_spec(self.package):
+        if all(importlib.util.find_spec(name) for name in self.package.split()):
             return ""
         return f"{self.name} is left out: pip install {self.install}"
 
@@ -56,6 +56,14 @@ SIDES = {
         Side("Grain, best", "grain_side", tuned=True, package="grain", install="grain"),
         Side("torch", "torch_side", tuned=True, package="torch", install="torch"),
         Side("expert", "expert", tuned=True),
+        Side(
+            "xbatcher",
+            "xbatcher_side",
+            tuned=True,
+            package="xbatcher xarray zarr torch",
+            install="xbatcher xarray zarr torch",
+        ),
+        Side("memmap", "memmap_side", also_written="tokens_raw"),
         Side("reader", "reader_side", tuned=True),
         Side(
             "HF datasets",
@@ -114,11 +122,13 @@ class Case:
     @property
     def stored_layout(self) -> str:
         """The store it reads."""
-        return {"checkpoint": "array_record", "zarr_workers": "zarr"}.get(self.layout, self.layout)
+        found = {"checkpoint": "array_record", "zarr_workers": "zarr", "tokens_cached": "tokens"}
+        return found.get(self.layout, self.layout)
 
 
 _IN_ORDER, _BLOCK, _GLOBAL = "in order", "block shuffle", "global shuffle"
 _READER = (OURS, "expert", "reader", "torch", "Grain", "Grain, best", "floor")
+_WINDOWS = (OURS, "expert", "floor")
 _RAW = (OURS, "expert", "HF datasets", "torch", "Grain", "Grain, best", "floor")
 
 CASES = (
@@ -164,6 +174,59 @@ CASES = (
     Case("tokens.order", "tokens", _IN_ORDER, "windows of a long array, one after another"),
     Case("tokens.block", "tokens", _BLOCK, "windows shuffled within some chunks"),
     Case("tokens.global", "tokens", _GLOBAL, "random windows: many share a chunk"),
+    Case(
+        "tokens.cached",
+        "tokens_cached",
+        _GLOBAL,
+        "the same once the array is in memory",
+        (OURS, "memmap", "floor"),
+    ),
+    Case(
+        "fields.global",
+        "fields",
+        _GLOBAL,
+        "random windows of three steps, a chunk per step; memory holds all of them",
+        (OURS, "expert", "xbatcher", "floor"),
+    ),
+    Case(
+        "fields.quarter",
+        "fields",
+        _GLOBAL,
+        "the same where memory holds a quarter of the steps",
+        _WINDOWS,
+        resident_share=0.25,
+    ),
+    Case(
+        "fields.block",
+        "fields",
+        _BLOCK,
+        "a block shuffle in that quarter; the expert's loop shuffles globally",
+        _WINDOWS,
+        resident_share=0.25,
+    ),
+    Case(
+        "patches.global",
+        "patches",
+        _GLOBAL,
+        "cubes anywhere in a volume, of eight chunks mostly; memory holds all of them",
+        _WINDOWS,
+    ),
+    Case(
+        "patches.quarter",
+        "patches",
+        _GLOBAL,
+        "the same where memory holds a quarter of the volume",
+        _WINDOWS,
+        resident_share=0.25,
+    ),
+    Case(
+        "patches.block",
+        "patches",
+        _BLOCK,
+        "shuffled by home chunk in that quarter; the expert's loop shuffles globally",
+        _WINDOWS,
+        resident_share=0.25,
+    ),
     Case("chain.range", "numbers", _GLOBAL, "nothing to read: order and batches", _OF_CHAIN),
     Case("chain.function", "calls", _GLOBAL, "with a Python function of a microsecond", _OF_CHAIN),
     Case(
@@ -339,6 +402,6 @@ class Run:
 
 def _tuned_for(case: Case, side: Side) -> tuple[str, ...]:
     """Settings of frameworks suit a layout, those of loops that are written for it an order too."""
-    if side.module in ("grain_side", "torch_side"):
+    if side.module in ("grain_side", "torch_side", "xbatcher_side"):
         return side.name, case.layout, str(case.resident_share)
     return side.name, case.name

@@ -37,17 +37,12 @@ class Criterion:
     at_most: float | None = None
 
 
+_MEMORY = "MB of memory over an idle import and the budget"
 CRITERIA = (
     Criterion("zarr.block", "of two threads that only decompress", over="floor", at_least=0.8),
     Criterion("zarr.block", "times the expert's loop", over="expert", at_least=1.2),
     Criterion("zarr.block", "times Grain's default, cache on", over="Grain", at_least=30),
-    Criterion(
-        "zarr.budget",
-        "MB of memory over an idle import and the budget",
-        "memory_mb",
-        minus="budget_mb",
-        at_most=150,
-    ),
+    Criterion("zarr.budget", _MEMORY, "memory_mb", minus="budget_mb", at_most=150),
     Criterion("zarr.block", "bytes decoded per byte delivered", "decoded", at_most=1.02),
     Criterion("shards.global", "times the expert's loop", over="expert", at_least=2),
     Criterion("shards.global", "of a native loop on two threads", over="floor", at_least=0.7),
@@ -61,6 +56,31 @@ CRITERIA = (
         "times the reader alone under a global shuffle",
         over="reader",
         at_least=2,
+    ),
+    Criterion("tokens.block", "times the expert's loop", over="expert", at_least=1),
+    Criterion("tokens.cached", "of a gather from memory", over="floor", at_least=0.4),
+    Criterion("tokens.cached", "times np.memmap in a loop", over="memmap", at_least=3),
+    Criterion("fields.global", "times the expert's loop", over="expert", at_least=1),
+    Criterion("fields.global", "times xbatcher in torch", over="xbatcher", at_least=5),
+    Criterion("fields.quarter", "times the expert's loop", over="expert", at_least=1),
+    Criterion("fields.block", "times the expert's global loop", over="expert", at_least=2.5),
+    # Blocks of 16 windows lie in 18 steps.
+    Criterion("fields.block", "times each chunk is read", "reads", at_most=1.14),
+    Criterion("patches.global", "times the expert's loop", over="expert", at_least=1),
+    Criterion("patches.quarter", "times the expert's loop", over="expert", at_least=1),
+    Criterion("patches.block", "times the expert's global loop", over="expert", at_least=3),
+    *(
+        Criterion(case, _MEMORY, "memory_mb", minus="budget_mb", at_most=150)
+        for case in (
+            "tokens.block",
+            "tokens.cached",
+            "fields.global",
+            "fields.quarter",
+            "fields.block",
+            "patches.global",
+            "patches.quarter",
+            "patches.block",
+        )
     ),
     Criterion("", "ms to the first batch, the worst case", "first_batch_ms", at_most=1_000),
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),

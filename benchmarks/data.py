@@ -1,17 +1,17 @@
 """What is measured over: the stores of one run, written once, and the orders they are read in.
 
 Values of records are random of 6 bits in a byte, so that zstd takes off a quarter and has to work
-for it; tokens are skewed as words are.
+for it; what is in arrays that are read in windows `grids` tells.
 
-Invariant: the same sizes give the same bytes, and every layout but that of tokens holds the same
-records; all sides read the same files.
+Invariant: the same sizes give the same bytes, and every layout of rows holds the same records; all
+sides read the same files.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 from array_record.python import array_record_module
+
+from benchmarks import grids
+from benchmarks.grids import Grid
 
 AnyArray = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -28,6 +31,8 @@ ORDERS = ("in order", "block shuffle", "global shuffle")
 _DATA_SEED = 20
 _ORDER_SEED = 7
 _ZSTD = {"name": "zstd", "configuration": {"level": 1}}
+_ARRAYS = {"fields": "field"}  # the array in a group, where the store is one
+_DIMENSIONS = {"fields": ("time", "channel", "latitude", "longitude")}
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
@@ -68,13 +73,11 @@ class Data:
 
     Args:
         folder: Folder of the stores, as text, since it travels as JSON.
-        records: Records of each store; for tokens, windows.
+        records: Records of each store of rows.
         record_bytes: Bytes of a record.
         chunk_rows: Records of a Zarr chunk, and of a group of ArrayRecord.
         shard_rows: Records of a Zarr shard, which has an inner chunk for each.
-        window_tokens: Tokens of a window, 2 bytes each; windows do not overlap.
-        chunk_tokens: Tokens of a Zarr chunk.
-        batch_size: Records of a batch.
+        batch_size: Records of a batch of rows.
         window_blocks: Blocks whose records a block shuffle mixes.
         elements: Length of the range that is read without a function.
         calls: Length of the range that a function is called on.
@@ -82,6 +85,10 @@ class Data:
         slow: What a slow function is called on.
         large: Batches of tens of megabytes.
         compact: Batches of a hundred kilobytes.
+        tokens: One axis of tokens, 2 bytes each; windows do not overlap.
+        fields: Fields over time, a chunk for each step; a window begins at every step.
+        patches: A volume in cubes, and windows anywhere in it.
+        cached_epochs: How often tokens are read where they are in memory after the first time.
     """
 
     folder: str
@@ -89,8 +96,6 @@ class Data:
     record_bytes: int = 3_072
     chunk_rows: int = 256
     shard_rows: int = 4_096
-    window_tokens: int = 1_024
-    chunk_tokens: int = 131_072
     batch_size: int = 256
     window_blocks: int = 16
     elements: int = 10_000_000
@@ -99,6 +104,10 @@ class Data:
     slow: InMemory = InMemory(6_400, 3_072, batch_size=64, epochs=4, warm_batches=8)
     large: InMemory = InMemory(8_000, 64_000, batch_size=1_000, epochs=50, warm_batches=16)
     compact: InMemory = InMemory(25_000, 4_000, batch_size=25, epochs=100, warm_batches=500)
+    tokens: Grid = grids.TOKENS
+    fields: Grid = grids.FIELDS
+    patches: Grid = grids.PATCHES
+    cached_epochs: int = 4
 
     def dumps(self) -> str:
         """The sizes as JSON."""
@@ -113,11 +122,26 @@ class Data:
     def of(cls, fields: Mapping[str, Any]) -> Data:
         """The sizes as `dataclasses.asdict` gave them."""
         kept = {name: InMemory(**fields[name]) for name in ("slow", "large", "compact")}
-        return cls(**{**fields, **kept})
+        windows = {name: Grid.of(fields[name]) for name in grids.LAYOUTS}
+        return cls(**{**fields, **kept, **windows})
+
+    def grid(self, layout: str) -> Grid | None:
+        """The array of that layout; None where records are rows."""
+        found = {"tokens": self.tokens, "fields": self.fields, "patches": self.patches}
+        return found.get(layout.partition("_")[0])
+
+    def count(self, layout: str) -> int:
+        """Records of an epoch of that layout."""
+        grid = self.grid(layout)
+        return self.records if grid is None else grid.records
 
     def path(self, layout: str) -> str:
         """The file or folder of that layout's store."""
         return str(Path(self.folder) / layout)
+
+    def array_path(self, layout: str) -> str:
+        """The folder of the array; that of the store, unless it is a group."""
+        return str(Path(self.path(layout), _ARRAYS.get(layout, "")))
 
     def stored_bytes(self, layout: str) -> int:
         """Bytes of that layout's store."""
@@ -127,50 +151,52 @@ class Data:
 
     def block_records(self, layout: str) -> int:
         """Records of a block of that layout: those of a chunk, or as many."""
-        return self.chunk_tokens // self.window_tokens if layout == "tokens" else self.chunk_rows
+        grid = self.grid(layout)
+        return self.chunk_rows if grid is None else grid.block_records
 
     def order(self, layout: str, order: str) -> IntArray:
         """One epoch of `order`, one of `ORDERS`: for sides that cannot shuffle, ready-made."""
         if order == "in order":
-            return np.arange(self.records)
+            return np.arange(self.count(layout))
         random = np.random.default_rng(_ORDER_SEED)
         if order == "global shuffle":
-            return random.permutation(self.records)
+            return random.permutation(self.count(layout))
         groups = (np.concatenate(group) for group in self.block_groups(layout))
         return np.concatenate([random.permutation(group) for group in groups])
 
     def block_groups(self, layout: str) -> list[list[IntArray]]:
         """The blocks of an epoch in random order, in groups of `window_blocks`."""
         rows = self.block_records(layout)
-        starts = range(0, self.records, rows)
-        blocks = [np.arange(s, min(s + rows, self.records)) for s in starts]
+        records = self.count(layout)
+        starts = range(0, records, rows)
+        blocks = [np.arange(s, min(s + rows, records)) for s in starts]
         mixed = np.random.default_rng(_ORDER_SEED).permutation(len(blocks))
         return [
             [blocks[i] for i in mixed[first : first + self.window_blocks]]
             for first in range(0, len(blocks), self.window_blocks)
         ]
 
-    def batches(self, order: IntArray) -> list[IntArray]:
-        """An epoch cut into batches; the last one may be shorter."""
-        return [
-            order[first : first + self.batch_size]
-            for first in range(0, len(order), self.batch_size)
-        ]
-
     def rows(self, layout: str) -> Iterator[AnyArray]:
-        """The content of that layout's store, in blocks of whole records."""
+        """The content of a store of rows, in blocks of whole records."""
         random = np.random.default_rng(_DATA_SEED)
         step = self.block_records(layout)
         for start in range(0, self.records, step):
             count = min(step, self.records - start)
-            if layout == "tokens":
-                yield (random.random((count, self.window_tokens)) ** 4 * 50_000).astype(np.uint16)
-            else:
-                yield random.integers(0, 64, (count, self.record_bytes), np.uint8)
+            yield random.integers(0, 64, (count, self.record_bytes), np.uint8)
 
     def all_rows(self, layout: str) -> AnyArray:
-        """The content of that layout's store: uint8 or uint16 `(records, width)`."""
-        return np.concatenate(list(self.rows(layout)))
+        """All records of that layout: rows uint8 `(records, width)`, or windows."""
+        grid = self.grid(layout)
+        if grid is None:
+            return np.concatenate(list(self.rows(layout)))
+        return grid.windows(self.values(layout))
+
+    def values(self, layout: str) -> AnyArray:
+        """The whole array of that layout, whose records are windows."""
+        grid = self.grid(layout)
+        if grid is None:
+            raise ValueError(f"benchmark: {layout} has rows, not windows")
+        return np.concatenate(list(grids.slabs(layout.partition("_")[0], grid)))
 
 
 def small(folder: str) -> Data:
@@ -181,8 +207,6 @@ def small(folder: str) -> Data:
         record_bytes=64,
         chunk_rows=32,
         shard_rows=100,
-        window_tokens=16,
-        chunk_tokens=512,
         batch_size=32,
         window_blocks=4,
         elements=20_000,
@@ -191,6 +215,12 @@ def small(folder: str) -> Data:
         slow=InMemory(16, 64, batch_size=4, epochs=2),
         large=InMemory(12, 4_000, batch_size=4, epochs=2),
         compact=InMemory(12, 64, batch_size=4, epochs=2),
+        tokens=Grid((9_600,), (512,), (16,), batch_size=32, strides=(16,), block=32),
+        fields=Grid(
+            (22, 2, 5, 6), (1, 2, 5, 6), (3, 2, 5, 6), batch_size=4, strides=(1, 2, 5, 6), block=5
+        ),
+        patches=Grid((20,) * 3, (8,) * 3, (7,) * 3, batch_size=4, located=50),
+        cached_epochs=2,
     )
 
 
@@ -210,39 +240,64 @@ def _array_record(data: Data, layout: str) -> None:
 
 
 def _zarr(data: Data, layout: str) -> None:
-    if layout == "tokens":
-        shape, chunk = [data.records * data.window_tokens], [data.chunk_tokens]
-        codecs: list[dict[str, Any]] = [_BYTES, _ZSTD]
-    else:
-        rows = data.shard_rows if layout == "zarr_shards" else data.chunk_rows
-        shape, chunk = [data.records, data.record_bytes], [rows, data.record_bytes]
-        inner = {
-            "chunk_shape": [1, data.record_bytes],
-            "codecs": [_BYTES, _ZSTD],
-            "index_codecs": [_BYTES, {"name": "crc32c"}],
-        }
-        codecs = {
-            "zarr": [_BYTES, _ZSTD],
-            "zarr_raw": [_BYTES],
-            "zarr_shards": [{"name": "sharding_indexed", "configuration": inner}],
-        }[layout]
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": data.path(layout)},
-        "metadata": {
-            "shape": shape,
-            "data_type": "uint16" if layout == "tokens" else "uint8",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
-            "codecs": codecs,
-        },
+    rows = data.shard_rows if layout == "zarr_shards" else data.chunk_rows
+    shape, chunk = (data.records, data.record_bytes), (rows, data.record_bytes)
+    inner = {
+        "chunk_shape": [1, data.record_bytes],
+        "codecs": [_BYTES, _ZSTD],
+        "index_codecs": [_BYTES, {"name": "crc32c"}],
     }
-    store = ts.open(spec, create=True).result()
+    codecs: list[dict[str, Any]] = {
+        "zarr": [_BYTES, _ZSTD],
+        "zarr_raw": [_BYTES],
+        "zarr_shards": [{"name": "sharding_indexed", "configuration": inner}],
+    }[layout]
+    metadata = {"data_type": "uint8", "codecs": codecs}
+    values = data.all_rows(layout)
     # Whole shards at a time: to write a part of one would read and write it again.
     step = max(1, chunk[0] * 4)
-    values = data.all_rows(layout).reshape(shape)
-    for start in range(0, shape[0], step):
-        part = values[start : start + step]
+    parts = (values[start : start + step] for start in range(0, len(values), step))
+    _write_array(data.path(layout), metadata, shape, chunk, parts)
+
+
+def _write_array(
+    path: str,
+    metadata: dict[str, Any],
+    shape: tuple[int, ...],
+    chunk: tuple[int, ...],
+    parts: Iterable[AnyArray],
+) -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunk}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": path},
+        "metadata": {"shape": shape, "chunk_grid": grid, **metadata},
+    }
+    store = ts.open(spec, create=True).result()
+    start = 0
+    for part in parts:
         store[start : start + len(part)].write(part).result()
+        start += len(part)
+
+
+def _windows(data: Data, layout: str) -> None:
+    grid = data.grid(layout)
+    if grid is None:
+        raise ValueError(f"benchmark: {layout} has rows, not windows")
+    metadata: dict[str, Any] = {"data_type": grids.DTYPES[layout], "codecs": [_BYTES, _ZSTD]}
+    if layout in _DIMENSIONS:
+        metadata["dimension_names"] = _DIMENSIONS[layout]
+    parts = grids.slabs(layout, grid)
+    _write_array(data.array_path(layout), metadata, grid.shape, grid.chunk, parts)
+    if layout in _ARRAYS:
+        group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+        Path(data.path(layout), "zarr.json").write_text(json.dumps(group))
+
+
+def _raw_tokens(data: Data, layout: str) -> None:
+    with Path(data.path(layout)).open("wb") as file:
+        for part in grids.slabs("tokens", data.tokens):
+            part.tofile(file)
 
 
 def _arrow(data: Data, layout: str) -> None:
@@ -263,7 +318,10 @@ _WRITERS: dict[str, Callable[[Data, str], None]] = {
     "array_record": _array_record,
     "array_record_groups": _array_record,
     "arrow": _arrow,
-    "tokens": _zarr,
+    "fields": _windows,
+    "patches": _windows,
+    "tokens": _windows,
+    "tokens_raw": _raw_tokens,
     "zarr": _zarr,
     "zarr_raw": _zarr,
     "zarr_shards": _zarr,

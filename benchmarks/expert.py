@@ -7,6 +7,7 @@ one would try, and takes the best.
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from benchmarks import functions, stores
+from benchmarks import functions, grids, stores
 from benchmarks.job import Job, Options, Work
 
 _MIB = 2**20
@@ -25,6 +26,8 @@ def options(job: Job) -> Options:
     if job.layout == "array_record":
         return {"no threads": 0, "1 thread": 1, "2 threads": 2}
     depths = {f"{depth} ahead": depth for depth in ((2,) if job.small else (1, 2, 4, 8))}
+    if job.layout in ("fields", "patches"):
+        return _of_windows(job)
     if job.order != "global shuffle" or job.layout == "array_record_groups":
         return depths
     caches = (job.cache_bytes,) if job.small or job.resident_share else (64 * _MIB, job.cache_bytes)
@@ -35,9 +38,23 @@ def options(job: Job) -> Options:
     }
 
 
+def _of_windows(job: Job) -> Options:
+    """Batches under way, with a cache of as much memory as ours has, or none."""
+    depths = (2,) if job.small else (1, 3, 6)
+    caches = (0, min(job.cache_bytes, job.decoded_bytes))
+    return {
+        f"{depth} ahead, " + (f"{cache / _MIB:.3g} MiB cache" if cache else "no cache"): (
+            depth,
+            cache,
+        )
+        for depth in depths
+        for cache in caches
+    }
+
+
 def array_record(job: Job, threads: int) -> Work:
     """Bulk reads of four batches, joined, viewed as rows and cut."""
-    size = job.data.batch_size
+    size = job.batch_size
 
     def opened() -> Iterator[Any]:
         reader = stores.array_record(job.path)
@@ -65,7 +82,7 @@ def array_record_groups(job: Job, ahead: int) -> Work:
         if job.order != "block shuffle":
             return (_decoded(reader, batch) for batch in job.batches)
         windows = _threaded(lambda ids: _decoded(reader, np.concatenate(ids)), groups, 1, ahead)
-        return _mixed(windows, job.data.batch_size)
+        return _mixed(windows, job.batch_size)
 
     return Work(opened)
 
@@ -86,12 +103,26 @@ zarr_raw = zarr_shards = zarr
 
 def tokens(job: Job, setting: Any) -> Work:
     """The same for windows of tokens: a read for each window under a global shuffle."""
-    size = job.data.window_tokens
+    size = job.windows.size[0]
     if job.order == "in order":
         return Work(lambda: (rows.reshape(-1, size) for rows in _slices(job, setting, size)))
     if job.order == "block shuffle":
         return Work(lambda: _windows(job, setting, size))
+    return _global_windows(job, setting)
+
+
+def fields(job: Job, setting: Any) -> Work:
+    """A read for each window, under a global shuffle whatever the order of the case is."""
+    order = dataclasses.replace(job, order="global shuffle")
+    return _global_windows(order, setting)
+
+
+patches = fields
+
+
+def _global_windows(job: Job, setting: tuple[int, int]) -> Work:
     depth, cache_bytes = setting
+    size, first_cells = job.windows.size, job.windows.first_cells
 
     def opened() -> Iterator[Any]:
         store = stores.zarr(job.path, cache_bytes)
@@ -99,7 +130,8 @@ def tokens(job: Job, setting: Any) -> Work:
         def submit(ids: Any) -> Callable[[], Any]:
             with ts.Batch() as together:
                 reads = [
-                    store[i * size : (i + 1) * size].read(batch=together) for i in ids.tolist()
+                    store[grids.box(first, size)].read(batch=together)
+                    for first in first_cells[ids].tolist()
                 ]
             return lambda: np.stack([read.result() for read in reads])
 
@@ -131,7 +163,7 @@ def _windows(job: Job, ahead: int, size: int) -> Iterator[Any]:
     windows = _in_flight(submit, job.data.block_groups(job.layout), ahead)
     if size > 1:
         windows = (rows.reshape(-1, size) for rows in windows)
-    return _mixed(windows, job.data.batch_size)
+    return _mixed(windows, job.batch_size)
 
 
 def _rows(job: Job, depth: int, cache_bytes: int) -> Iterator[Any]:

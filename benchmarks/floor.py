@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +41,7 @@ class _Chunk:
 
 def options(job: Job) -> Options:
     """Libraries that decompress a chunk, or frames per call of the one that takes many; or none."""
-    if job.layout in ("zarr", "tokens", "array_record_groups"):
+    if job.layout in ("zarr", "tokens", "fields", "patches", "array_record_groups"):
         has_cramjam = importlib.util.find_spec("cramjam") is not None
         return {"numcodecs": _numcodecs, **({"cramjam": _cramjam} if has_cramjam else {})}
     if job.layout in ("array_record", "zarr_shards"):
@@ -66,9 +68,8 @@ def array_record_groups(job: Job, decompress: _Decompress) -> Work:
 def zarr(job: Job, decompress: _Decompress) -> Work:
     """The chunks as they are stored, decompressed on two threads."""
     rows = job.data.block_records(job.layout)
-    suffix = () if job.layout == "tokens" else ("0",)
     starts = range(0, job.records, rows)
-    paths = [Path(job.path, "c", str(number), *suffix) for number in range(len(starts))]
+    paths = [Path(job.path, "c", str(number), "0") for number in range(len(starts))]
     # The last chunk is stored whole; what lies past the end is no record.
     chunks = [
         _Chunk(path.read_bytes(), rows * job.record_bytes, min(rows, job.records - start))
@@ -77,7 +78,30 @@ def zarr(job: Job, decompress: _Decompress) -> Work:
     return _chunks(job, chunks, decompress)
 
 
-tokens = zarr
+def tokens(job: Job, decompress: _Decompress) -> Work:
+    """The chunks that windows lie in, as they are stored, decompressed on two threads, each once."""
+    grid = job.windows
+    chunk_bytes = math.prod(grid.chunk) * job.record_bytes // grid.cells
+    counts = [-(-cells // size) for cells, size in zip(grid.shape, grid.chunk, strict=True)]
+    # Of the windows that begin in a chunk, all are counted with it.
+    begun = np.bincount(grid.homes, minlength=math.prod(counts)).tolist()
+    places = itertools.product(*(map(str, range(count)) for count in counts))
+    paths = [Path(job.path, "c", *place) for place in places]
+    chunks = [
+        _Chunk(path.read_bytes(), chunk_bytes, count)
+        for path, count in zip(paths, begun, strict=True)
+    ]
+    return _chunks(job, chunks, decompress)
+
+
+fields = patches = tokens
+
+
+def tokens_cached(job: Job) -> Work:
+    """The windows of each batch gathered from an array in memory, into new memory."""
+    rows = job.data.values("tokens").reshape(-1, job.windows.size[0])
+    batches = job.batches
+    return Work(lambda: (np.take(rows, ids, 0) for ids in batches), warm=True, mapped=True)
 
 
 def zarr_shards(job: Job, frames_per_call: int) -> Work:
@@ -92,7 +116,7 @@ def zarr_raw(job: Job) -> Work:
     batches = job.batches
 
     def opened() -> Iterator[Any]:
-        out = np.empty((job.data.batch_size, rows.shape[1]), rows.dtype)
+        out = np.empty((job.batch_size, rows.shape[1]), rows.dtype)
         # The default mode would check every index and gather by way of a buffer.
         return (np.take(rows, ids, 0, out=out[: len(ids)], mode="clip") for ids in batches)
 
@@ -102,7 +126,7 @@ def zarr_raw(job: Job) -> Work:
 def numbers(job: Job) -> Work:
     """A ready order cut into batches, each copied."""
     order = np.random.default_rng(42).permutation(job.records)
-    size = job.data.batch_size
+    size = job.batch_size
     return Work(lambda: (order[i : i + size].copy() for i in range(0, len(order), size)))
 
 
@@ -139,7 +163,8 @@ compact = large
 def checkpoint(job: Job) -> Metrics:
     """Opening nothing, restoring nothing: bulk reads of a batch of random records each."""
     reader = stores.array_record(job.data.path("array_record"))
-    parts = job.data.batches(np.random.default_rng(42).permutation(job.data.records))
+    order, size = np.random.default_rng(42).permutation(job.data.records), job.batch_size
+    parts = [order[first : first + size] for first in range(0, len(order), size)]
     start_s = time.perf_counter()
     for part in parts[: job.data.restores]:
         functions.decode_many(reader.read(part.tolist()))

@@ -154,7 +154,7 @@ array_record_groups = array_record
 
 def _array_record(job: Job) -> grain.MapDataset:
     source = grain.sources.ArrayRecordDataSource(job.path)
-    return _ordered(job, source).map(functions.decode).batch(job.data.batch_size)
+    return _ordered(job, source).map(functions.decode).batch(job.batch_size)
 
 
 def zarr(job: Job, setting: Setting) -> Work:
@@ -167,22 +167,22 @@ zarr_raw = zarr_shards = zarr
 
 def tokens(job: Job, setting: Setting) -> Work:
     """Windows of tokens in batches."""
-    return _work(lambda: _zarr(job, job.data.window_tokens), job, setting)
+    return _work(lambda: _zarr(job, job.windows.size[0]), job, setting)
 
 
 def _zarr(job: Job, size: int | None) -> grain.MapDataset:
     source = ZarrRows(job.path, job.cache_bytes, size=size)
-    return _ordered(job, source).batch(job.data.batch_size)
+    return _ordered(job, source).batch(job.batch_size)
 
 
 def numbers(job: Job, setting: Setting) -> Work:
     """Nothing to read."""
-    return _work(lambda: _range(job).batch(job.data.batch_size), job, setting)
+    return _work(lambda: _range(job).batch(job.batch_size), job, setting)
 
 
 def calls(job: Job, setting: Setting) -> Work:
     """The same with a function of a microsecond for each element."""
-    batches = _range(job).map(functions.one_us).batch(job.data.batch_size)
+    batches = _range(job).map(functions.one_us).batch(job.batch_size)
     return _work(lambda: batches, job, setting)
 
 

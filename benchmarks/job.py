@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.data import Data, InMemory
+from benchmarks.grids import DTYPES, Grid
 
 Metrics: TypeAlias = dict[str, float]
 Options: TypeAlias = dict[str, Any]
@@ -58,8 +60,26 @@ class Job:
 
     @property
     def path(self) -> str:
-        """The store that is read."""
-        return self.data.path(self.layout)
+        """The store that is read; where it is a group, the array in it."""
+        return self.data.array_path(self.stored_layout)
+
+    @property
+    def stored_layout(self) -> str:
+        """The layout of that store: some are read in two ways."""
+        return {"tokens_cached": "tokens"}.get(self.layout, self.layout)
+
+    @property
+    def windows(self) -> Grid:
+        """Where the windows lie, for a side that reads these."""
+        grid = self.data.grid(self.layout)
+        if grid is None:
+            raise ValueError(f"benchmark: {self.layout} has no windows")
+        return grid
+
+    @property
+    def epochs(self) -> int:
+        """How often a store is read; once, but where it is to be in memory when the clock starts."""
+        return self.data.cached_epochs if self.layout == "tokens_cached" else 1
 
     @property
     def in_memory(self) -> InMemory | None:
@@ -83,11 +103,14 @@ class Job:
     @property
     def batch_size(self) -> int:
         """Records of a batch."""
-        return self.data.batch_size if self.in_memory is None else self.in_memory.batch_size
+        kept = self.in_memory or self.data.grid(self.layout) or self.data
+        return kept.batch_size
 
     @property
     def warm_batches(self) -> int:
-        """With worker processes, the batches that come before the clock starts."""
+        """Batches before the clock starts: with worker processes, and where data is to be cached."""
+        if self.epochs > 1:
+            return -(-self.records // self.epochs // self.batch_size)
         return 1 if self.in_memory is None else self.in_memory.warm_batches
 
     @property
@@ -97,7 +120,7 @@ class Job:
             return self.in_memory.delivered
         data = self.data
         counts = {"numbers": data.elements, "calls": data.calls, "elements": data.calls}
-        return counts.get(self.layout, self.data.records)
+        return counts.get(self.layout, data.count(self.layout) * self.epochs)
 
     @property
     def record_bytes(self) -> int:
@@ -106,14 +129,25 @@ class Job:
             return self.in_memory.record_bytes
         if self.layout in ("numbers", "calls", "elements"):
             return 8
-        return 2 * self.data.window_tokens if self.layout == "tokens" else self.data.record_bytes
+        grid = self.data.grid(self.layout)
+        if grid is None:
+            return self.data.record_bytes
+        return grid.cells * np.dtype(DTYPES[self.layout.partition("_")[0]]).itemsize
 
     @property
     def resident_bytes(self) -> int | None:
         """Bytes of decoded data that may stay in memory; None for the default."""
         if self.resident_share is None:
             return None
-        return int(self.resident_share * self.records * self.record_bytes)
+        return int(self.resident_share * self.decoded_bytes)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of the whole store in memory."""
+        grid = self.data.grid(self.layout)
+        if grid is None:
+            return self.records * self.record_bytes
+        return math.prod(grid.shape) * self.record_bytes // grid.cells
 
     @property
     def cache_bytes(self) -> int:
@@ -123,12 +157,13 @@ class Job:
     @property
     def epoch(self) -> npt.NDArray[np.int64]:
         """The records of one epoch in this order, ready-made."""
-        return self.data.order(self.layout, self.order)
+        return np.concatenate([self.data.order(self.layout, self.order)] * self.epochs)
 
     @property
     def batches(self) -> list[npt.NDArray[np.int64]]:
         """The records of each batch of one epoch in this order, ready-made."""
-        return self.data.batches(self.epoch)
+        order, size = self.epoch, self.batch_size
+        return [order[first : first + size] for first in range(0, len(order), size)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,6 +175,7 @@ class Work:
             is a new one.
         batched: Whether elements are batches.
         workers: Whether there are worker processes, whose start is not part of the rate.
+        warm: Whether `Job.warm_batches` come before the clock starts, without worker processes too.
         mapped: Whether data comes from mapped files or from memory: what was read is then unknown.
         extra: Further figures, asked for after the epoch.
     """
@@ -147,5 +183,6 @@ class Work:
     open: Callable[[], Iterable[Any]]
     batched: bool = True
     workers: bool = False
+    warm: bool = False
     mapped: bool = False
     extra: Callable[[], Metrics] | None = None

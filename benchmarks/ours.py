@@ -9,6 +9,7 @@ from typing import Any
 import windrow
 from benchmarks import functions, timing
 from benchmarks.job import Job, Metrics, Options, Work
+from windrow.memory import budget_of
 
 _SEED = 42
 _FEW_BYTES = 16 * 2**20
@@ -35,7 +36,7 @@ def zarr(job: Job) -> Work:
 
     def opened() -> windrow.MapDataset[Any]:
         source = windrow.sources.ZarrDataSource(job.path)
-        return _ordered(job, windrow.MapDataset.source(source)).batch(job.data.batch_size)
+        return _ordered(job, windrow.MapDataset.source(source)).batch(job.batch_size)
 
     return _work(job, opened)
 
@@ -44,12 +45,31 @@ zarr_raw = zarr_shards = zarr
 
 
 def tokens(job: Job) -> Work:
-    """Windows of tokens in batches."""
-    size = {0: job.data.window_tokens}
+    """Windows of a grid in batches."""
+    grid = job.windows
+    axes = [axis for axis, cells in enumerate(grid.shape) if grid.size[axis] != cells]
+    sizes = {axis: grid.size[axis] for axis in axes}
+    strides = {axis: grid.strides[axis] for axis in axes}
 
     def opened() -> windrow.MapDataset[Any]:
-        source = windrow.sources.WindowDataSource(job.path, size)
-        return _ordered(job, windrow.MapDataset.source(source)).batch(job.data.batch_size)
+        source = windrow.sources.WindowDataSource(job.path, sizes, strides)
+        records = _ordered(job, windrow.MapDataset.source(source))
+        return (records.repeat(job.epochs) if job.epochs > 1 else records).batch(job.batch_size)
+
+    return _work(job, opened)
+
+
+tokens_cached = fields = tokens
+
+
+def patches(job: Job) -> Work:
+    """Windows anywhere in a volume, in batches."""
+    sizes = dict(enumerate(job.windows.size))
+    centers = job.windows.centers
+
+    def opened() -> windrow.MapDataset[Any]:
+        source = windrow.sources.WindowDataSource(job.path, sizes, centers=centers)
+        return _ordered(job, windrow.MapDataset.source(source)).batch(job.batch_size)
 
     return _work(job, opened)
 
@@ -57,13 +77,13 @@ def tokens(job: Job) -> Work:
 def numbers(job: Job) -> Work:
     """Nothing to read: what the order and the batches cost."""
     shuffled = windrow.MapDataset.range(job.records).shuffle(seed=_SEED)
-    return Work(lambda: shuffled.batch(job.data.batch_size))
+    return Work(lambda: shuffled.batch(job.batch_size))
 
 
 def calls(job: Job) -> Work:
     """The same with a function of a microsecond for each element."""
     shuffled = windrow.MapDataset.range(job.records).shuffle(seed=_SEED)
-    return Work(lambda: shuffled.map(functions.one_us).batch(job.data.batch_size))
+    return Work(lambda: shuffled.map(functions.one_us).batch(job.batch_size))
 
 
 def elements(job: Job) -> Work:
@@ -126,7 +146,7 @@ def checkpoint(job: Job) -> Metrics:
 def _array_record(job: Job) -> windrow.MapDataset[Any]:
     source = windrow.sources.ArrayRecordDataSource(job.path)
     records = _ordered(job, windrow.MapDataset.source(source))
-    return records.map(functions.decode_many, batched=True).batch(job.data.batch_size)
+    return records.map(functions.decode_many, batched=True).batch(job.batch_size)
 
 
 def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[Any]:
@@ -134,16 +154,32 @@ def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[A
         return dataset
     if job.order == "global shuffle":
         return dataset.shuffle(seed=_SEED)
-    return dataset.block_shuffle(seed=_SEED, window_blocks=job.data.window_blocks)
+    # A chunk of fields is a step: a block of their own would be a single window.
+    block = job.windows.block if job.layout == "fields" else None
+    return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=job.data.window_blocks)
 
 
 def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
-    mapped = job.layout in ("zarr_raw", "zarr_shards")
+    mapped = job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
+    warm = job.epochs > 1
     if job.resident_bytes is None:
-        return Work(opened, mapped=mapped)
+        budget_mb = _default_bytes() / _MB
+        return Work(opened, warm=warm, mapped=mapped, extra=lambda: {"budget_mb": budget_mb})
     read, read_bytes = _little_memory(job)
     budget_mb = read_bytes / _MB
-    return Work(lambda: opened().to_iter_dataset(read), extra=lambda: {"budget_mb": budget_mb})
+    return Work(
+        lambda: opened().to_iter_dataset(read),
+        warm=warm,
+        mapped=mapped,
+        extra=lambda: {"budget_mb": budget_mb},
+    )
+
+
+def _default_bytes() -> int:
+    """The bytes that an iterator may hold by default."""
+    options = windrow.ReadOptions()
+    budget = budget_of(options)
+    return budget.resident_bytes + budget.in_flight_bytes + options.prefetch_bytes
 
 
 def _little_memory(job: Job) -> tuple[windrow.ReadOptions, int]:

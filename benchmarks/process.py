@@ -67,7 +67,7 @@ def _tuned(job: Job) -> dict[str, Any]:
     choices = settings(job)
     tried = dict.fromkeys(choices, 0.0)
     # Frameworks take seconds to start their processes, and what they differ in is not small.
-    once = job.small or job.module in ("grain_side", "torch_side")
+    once = job.small or job.module in ("grain_side", "torch_side", "xbatcher_side")
     for _ in range(1 if once else _TUNE_PASSES):
         for name in choices if len(choices) > 1 else ():
             work = opened(dataclasses.replace(job, option=name))
@@ -88,7 +88,7 @@ def _measured(job: Job) -> Metrics:
 
 def _longer(job: Job) -> int:
     """With functions of milliseconds and batches of megabytes it takes longer to see enough."""
-    return 1 if job.in_memory is None else 2
+    return 2 if job.in_memory is not None or job.layout in ("fields", "patches") else 1
 
 
 def _answered(what: str, job: Job) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from benchmarks.job import Job, Options, Work
 
 def options(job: Job) -> Options:
     """Records per call, with and without the reader's own reading ahead."""
-    sizes = (job.data.batch_size, 4 * job.data.batch_size)
+    sizes = (job.batch_size, 4 * job.batch_size)
     return {
         f"{size:,} a call{name}": (size, text)
         for size in sizes

@@ -19,7 +19,7 @@ from benchmarks.criteria import Verdict
 
 _PACKAGES = (
     "windrow", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "cramjam", "grain",
-    "torch", "datasets",
+    "torch", "datasets", "xarray", "xbatcher", "zarr",
 )  # fmt: skip
 _TITLES = {
     "array_record": "Rows of ArrayRecord",
@@ -27,6 +27,8 @@ _TITLES = {
     "shards": "Rows of Zarr shards, an inner chunk for each",
     "raw": "Rows of uncompressed Zarr",
     "tokens": "Windows of tokens",
+    "fields": "Windows of fields over time",
+    "patches": "Patches of a volume",
     "chain": "Nothing to read",
     "workers": "Functions in worker processes",
     "checkpoint": "Saving and restoring",

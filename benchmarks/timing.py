@@ -63,10 +63,11 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     read_bytes, cpu_s, start_s = _read_bytes(), time.process_time(), time.perf_counter()
     iterator = iter(iterable)
     started = 0
-    if children:
+    if children or work.warm:
         started = _warmed(iterator, job)
-        children.mark()
-        cpu_s, start_s = time.process_time(), time.perf_counter()
+        if children:
+            children.mark()
+        read_bytes, cpu_s, start_s = _read_bytes(), time.process_time(), time.perf_counter()
     rows = started + _rows(iterator, work, until_s=start_s + limit_s)
     took_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
     read_bytes = _read_bytes() - read_bytes
@@ -98,7 +99,7 @@ def rate(work: Work, job: Job, *, limit_s: float) -> float:
     """Records per second over an epoch, or over its first `limit_s`: to choose a setting by."""
     iterator = iter(work.open())
     # Processes start until the first batch comes.
-    first = _warmed(iterator, job) if work.workers else 0
+    first = _warmed(iterator, job) if work.workers or work.warm else 0
     start_s = time.perf_counter()
     rows = _rows(iterator, work, until_s=start_s + limit_s)
     took_s = time.perf_counter() - start_s
@@ -153,7 +154,7 @@ def _reads(work: Work, job: Job, read_bytes: int, rows: int) -> Metrics:
     """Stored bytes read for each stored byte of the records delivered: 1 is each of them once."""
     if work.mapped or work.workers or read_bytes <= 0:
         return {}
-    stored = job.data.stored_bytes(job.layout) if Path(job.path).exists() else 0
+    stored = job.data.stored_bytes(job.stored_layout) if Path(job.path).exists() else 0
     return {"reads": read_bytes / (stored * rows / job.records)} if stored else {}
 
 

@@ -70,7 +70,7 @@ class Rows:
         if self._job.layout.startswith("array_record"):
             return functions.decode_many(self._store.read(list(indices)))
         if self._job.layout == "tokens":
-            size = self._job.data.window_tokens
+            size = self._job.windows.size[0]
             reads = [self._store[i * size : (i + 1) * size].read() for i in indices]
             return np.stack([read.result() for read in reads])
         if indices[-1] - indices[0] == len(indices) - 1 and self._job.order == "in order":
@@ -126,7 +126,7 @@ def _work(job: Job, workers: int) -> Work:
         rows: Any = Rows(job)
         return torch.utils.data.DataLoader(
             rows,
-            job.data.batch_size,
+            job.batch_size,
             sampler=order,
             num_workers=workers,
             collate_fn=torch.as_tensor,

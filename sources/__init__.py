@@ -2,7 +2,16 @@
 
 from windrow.sources.adapt import as_source
 from windrow.sources.array_record import ArrayRecordDataSource
-from windrow.sources.base import BatchedSource, Columns, IntArray, Source, checked_indices, row
+from windrow.sources.base import (
+    ArraySpec,
+    BatchedSource,
+    Columns,
+    IntArray,
+    Source,
+    Specified,
+    checked_indices,
+    row,
+)
 from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
 from windrow.sources.pieces import (
@@ -22,6 +31,7 @@ __all__ = [
     "ArrayDataSource",
     "ArrayPart",
     "ArrayRecordDataSource",
+    "ArraySpec",
     "BatchedSource",
     "Blocks",
     "Columns",
@@ -37,6 +47,7 @@ __all__ = [
     "SequenceDataSource",
     "Source",
     "Span",
+    "Specified",
     "WindowDataSource",
     "ZarrDataSource",
     "as_source",

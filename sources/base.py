@@ -11,6 +11,7 @@ axis of records, or a list with one entry per record where the rows do not agree
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -21,6 +22,38 @@ from windrow.errors import ArgumentError, RecordIndexError
 
 IntArray = npt.NDArray[np.int64]
 Columns = Any  # a tree; see the module's header
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape, dtype and names of the axes of an array that need not be there yet.
+
+    Where JAX wants shape and dtype only, as `jax.eval_shape` does, it stands for the array.
+
+    Args:
+        shape: None for an axis whose length only reading tells.
+        dtype: Anything that `np.dtype` takes.
+        dims: A name for each axis, None for one without; None where no axis has a name.
+
+    Raises:
+        ArgumentError: If the names are not one for each axis.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any]
+    dims: tuple[str | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if self.dims is None:
+            return
+        object.__setattr__(self, "dims", tuple(self.dims))
+        if len(self.dims) != len(self.shape):
+            raise ArgumentError(
+                f"ArraySpec: dims={self.dims} must have a name, or None, for each axis of"
+                f" shape {self.shape}"
+            )
 
 
 @runtime_checkable
@@ -45,6 +78,19 @@ class Source(Protocol):
     @property
     def fingerprint(self) -> str:
         """Names the data and its order, from metadata alone: no paths, no times, no contents."""
+        ...
+
+
+@runtime_checkable
+class Specified(Protocol):
+    """A source that tells what its records are, without reading one."""
+
+    @property
+    def spec(self) -> Any:
+        """The tree of a record, with an `ArraySpec` or the type of the value for each leaf.
+
+        None where only reading tells. Python's numbers are arrays of no axis.
+        """
         ...
 
 

@@ -49,7 +49,7 @@ class Guard:
         Raises:
             ReadError: If its metadata file is gone, or says that the array is another one.
         """
-        if self._may_be_fill(rows, places):
+        if self.may_be_fill(rows, places):
             self.refuse_gone(where)
 
     def refuse_gone(self, where: str) -> None:
@@ -69,7 +69,8 @@ class Guard:
         if not _same_array(self.metadata, now):
             raise self._error(where, "says that the array is another one")
 
-    def _may_be_fill(self, rows: AnyArray, places: Sequence[int] | IntArray) -> bool:
+    def may_be_fill(self, rows: AnyArray, places: Sequence[int] | IntArray) -> bool:
+        """Whether a row looks like the fill value, as far as it is looked at; see `check`."""
         if not rows.size:
             return False
         values = rows.reshape(len(rows), -1)
@@ -94,9 +95,13 @@ def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
     """The guard of an open store; None where it is no array of Zarr in a local folder."""
     if store.kvstore is None:
         return None
-    spec = store.spec().to_json()
+    spec = spec_of(store)
     kvstore = spec.get("kvstore")
-    if spec["driver"] not in _FILES or not isinstance(kvstore, dict) or kvstore["driver"] != "file":
+    if (
+        spec.get("driver") not in _FILES
+        or not isinstance(kvstore, dict)
+        or kvstore["driver"] != "file"
+    ):
         return None
     fill = np.zeros((), dtype) if store.fill_value is None else np.asarray(store.fill_value, dtype)
     if fill.ndim:
@@ -106,6 +111,15 @@ def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
         return dataclasses.replace(guard_of_file(path), fill=fill.tobytes())
     except (OSError, ValueError):
         return None
+
+
+def spec_of(store: Any) -> dict[str, Any]:
+    """The spec of an open store as JSON; empty where it has none, as a function's values do."""
+    try:
+        found: dict[str, Any] = store.spec().to_json()
+    except (NotImplementedError, ValueError):
+        return {}
+    return found
 
 
 def guard_of_file(path: str) -> Guard:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from windrow.errors import ReadError
 from windrow.sources import recycled
 from windrow.sources.base import IntArray, run_of
+from windrow.sources.checks import Checks
 from windrow.sources.pieces import RowReader, Span
 from windrow.sources.process import cores
 from windrow.sources.threads import shared_pool
@@ -98,6 +99,26 @@ class ChunkStore:
             return 1.0
         return size / max(1, plain.chunk_bytes * math.prod(plain.shard_grid))
 
+    def file(self, coords: tuple[int, ...]) -> str:
+        """Path of the stored object that a chunk belongs in."""
+        sizes = zip(coords, self.plain.shard_grid, strict=True)
+        return self._base + self.plain.key([k // n for k, n in sizes])
+
+    def is_stored(self, coords: tuple[int, ...]) -> bool:
+        """Whether a chunk is stored, without reading it.
+
+        Raises:
+            OSError: If its file can not be looked at.
+            ReadError: If the index of its shard is damaged.
+        """
+        if self._shards is not None:
+            return int(self._shards[1].locate(self._number(coords)).offsets[0]) != MISSING
+        try:
+            os.stat(self.file(coords))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
     def decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
         """Decode a chunk into `out`; False, and nothing done, if it is not stored.
 
@@ -165,16 +186,30 @@ class ChunkStore:
         if size > most_stored_bytes(self._decoder.decoded_bytes):
             raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
 
-    def damaged(self, coords: tuple[int, ...], held: str, error: DamageError | OSError) -> ReadError:
-        """The error for a chunk that holds `held`, in words, and can not be read."""
+    def damaged(
+        self,
+        coords: tuple[int, ...],
+        held: str,
+        error: DamageError | OSError,
+        *,
+        records: tuple[int, int] | None = None,
+    ) -> ReadError:
+        """The error for a chunk that can not be read and holds `held`, in words, or `records`."""
         plain = self.plain
-        if self._shards is None:
-            place = self._base + plain.key(coords)
-        else:
-            outer = [k // n for k, n in zip(coords, plain.shard_grid, strict=True)]
-            place = f"{self._base}{plain.key(outer)}, chunk {list(coords)}"
+        file, offset, more = self.file(coords), 0, ""
+        if self._shards is not None:
+            more = f", chunk {list(coords)}"
+            offset = int(self._shards[1].locate(self._number(coords)).offsets[0])
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        return damaged(plain.name, plain.folder, held, f"{place}: {why}")
+        return damaged(
+            plain.name,
+            plain.folder,
+            held,
+            f"{file}{more}: {why}",
+            file=file,
+            offset=offset,
+            records=records,
+        )
 
 
 class DirectReader:
@@ -188,6 +223,10 @@ class DirectReader:
         self._across = math.prod(plain.grid[1:])
         self._whole_rows = plain.straight and plain.chunk_shape[1:] == plain.shape[1:]
         self._only = next(self._cells(), None) if self._across == 1 else None
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._plain)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
@@ -275,8 +314,9 @@ class DirectReader:
                     missed = True
         except (DamageError, OSError) as error:
             first = coords[0] * self._rows
-            held = held_records(first, min(first + self._rows, plain.shape[0]))
-            raise self._chunks.damaged(coords, held, error) from error
+            records = first, min(first + self._rows, plain.shape[0])
+            held = held_records(*records)
+            raise self._chunks.damaged(coords, held, error, records=records) from error
         return missed
 
     def _straight_target(self, to: Rows, out: AnyArray) -> ByteArray | None:
@@ -302,12 +342,52 @@ class DirectReader:
             )
 
 
+class PlainChecks(Checks):
+    """The chunks of a plain array."""
+
+    def __init__(self, plain: PlainArray) -> None:
+        """Open nothing yet."""
+        shape = plain.shape
+        super().__init__(shape, plain.chunk_shape, (0,) * len(shape), plain.dtype.itemsize)
+        self._plain = plain
+        self._chunks = ChunkStore(plain)
+
+    def check(self, number: int) -> bool:
+        coords = self.coords(number)
+        memory = scratch("chunk", self._plain.chunk_bytes)
+        return self._tried(coords, lambda: self._chunks.decode(coords, memory))
+
+    def is_stored(self, number: int) -> bool:
+        coords = self.coords(number)
+        return self._tried(coords, lambda: self._chunks.is_stored(coords))
+
+    def file(self, number: int) -> str:
+        return self._chunks.file(self.coords(number))
+
+    def _tried(self, coords: tuple[int, ...], attempt: Callable[[], bool]) -> bool:
+        try:
+            stored = attempt()
+        except ReadError:
+            raise
+        except (DamageError, OSError) as error:
+            size, rows = self._plain.chunk_shape[0], self._plain.shape[0]
+            records = coords[0] * size, min((coords[0] + 1) * size, rows)
+            held = held_records(*records)
+            raise self._chunks.damaged(coords, held, error, records=records) from error
+        self._chunks.check(not stored)
+        return stored
+
+
 class CheckedReader:
     """Another reader of a plain array, whose rows are checked as `DirectReader` checks its own."""
 
     def __init__(self, reader: RowReader, plain: PlainArray) -> None:
         """Check what `reader`, of single records of `plain`, gives."""
         self._reader, self._plain = reader, plain
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._plain)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans; done when all their memory is filled and checked.

@@ -19,6 +19,7 @@ import tensorstore as ts
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
+from windrow.sources.checks import Checks
 from windrow.sources.pieces import Span
 from windrow.sources.zarr_guard import Guard, guard_of
 from windrow.sources.zarr_plain import damaged, held_records
@@ -82,6 +83,20 @@ class StoreReader:
     def __init__(self, array: Rows) -> None:
         self._array = array
 
+    def checks(self) -> Checks:
+        """The chunks of the array, as far as they are known."""
+        array = self._array
+        layout, domain = array.store.chunk_layout, array.store.domain
+        sizes = layout.read_chunk.shape or (None,) * array.store.rank
+        origins = layout.grid_origin or (None,) * array.store.rank
+        chunk, shift = [array.piece_rows], [array.shift]
+        for axis, length in enumerate(array.row_shape, 1):
+            size, origin = sizes[axis], origins[axis]
+            known = size is not None and origin is not None
+            chunk.append(int(size) if known else max(1, length))
+            shift.append((int(domain.inclusive_min[axis]) - int(origin)) % size if known else 0)
+        return StoreChecks(array, tuple(chunk), tuple(shift))
+
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading all spans, on TensorStore's own threads; done when their memory is filled.
 
@@ -101,6 +116,57 @@ class StoreReader:
         """Bytes of pieces in memory: what they take in storage is not known."""
         array = self._array
         return np.full(len(pieces), array.piece_rows * array.row_bytes, np.int64)
+
+
+class StoreChecks(Checks):
+    """The chunks of an array that TensorStore reads."""
+
+    def __init__(self, array: Rows, chunk_shape: tuple[int, ...], shift: tuple[int, ...]) -> None:
+        """Chunks of `chunk_shape`, of which the first begins `shift` before cell 0."""
+        shape = (array.length, *array.row_shape)
+        super().__init__(shape, chunk_shape, shift, array.dtype.itemsize)
+        self._array = array
+        self._origin = tuple(map(int, array.store.domain.inclusive_min))
+        self._tells = True  # whether its driver tells what is stored
+
+    def check(self, number: int) -> bool | None:
+        try:
+            found = self._cells(number).read().result()
+        except (ValueError, RuntimeError, OSError) as error:
+            raise self._refused(number, error) from error
+        guard = self._array.guard
+        if guard is not None:
+            values = found.reshape(1, -1)
+            guard.check(values, [0], self._array.where)
+            if not guard.may_be_fill(values, [0]):
+                return True  # no need to look: other values are there
+        return self.is_stored(number)
+
+    def is_stored(self, number: int) -> bool | None:
+        if not self._tells:
+            return None
+        try:
+            told = self._cells(number).storage_statistics(query_not_stored=True).result()
+        except NotImplementedError:
+            self._tells = False
+            return None
+        except (ValueError, RuntimeError, OSError) as error:
+            if "UNIMPLEMENTED" in str(error):
+                self._tells = False
+                return None
+            raise self._refused(number, error) from error
+        return not told.not_stored
+
+    def file(self, number: int) -> None:
+        return None
+
+    def _cells(self, number: int) -> Any:
+        axes = zip(self._origin, *self.bounds(number), strict=True)
+        return self._array.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
+
+    def _refused(self, number: int, error: Exception) -> ReadError:
+        first, stop = self.bounds(number)
+        return _refused(self._array, (first[0], stop[0]), error)
 
 
 class _Spans:

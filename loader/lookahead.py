@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.shelves import ArrayShelf, Fragments, ListShelf, Place, Shelf
-from windrow.sources import ArrayPart, LaidOutSource, Part
-from windrow.sources.pieces import AnyPart
+from windrow.box_shelf import BoxShelf
+from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
+from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part
 
 IntArray = npt.NDArray[np.int64]
 
@@ -100,7 +100,7 @@ class _Ticket:
     """What one round wants of one part."""
 
     def __init__(
-        self, number: int, place: int, count: int, fragments: Fragments, which: IntArray
+        self, number: int, place: int, count: int, fragments: Any, which: IntArray
     ) -> None:
         self.round = number
         self.place = place  # records that were planned before its round
@@ -125,7 +125,7 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(self, part: AnyPart, records: int, budget: Budget, pool: Executor) -> None:
+    def __init__(self, part: Part, records: int, budget: Budget, pool: Executor) -> None:
         self._piece_bytes = _largest_bytes(part)
         self._record_bytes = _bytes_per_record(part, records)
         self.planned_bytes = 0  # of records
@@ -135,9 +135,7 @@ class PartAhead:
         slots = max(1, min(part.piece_count, self._most_in_flight + kept))
         self._part = part
         self._pool = pool
-        self._shelf: Shelf = (
-            ArrayShelf(part, slots) if isinstance(part, ArrayPart) else ListShelf(part)
-        )
+        self._shelf = _shelf(part, slots)
         self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
         self._known: dict[int, _Piece] = {}
         self._idle: dict[int, _Piece] = {}  # on the shelf, wanted by no planned round; oldest first
@@ -150,7 +148,8 @@ class PartAhead:
         self._in_flight = 0
         # A store that fits is decoded once. Else what is done with gives its slot up at once, since
         # memory in use is in the processor's cache, and fresh memory must be got from the system.
-        self._keeps = part.piece_count <= slots
+        self._keeps = self._fits = part.piece_count <= slots
+        self._ended = False
         self._share = self._started = 0  # reads to start in this round, and those that were
         self._credit = 0.0
         self._entered = 0  # pieces that were put into the queue
@@ -162,9 +161,8 @@ class PartAhead:
 
     def plan(self, number: int, indices: IntArray) -> Callable[[], Any]:
         """Plan the records of a round; the function waits and returns their column, once."""
-        needs = self._part.needs(indices)
-        fragments = self._shelf.fragments(indices, needs.records, needs.pieces)
-        distinct, which = _distinct(needs.pieces, self._part.piece_count)
+        fragments, pieces = self._shelf.fragments(indices)
+        distinct, which = _distinct(pieces, self._part.piece_count)
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self._planned
@@ -192,7 +190,7 @@ class PartAhead:
 
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
-        self._keeps = False
+        self._keeps, self._ended = False, True
 
     # --- starting reads --------------------------------------------------------------------------
 
@@ -286,26 +284,33 @@ class PartAhead:
         self._reads.append(read)
         self._in_flight += len(pieces)
 
-    def _direct(self, piece: _Piece) -> npt.NDArray[Any] | None:
-        """Where one round wants a piece whole and in order, to be read straight there."""
-        part, shelf = self._part, self._shelf
-        if not isinstance(part, ArrayPart) or part.size is not None or len(piece.uses) != 1:
+    def _direct(self, piece: _Piece) -> list[Any] | None:
+        """Where rounds want a piece, if it is to be read straight there."""
+        shelf = self._shelf
+        wanted = [ticket.fragments.taken(ticket.of_piece(at)) for ticket, at in piece.uses]
+        if not shelf.straight(piece.number, wanted, last=self._is_last(piece)):
             return None
-        first, stop = part.bounds(piece.number)
-        ticket, at = piece.uses[0]
-        mine = ticket.of_piece(at)
-        if len(mine) != stop - first:
-            return None
-        records, sources = ticket.fragments.records[mine], ticket.fragments.sources[mine]
-        if np.any(np.diff(records) != 1) or np.any(np.diff(sources) != 1):
-            return None
-        if ticket.out is None:
-            ticket.out = shelf.empty(ticket.count)
-        ticket.served.add(at)
+        targets: list[Any] = []
+        for (ticket, at), fragments in zip(piece.uses, wanted, strict=True):
+            if ticket.out is None:
+                ticket.out = shelf.empty(ticket.count)
+            ticket.served.add(at)
+            targets += shelf.targets(ticket.out, fragments)
         piece.uses.clear()  # else piece and ticket would keep each other, and the column, alive
         del self._known[piece.number]
-        out: npt.NDArray[Any] = ticket.out[records[0] : records[0] + len(records)]
-        return out
+        return targets
+
+    def _is_last(self, piece: _Piece) -> bool:
+        """Whether the rounds that want a piece are likely to be the last ones to do so.
+
+        They are where nothing more is planned; and, in a store that does not fit, where those that
+        were planned last do not want it: who goes through a store in blocks is then past this one,
+        and who goes through it at random has little to gain.
+        """
+        if self._ended or self._fits:
+            return self._ended
+        last = piece.uses[-1][0].place
+        return self._made > 0 and 2 * (last - self._made) <= self._planned - self._made
 
     # --- slots -----------------------------------------------------------------------------------
 
@@ -451,24 +456,38 @@ class PartAhead:
     def _column(self, ticket: _Ticket) -> Any:
         slots = np.array([piece.slot for piece in ticket.pieces], np.int64)[ticket.which]
         if not ticket.served:
-            return self._shelf.gather(ticket.count, ticket.fragments, slots)
-        if len(ticket.served) < len(ticket.pieces):
+            ticket.out = self._shelf.gather(ticket.count, ticket.fragments, slots)
+        elif len(ticket.served) < len(ticket.pieces):
             left = np.ones(len(ticket.pieces), np.bool_)
             left[list(ticket.served)] = False
             rest = np.flatnonzero(left[ticket.which])
             self._shelf.fill(ticket.out, ticket.fragments.taken(rest), slots[rest])
-        return ticket.out
+        return self._shelf.finished(ticket.out, ticket.fragments)
 
 
-def _sampled_bytes(part: AnyPart) -> IntArray:
+def _shelf(part: Part, slots: int) -> Shelf:
+    match part:
+        case ArrayPart():
+            return ArrayShelf(part, slots)
+        case BoxPart():
+            return BoxShelf(part, slots)
+        case ListPart():
+            return ListShelf(part)
+        case _:
+            raise TypeError(f"look-ahead: no shelf is known for {type(part).__name__}")
+
+
+def _sampled_bytes(part: Part) -> IntArray:
     """Decoded bytes of pieces that lie evenly over a part."""
     count = min(part.piece_count, _SAMPLED)
     return part.decoded_bytes(np.linspace(0, part.piece_count - 1, count).astype(np.int64))
 
 
-def _largest_bytes(part: AnyPart) -> int:
+def _largest_bytes(part: Part) -> int:
     if isinstance(part, ArrayPart):
         return max(1, part.piece_rows * part.row_bytes)
+    if isinstance(part, BoxPart):
+        return max(1, part.piece_bytes)
     return int(_sampled_bytes(part).max(initial=1))
 
 
@@ -481,9 +500,11 @@ def _distinct(pieces: IntArray, piece_count: int) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[pieces]
 
 
-def _bytes_per_record(part: AnyPart, records: int) -> int:
+def _bytes_per_record(part: Part, records: int) -> int:
     if isinstance(part, ArrayPart):
         return part.row_bytes * (part.size or 1)
+    if isinstance(part, BoxPart):
+        return part.record_bytes
     return int(_sampled_bytes(part).mean() * part.piece_count / max(1, records))
 
 

@@ -50,19 +50,19 @@ class Fragments:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Place:
-    """Where a piece goes: into a slot, or, given `out`, straight to where its rows are wanted."""
+    """Where a piece goes: into a slot, or, given `out`, straight to where it is wanted."""
 
     number: int
     slot: int = -1
-    out: AnyArray | None = None
+    out: list[Any] | None = None  # what `Shelf.targets` gave for it
 
 
 class Shelf(abc.ABC):
-    """Slots for pieces of one part."""
+    """Slots for pieces of one part. Fragments are of one kind for each shelf."""
 
     @abc.abstractmethod
-    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
-        """What the records at `indices` take from their pieces, for the pairs of a `Needs`."""
+    def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
+        """What the records at `indices` take from their pieces; and for each the piece."""
 
     @abc.abstractmethod
     def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
@@ -73,16 +73,34 @@ class Shelf(abc.ABC):
         """Take over what a read gave; raises its error."""
 
     @abc.abstractmethod
+    def straight(self, number: int, wanted: Sequence[Any], *, last: bool) -> bool:
+        """Whether a piece is to be read straight to where rounds want it, without a slot.
+
+        Args:
+            number: Of the piece.
+            wanted: Its fragments, for each round that wants it.
+            last: Whether it is likely that no later round wants it.
+        """
+
+    @abc.abstractmethod
+    def targets(self, out: Any, fragments: Any) -> list[Any]:
+        """Where the fragments of one piece, which is `straight`, belong in `out`."""
+
+    @abc.abstractmethod
     def empty(self, count: int) -> Any:
         """A column of `count` records to fill."""
 
     @abc.abstractmethod
-    def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
+    def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
         """Copy fragments, each out of a slot, to where they belong in `out`."""
 
     @abc.abstractmethod
-    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
+    def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records made of fragments that are all there is of them."""
+
+    @abc.abstractmethod
+    def finished(self, out: Any, fragments: Any) -> Any:
+        """The column `out` of which all `fragments` are there."""
 
 
 class ArrayShelf(Shelf):
@@ -93,16 +111,17 @@ class ArrayShelf(Shelf):
         self._rows = np.empty((slots * part.piece_rows, *part.row_shape), part.dtype)
         self._runs = runs_of(self._rows, part.size or 1)
 
-    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
-        part = self._part
+    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
+        part, needs = self._part, self._part.needs(indices)
+        records, pieces = needs.records, needs.pieces
         first = part.first_rows(indices) + part.shift
         begin = pieces * part.piece_rows
         if part.size is None:
-            return Fragments(records, first - begin)
+            return Fragments(records, first - begin), pieces
         first = first[records]
         low = np.maximum(first, begin)
         high = np.minimum(first + part.size, begin + part.piece_rows)
-        return Fragments(records, low - begin, low - first, high - low)
+        return Fragments(records, low - begin, low - first, high - low), pieces
 
     def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
         return self._part.reader.start(list(map(self._span, places)), pool)
@@ -110,13 +129,28 @@ class ArrayShelf(Shelf):
     def _span(self, place: Place) -> Span:
         first, stop = self._part.bounds(place.number)
         if place.out is not None:
-            return Span(first, stop, place.out)
+            return Span(first, stop, place.out[0])
         before = first + self._part.shift - place.number * self._part.piece_rows
         at = place.slot * self._part.piece_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         future.result()
+
+    def straight(self, number: int, wanted: Sequence[Fragments], *, last: bool) -> bool:
+        # Where one round wants it whole and in order.
+        first, stop = self._part.bounds(number)
+        if self._part.size is not None or len(wanted) != 1 or len(wanted[0]) != stop - first:
+            return False
+        records, sources = wanted[0].records, wanted[0].sources
+        return bool(np.all(np.diff(records) == 1) and np.all(np.diff(sources) == 1))
+
+    def targets(self, out: AnyArray, fragments: Fragments) -> list[AnyArray]:
+        first = int(fragments.records[0])
+        return [out[first : first + len(fragments)]]
+
+    def finished(self, out: AnyArray, fragments: Fragments) -> AnyArray:
+        return out
 
     def empty(self, count: int) -> AnyArray:
         return recycled.empty((count, *self._part.record_shape), self._part.dtype)
@@ -173,14 +207,24 @@ class ListShelf(Shelf):
         self._part = part
         self._pieces: dict[int, list[Any]] = {}
 
-    def fragments(self, indices: IntArray, records: IntArray, pieces: IntArray) -> Fragments:
-        return Fragments(records, self._part.places(indices))
+    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
+        needs = self._part.needs(indices)
+        return Fragments(needs.records, self._part.places(indices)), needs.pieces
 
     def start(self, places: Sequence[Place], pool: Executor) -> Future[Any]:
         return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         self._pieces.update(zip(slots, future.result(), strict=True))
+
+    def straight(self, number: int, wanted: Sequence[Fragments], *, last: bool) -> bool:
+        return False
+
+    def targets(self, out: list[Any], fragments: Fragments) -> list[Any]:
+        raise TypeError("pieces of lists have a slot")
+
+    def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:
+        return out
 
     def empty(self, count: int) -> list[Any]:
         return [None] * count

@@ -12,6 +12,7 @@ from windrow.sources.base import (
     checked_indices,
     row,
 )
+from windrow.sources.boxes import BoxField, BoxPart, Cut, Padding
 from windrow.sources.foreign import ForeignDataSource, RandomAccessDataSource
 from windrow.sources.memory import ArrayDataSource, RangeDataSource, SequenceDataSource
 from windrow.sources.pieces import (
@@ -34,12 +35,16 @@ __all__ = [
     "ArraySpec",
     "BatchedSource",
     "Blocks",
+    "BoxField",
+    "BoxPart",
     "Columns",
+    "Cut",
     "ForeignDataSource",
     "IntArray",
     "LaidOutSource",
     "ListPart",
     "Needs",
+    "Padding",
     "Part",
     "RandomAccessDataSource",
     "RangeDataSource",

@@ -18,15 +18,18 @@ import numpy as np
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.base import Columns
+from windrow.sources.base import Columns, IntArray
+from windrow.sources.box_readers import box_reader
+from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.pieces import ArrayPart
 from windrow.sources.process import refuse_forked
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_chunks import CheckedReader, DirectReader
+from windrow.sources.zarr_guard import spec_of
 from windrow.sources.zarr_names import ChosenTree, Found, axis_names, choose
 from windrow.sources.zarr_open import find_all, open_all
 from windrow.sources.zarr_plain import PlainArray, plain_array
-from windrow.sources.zarr_read import Rows, StoreReader, rows_of
+from windrow.sources.zarr_read import Rows, StoreReader, reason, rows_of
 
 LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
@@ -81,10 +84,40 @@ class OpenArray:
         return self.found.attributes
 
     @property
+    def missing_value(self) -> Any:
+        """The fill value of an array of Zarr v2, which by xarray's convention means none."""
+        if self.plain is not None:
+            metadata = self.plain.guard.metadata
+            return metadata.get("fill_value") if metadata.get("zarr_format") == 2 else None
+        if self.rows is None or self.rows.store.spec().to_json().get("driver") != "zarr":
+            return None
+        return self.rows.store.fill_value
+
+    @property
     def facts(self) -> str:
         """What a state remembers of the array."""
         text = f"{self.dtype} {list(self.shape)} chunks {list(self.chunk)}"
         return f"{self.name}: {text}" if self.name else text
+
+    def box_part(
+        self,
+        origins: Callable[[IntArray], IntArray],
+        fields: tuple[BoxField, ...],
+        padding: Padding | None = None,
+    ) -> BoxPart:
+        """The array as records that are boxes of it; see `BoxPart`."""
+        reader, chunk_shape, shift = box_reader(self.plain, self.rows, self.chunk)
+        return BoxPart(
+            name=self.name,
+            shape=self.shape,
+            dtype=self.dtype,
+            chunk_shape=chunk_shape,
+            reader=reader,
+            origins=origins,
+            fields=fields,
+            padding=padding,
+            shift=shift,
+        )
 
 
 class ArrayTree:
@@ -129,7 +162,7 @@ class ArrayTree:
             array.found
             if array.rows is None
             else dataclasses.replace(
-                array.found, spec=array.rows.store.spec(retain_context=True, minimal_spec=True)
+                array.found, spec=_to_send(self._what, array.found, array.rows)
             )
             for array in self.open()
         ]
@@ -222,6 +255,12 @@ class ArrayTree:
             return f"{place}, {_ways(opened)}; without the coordinates {labels}"
         return f"{place}, {_ways(opened)}"
 
+    @property
+    def own_name(self) -> str:
+        """What a single array is called where it is stored; 'values' where that is not known."""
+        where = self.open()[0].found.where.rstrip("/")
+        return where.rpartition("/")[2] if "/" in where else "values"
+
     def assembled(self, columns: Sequence[Any]) -> Columns:
         """The tree with one column per array."""
         return _shaped(self._layout, columns.__getitem__)
@@ -247,6 +286,20 @@ def open_arrays(
         _through_store(item, next(stores), way) if isinstance(way, str) else _directly(item, way)
         for item, way in zip(found, plain, strict=True)
     )
+
+
+def _to_send(what: str, found: Found, rows: Rows) -> Any:
+    """The spec of an array that is open, to be pickled."""
+    spec = rows.store.spec(retain_context=True, minimal_spec=True)
+    try:
+        spec.to_json()
+    except (NotImplementedError, ValueError) as error:
+        raise ArgumentError(
+            f"{what}: {found.named} can not be pickled: {found.where} is a view that has no spec in"
+            f" JSON, as one of ts.virtual_chunked ({reason(error)}). Read it in this process,"
+            " without workers; or write its values to a store"
+        ) from error
+    return spec
 
 
 def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
@@ -304,7 +357,7 @@ def _told(found: Found, store: Any) -> Found:
     dims = found.dims if len(found.dims) == store.rank else ()
     attributes = found.attributes
     if found.shape is None and not attributes:
-        told = store.spec().to_json().get("metadata", {}).get("attributes")
+        told = spec_of(store).get("metadata", {}).get("attributes")
         attributes = told if isinstance(told, dict) else attributes
     return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
 

@@ -14,7 +14,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -114,8 +114,8 @@ class BoxReader(Protocol):
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading boxes, on `pool` if it takes a thread; done when all of them are filled.
 
-        Each lies in one chunk and in the array. The future has a ReadError if one of them can not
-        be read.
+        Each lies in one chunk and in the array; those of one chunk that follow one another are
+        read together. The future has a ReadError if one of them can not be read.
         """
         ...
 
@@ -276,15 +276,12 @@ class ListPart(Part):
         """
 
 
-AnyPart: TypeAlias = ArrayPart | ListPart
-
-
 class LaidOutSource(BatchedSource):
     """A source that tells how its records are laid out, so that reads of it are planned."""
 
     @property
     @abc.abstractmethod
-    def parts(self) -> Sequence[AnyPart]:
+    def parts(self) -> Sequence[Part]:
         """The parts, in a fixed order. Opens the source if it is not open yet."""
 
     @abc.abstractmethod

@@ -1,0 +1,257 @@
+"""Readers of boxes: chunks decoded directly, or read by TensorStore.
+
+Boxes of one chunk that follow one another in a call are read together: the chunk is decoded once.
+
+Invariants: memory that was asked for is filled whole or there is a `ReadError` that names the chunk
+by its cells; a chunk that is not there is the fill value only while the array is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+import tensorstore as ts
+
+from windrow.sources.base import IntArray
+from windrow.sources.pieces import AnyArray, Box, BoxReader
+from windrow.sources.zarr_chunks import ChunkStore
+from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
+from windrow.sources.zarr_guard import Guard
+from windrow.sources.zarr_plain import PlainArray, damaged
+from windrow.sources.zarr_read import Rows, file_in, reason
+
+Cells = tuple[int, ...]
+
+# Along axes of which no chunks are known, as much is read as one.
+_UNKNOWN_BYTES: Final = 2**20
+
+
+class DirectBoxReader:
+    """Reads boxes of a plain array; its pieces are the array's chunks."""
+
+    def __init__(self, plain: PlainArray) -> None:
+        """Open nothing yet."""
+        self._plain = plain
+        self._chunks = ChunkStore(plain)
+        self._grid = _Grid(plain.shape, plain.chunk_shape, (0,) * len(plain.shape))
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
+        return pool.submit(self._fill, list(boxes))
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of chunks in storage, judged by the first stored object."""
+        size = math.ceil(self._plain.chunk_bytes * self._chunks.ratio())
+        return np.full(len(pieces), size, np.int64)
+
+    def _fill(self, boxes: list[Box]) -> None:
+        missed = False
+        for coords, together in self._grid.by_chunk(boxes):
+            try:
+                missed |= not self._take(coords, together)
+            except (DamageError, OSError) as error:
+                raise self._chunks.damaged(coords, self._grid.held(coords), error) from error
+        self._chunks.check(missed)
+
+    def _take(self, coords: Cells, boxes: list[Box]) -> bool:
+        """Fill boxes of one chunk; whether it is stored."""
+        plain = self._plain
+        corner = [k * c for k, c in zip(coords, plain.chunk_shape, strict=True)]
+        memory = next(filter(None.__ne__, map(self._straight, boxes)), None)
+        if memory is None:
+            memory = scratch("chunk", plain.chunk_bytes)
+        if not self._chunks.decode(coords, memory):
+            for box in boxes:
+                box.out[...] = plain.fill
+            return False
+        block = self._chunks.values(memory)
+        for box in boxes:
+            # What was decoded straight is copied onto itself by nobody.
+            if not np.may_share_memory(block, box.out):
+                inside = zip(box.first, corner, box.out.shape, strict=True)
+                box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+        return True
+
+    def _straight(self, box: Box) -> ByteArray | None:
+        """The bytes of a box that are exactly one decoded chunk; None if they are not."""
+        plain, out = self._plain, box.out
+        if not plain.straight or out.shape != plain.chunk_shape or out.dtype != plain.dtype:
+            return None
+        return out.reshape(-1).view(np.uint8) if out.flags.c_contiguous else None
+
+
+class StoreBoxReader:
+    """Reads boxes through TensorStore; what is read as one has a shape of the caller's."""
+
+    def __init__(self, array: Rows, chunk_shape: Cells, shift: Cells) -> None:
+        """Pieces are chunks of `chunk_shape`, of which the first begins `shift` before cell 0."""
+        self._array = array
+        shape = (array.length, *array.row_shape)
+        self._grid = _Grid(shape, chunk_shape, shift)
+        self._origin: Cells = tuple(map(int, array.store.domain.inclusive_min))
+        self._chunk_bytes = math.prod(chunk_shape) * array.dtype.itemsize
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading all boxes, on TensorStore's own threads; done when they are filled.
+
+        The future has a ReadError if one of them can not be read.
+        """
+        groups = list(self._grid.by_chunk(boxes))
+        if not groups:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return _Reads(self._array, self._origin, self._grid, groups).done
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in memory: what they take in storage is not known."""
+        return np.full(len(pieces), self._chunk_bytes, np.int64)
+
+
+def box_reader(
+    plain: PlainArray | None, rows: Rows | None, chunk: Sequence[int | None]
+) -> tuple[BoxReader, Cells, Cells]:
+    """The reader of an open array, the shape of its pieces, and cells of the first before cell 0.
+
+    Args:
+        plain: Set if the array is decoded directly.
+        rows: Set if TensorStore reads it.
+        chunk: Shape of its chunks; None along an axis where that is not known.
+    """
+    if plain is not None:
+        whole = tuple(
+            max(1, min(c, n)) for c, n in zip(plain.chunk_shape, plain.shape, strict=True)
+        )
+        return DirectBoxReader(plain), whole, (0,) * len(whole)
+    if rows is None:
+        raise TypeError("an open array is decoded directly, or TensorStore reads it")
+    shape, shift = _pieces(rows, chunk)
+    return StoreBoxReader(rows, shape, shift), shape, shift
+
+
+def _pieces(array: Rows, chunk: Sequence[int | None]) -> tuple[Cells, Cells]:
+    """Shape of what is read as one, and cells of the first one that lie before cell 0."""
+    sizes = (array.length, *array.row_shape)
+    origins = array.store.chunk_layout.grid_origin or (None,) * len(sizes)
+    pieces, shift = list(sizes), [0] * len(sizes)
+    unknown = []
+    for axis, (size, cells, origin) in enumerate(zip(sizes, chunk, origins, strict=True)):
+        if cells is None or origin is None:
+            unknown.append(axis)
+            continue
+        begun = (int(array.store.domain.inclusive_min[axis]) - int(origin)) % cells
+        if begun + size > cells:  # else it all lies in one chunk
+            pieces[axis], shift[axis] = cells, begun
+    pieces = [max(1, cells) for cells in pieces]
+    known = (cells for axis, cells in enumerate(pieces) if axis not in unknown)
+    room = max(1, _UNKNOWN_BYTES // max(1, math.prod(known) * array.dtype.itemsize))
+    for axis in reversed(unknown):
+        pieces[axis] = min(pieces[axis], room)
+        room = max(1, room // pieces[axis])
+    return tuple(pieces), tuple(shift)
+
+
+class _Grid:
+    """The chunks of an array."""
+
+    def __init__(self, shape: Cells, chunk_shape: Cells, shift: Cells) -> None:
+        self._shape, self._chunk, self._shift = shape, chunk_shape, shift
+
+    def by_chunk(self, boxes: Sequence[Box]) -> Iterator[tuple[Cells, list[Box]]]:
+        """Boxes that follow one another and lie in one chunk, with its coordinates."""
+        for coords, together in itertools.groupby(boxes, self._coords):
+            yield coords, list(together)
+
+    def _coords(self, box: Box) -> Cells:
+        axes = zip(box.first, self._shift, self._chunk, strict=True)
+        return tuple((first + shift) // chunk for first, shift, chunk in axes)
+
+    def held(self, coords: Cells) -> str:
+        """The cells of a chunk, for a message."""
+        axes = zip(coords, self._chunk, self._shift, self._shape, strict=True)
+        spans = [(max(0, k * c - s), min(n, (k + 1) * c - s)) for k, c, s, n in axes]
+        return f"cells [{', '.join(f'{first}:{stop}' for first, stop in spans)}]"
+
+
+class _Reads:
+    """Boxes that are being read; `done` is set by the read that ends last."""
+
+    def __init__(
+        self, array: Rows, origin: Cells, grid: _Grid, groups: list[tuple[Cells, list[Box]]]
+    ) -> None:
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        self._array, self._origin, self._grid = array, origin, grid
+        self._left = len(groups)
+        self._failed: tuple[int, Exception] | None = None
+        self._lock = threading.Lock()
+        for number, (coords, boxes) in enumerate(groups):
+            self._begin(number, coords, boxes)
+
+    def _begin(self, number: int, coords: Cells, boxes: list[Box]) -> None:
+        whole = boxes[0] if len(boxes) == 1 else _around(boxes)
+        axes = zip(self._origin, whole.first, whole.out.shape, strict=True)
+        wanted = tuple(slice(o + first, o + first + size) for o, first, size in axes)
+        try:
+            # `write` reads into that memory; there is no read that takes any.
+            future = ts.array(whole.out).write(self._array.store[wanted])
+        except (ValueError, RuntimeError, OSError) as error:
+            self._end(number, coords, whole, boxes, error)
+            return
+        future.add_done_callback(
+            lambda ended: self._end(number, coords, whole, boxes, ended.exception())
+        )
+
+    def _end(
+        self, number: int, coords: Cells, whole: Box, boxes: list[Box], error: Exception | None
+    ) -> None:
+        array = self._array
+        if error is not None:
+            held, file = self._grid.held(coords), file_in(error)
+            error = damaged(array.name, array.where, held, reason(error), file=file)
+        else:
+            try:
+                if array.guard is not None:
+                    _check(array.guard, whole.out, array.where)
+                if whole is not boxes[0]:
+                    _part(whole, boxes)
+            except Exception as other:
+                error = other
+        with self._lock:
+            if error is not None and (self._failed is None or number < self._failed[0]):
+                self._failed = number, error
+            self._left -= 1
+            if self._left:
+                return
+        if self._failed is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self._failed[1])
+
+
+def _around(boxes: Sequence[Box]) -> Box:
+    """The smallest box around some, in memory of its own."""
+    first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
+    stops = zip(
+        *((f + n for f, n in zip(b.first, b.out.shape, strict=True)) for b in boxes), strict=True
+    )
+    shape = [max(stop) - low for stop, low in zip(stops, first, strict=True)]
+    return Box(first, np.empty(shape, boxes[0].out.dtype))
+
+
+def _part(whole: Box, boxes: Sequence[Box]) -> None:
+    for box in boxes:
+        axes = zip(box.first, whole.first, box.out.shape, strict=True)
+        box.out[...] = whole.out[tuple(slice(f - w, f - w + n) for f, w, n in axes)]
+
+
+def _check(guard: Guard, out: AnyArray, where: str) -> None:
+    """Check that the array is there still, if what was read looks like the fill value."""
+    seen: Any = out[tuple(slice(None, None, max(1, size // 3)) for size in out.shape)]
+    guard.check(np.ascontiguousarray(seen)[None], [0], where)

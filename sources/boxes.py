@@ -1,0 +1,460 @@
+"""Boxes: records that are cut out of an array of any rank, and which chunks they lie in.
+
+A record takes one or several fields of an array. A field is tiled by cuts; a cut is a box of the
+array at some offset from the record's origin. What of a box lies outside the array is padding.
+
+Each cut of each record has a core: the cells of the array it takes its values from. Without padding
+that is the box itself. A core is never longer than its box, so it is read into the box's own memory;
+then the rest of the box is filled from it.
+
+Invariants: pieces are chunks, numbered in C order of their grid; all arithmetic on cells and pieces
+is exact, in int64; `read` decodes each piece once.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from windrow.sources import recycled
+from windrow.sources.base import IntArray
+from windrow.sources.pieces import AnyArray, Box, BoxReader, Needs, Part
+from windrow.sources.threads import Here, shared_pool
+
+# Reads under way in one call of `read`, and how many bytes of pieces make a task of a thread.
+_IN_FLIGHT_BYTES: Final = 256 * 2**20
+_TASK_BYTES: Final = 256 * 2**10
+# Below this one thread is done before a second one has begun.
+_WORTH_THREADS_BYTES: Final = 2**20
+
+Fields: TypeAlias = tuple[AnyArray, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """One box of a field.
+
+    Args:
+        offset: Cells from the record's origin to the box, per axis; may be negative.
+        target: The first cell of the field that the box fills.
+        shape: Cells per axis.
+    """
+
+    offset: tuple[int, ...]
+    target: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BoxField:
+    """A field of a record: an array of this shape, which its cuts tile."""
+
+    shape: tuple[int, ...]
+    cuts: tuple[Cut, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Padding:
+    """What lies outside an array: what `np.pad` of the whole array has there.
+
+    Args:
+        mode: As for `np.pad`.
+        value: The cells outside, where `mode` is 'constant'.
+    """
+
+    mode: Literal["constant", "edge", "reflect"]
+    value: Any = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Pads:
+    """The boxes that reach out of the array: of record `records[k]`, cut `cuts[k]`.
+
+    Cells along each axis, int64 `(k, rank)`: the box begins at `first` of the array; its core is
+    `[low, high)` of the array and was read to the box's own cells from `places` on.
+    """
+
+    records: IntArray
+    cuts: IntArray
+    first: IntArray
+    low: IntArray
+    high: IntArray
+    places: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BoxFragments:
+    """Parts of boxes, each in one piece: what is to be copied where.
+
+    Fragment `k` is of record `records[k]` and of cut `cuts[k]`, counted over all fields, and lies
+    in piece `pieces[k]`. Its cells, int64 `(k, rank)`: it begins at `first` of the array and at
+    `targets` of its field, and has `lengths` along each axis.
+    """
+
+    records: IntArray
+    cuts: IntArray
+    pieces: IntArray
+    first: IntArray
+    targets: IntArray
+    lengths: IntArray
+    pads: _Pads | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def taken(self, at: IntArray | slice) -> BoxFragments:
+        """The fragments at `at`, without what is to be padded."""
+        return BoxFragments(
+            self.records[at],
+            self.cuts[at],
+            self.pieces[at],
+            self.first[at],
+            self.targets[at],
+            self.lengths[at],
+        )
+
+
+class _Plan:
+    """What all reads of a part share: its fields as arrays with one row per cut."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        chunk_shape: tuple[int, ...],
+        shift: tuple[int, ...],
+        fields: tuple[BoxField, ...],
+    ) -> None:
+        cuts = [(number, cut) for number, field in enumerate(fields) for cut in field.cuts]
+        rows = (len(cuts), len(shape))
+        self.shape = np.array(shape, np.int64)
+        self.chunk = np.array(chunk_shape, np.int64)
+        self.shift = np.array(shift, np.int64)
+        self.grid = -(-(self.shape + self.shift) // self.chunk)
+        sizes = [int(count) for count in self.grid]
+        self.pieces = math.prod(sizes)
+        # Numbers of pieces along each axis; Python's integers, so that none overflows unseen.
+        self.weights = np.array(
+            [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))], np.int64
+        )
+        self.field_of = [number for number, _ in cuts]
+        self.offsets = np.array([cut.offset for _, cut in cuts], np.int64).reshape(rows)
+        self.targets = np.array([cut.target for _, cut in cuts], np.int64).reshape(rows)
+        self.sizes = np.array([cut.shape for _, cut in cuts], np.int64).reshape(rows)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BoxPart(Part):
+    """Some of every record of a source, cut out of one array of any rank.
+
+    The column of a part is a tuple with one array `(n, *field.shape)` per field.
+
+    Args:
+        name: Name of the array in the source.
+        shape: Shape of the array; at least one axis.
+        dtype: As delivered.
+        chunk_shape: Cells of a piece along each axis.
+        reader: Reads boxes of the array.
+        origins: From record indices `(n,)` to the first cell of each record, int64 `(n, rank)`,
+            which may lie outside the array where there is padding.
+        fields: What a record takes, at least one field.
+        padding: What lies outside the array; None where no box ever lies there.
+        shift: Cells of the first chunk that lie before cell 0, along each axis; () for none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]
+    reader: BoxReader
+    origins: Callable[[IntArray], IntArray]
+    fields: tuple[BoxField, ...]
+    padding: Padding | None = None
+    shift: tuple[int, ...] = ()
+    _plan: _Plan = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        shift = self.shift or (0,) * len(self.shape)
+        object.__setattr__(self, "shift", shift)
+        plan = _Plan(self.shape, self.chunk_shape, shift, self.fields)
+        object.__setattr__(self, "_plan", plan)
+
+    @property
+    def piece_count(self) -> int:
+        return self._plan.pieces
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of the largest piece in memory."""
+        whole = map(min, self.chunk_shape, self.shape)
+        return math.prod(whole) * self.dtype.itemsize
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of all fields of one record."""
+        return sum(math.prod(field.shape) for field in self.fields) * self.dtype.itemsize
+
+    @property
+    def alone(self) -> bool:
+        return False
+
+    def needs(self, indices: IntArray) -> Needs:
+        fragments = self.fragments(indices)
+        return Needs(fragments.records, fragments.pieces)
+
+    def decoded_bytes(self, pieces: IntArray) -> IntArray:
+        first, stop = self._bounds(pieces)
+        cells: IntArray = np.prod(stop - first, axis=1, dtype=np.int64)
+        return cells * self.dtype.itemsize
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return self.reader.stored_bytes(pieces)
+
+    def bounds(self, piece: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The cells `[first, stop)` of a piece, along each axis."""
+        first, stop = self._bounds(np.array([piece], np.int64))
+        return tuple(first[0].tolist()), tuple(stop[0].tolist())
+
+    def _bounds(self, pieces: IntArray) -> tuple[IntArray, IntArray]:
+        plan = self._plan
+        coords = pieces[:, None] // plan.weights % plan.grid
+        first = coords * plan.chunk - plan.shift
+        return np.maximum(first, 0), np.minimum(first + plan.chunk, plan.shape)
+
+    def home(self, indices: IntArray) -> IntArray:
+        """The piece in which the first box of each record begins, clipped into the array."""
+        return self.home_of_cells(self.origins(indices) + self._plan.offsets[0])
+
+    def home_of_cells(self, cells: IntArray) -> IntArray:
+        """The piece that holds each of `cells` `(n, rank)`, clipped into the array; 0 if empty."""
+        plan = self._plan
+        if not plan.pieces:
+            return np.zeros(len(cells), np.int64)
+        inside = np.clip(cells, 0, plan.shape - 1)
+        found: IntArray = (inside + plan.shift) // plan.chunk @ plan.weights
+        return found
+
+    # --- which cells -----------------------------------------------------------------------------
+
+    def fragments(self, indices: IntArray) -> BoxFragments:
+        """What the records at `indices` take, by piece; records never decrease."""
+        plan = self._plan
+        count = len(plan.offsets)
+        first = (self.origins(indices)[:, None, :] + plan.offsets).reshape(-1, len(self.shape))
+        sizes = np.broadcast_to(plan.sizes, (len(indices), *plan.sizes.shape)).reshape(first.shape)
+        low, high, places, pads = self._cores(first, sizes)
+        begin = (low + plan.shift) // plan.chunk
+        counts = np.maximum((high + plan.shift - 1) // plan.chunk - begin + 1, 0)
+        counts[(high <= low).any(axis=1)] = 0
+        per_box = counts.prod(axis=1)
+        if (per_box == 1).all():
+            boxes: IntArray = np.arange(len(first))
+            coords = begin
+        else:
+            boxes, coords = _spread(begin, counts, per_box)
+            low, high, places = low[boxes], high[boxes], places[boxes]
+        records, cuts = np.divmod(boxes, max(1, count))
+        corner = coords * plan.chunk - plan.shift
+        start = np.maximum(low, corner)
+        return BoxFragments(
+            records,
+            cuts,
+            coords @ plan.weights,
+            start,
+            start - low + places + plan.targets[cuts],
+            np.minimum(high, corner + plan.chunk) - start,
+            pads,
+        )
+
+    def _cores(
+        self, first: IntArray, sizes: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray, _Pads | None]:
+        """The cores `[low, high)` of boxes and where in its box each is read to; and the pads."""
+        plan, padding = self._plan, self.padding
+        stop = first + sizes
+        if padding is None:
+            return first, stop, np.zeros_like(first), None
+        outside = np.flatnonzero(((first < 0) | (stop > plan.shape)).any(axis=1))
+        if not len(outside):
+            return first, stop, np.zeros_like(first), None
+        low, high, places = first.copy(), stop.copy(), np.zeros_like(first)
+        low[outside], high[outside] = _inside(
+            padding.mode, first[outside], stop[outside], plan.shape
+        )
+        # At its own place as far as that is in the box.
+        places[outside] = np.clip(
+            low[outside] - first[outside], 0, sizes[outside] - (high - low)[outside]
+        )
+        records, cuts = np.divmod(outside, len(plan.offsets))
+        return (
+            low,
+            high,
+            places,
+            _Pads(records, cuts, first[outside], low[outside], high[outside], places[outside]),
+        )
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def empty(self, count: int) -> Fields:
+        """A column of `count` records to fill."""
+        return tuple(self.empty_field(number, count) for number in range(len(self.fields)))
+
+    def empty_field(self, number: int, count: int) -> AnyArray:
+        """One field of a column of `count` records, to fill."""
+        return recycled.empty((count, *self.fields[number].shape), self.dtype)
+
+    def views(self, out: Fields, fragments: BoxFragments) -> list[AnyArray]:
+        """Where each fragment goes in the column `out`."""
+        field_of = self._plan.field_of
+        found = zip(
+            fragments.records.tolist(),
+            fragments.cuts.tolist(),
+            fragments.targets.tolist(),
+            (fragments.targets + fragments.lengths).tolist(),
+            strict=True,
+        )
+        return [
+            out[field_of[cut]][(record, *map(slice, first, stop))]
+            for record, cut, first, stop in found
+        ]
+
+    def boxes(self, out: Fields, fragments: BoxFragments) -> list[Box]:
+        """The boxes to read so that fragments are where they belong in the column `out`."""
+        firsts = map(tuple, fragments.first.tolist())
+        return list(map(Box, firsts, self.views(out, fragments)))
+
+    def pad(self, out: Fields, fragments: BoxFragments) -> None:
+        """Fill what lies outside the array, of a column whose fragments are all there."""
+        pads, padding, plan = fragments.pads, self.padding, self._plan
+        if pads is None or padding is None:
+            return
+        ends = (pads.places + pads.high - pads.low).tolist()
+        rows = zip(
+            pads.records.tolist(),
+            pads.cuts.tolist(),
+            pads.first,
+            pads.low,
+            pads.places,
+            ends,
+            strict=True,
+        )
+        for record, cut, first, low, places, end in rows:
+            box = _within(plan.targets[cut], plan.targets[cut] + plan.sizes[cut])
+            target = out[plan.field_of[cut]][(record, *box)]
+            if padding.mode == "constant":
+                _surround(target, places.tolist(), end, padding.value)
+            else:
+                _extend(target, padding.mode, first, plan.shape, places - low)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self, indices: IntArray) -> Fields:
+        fragments = self.fragments(indices)
+        out = self.empty(len(indices))
+        if len(fragments):
+            self._read_all(out, fragments.taken(np.argsort(fragments.pieces, kind="stable")))
+        self.pad(out, fragments)
+        return out
+
+    def _read_all(self, out: Fields, fragments: BoxFragments) -> None:
+        """Read fragments, in order of their pieces, side by side."""
+        begins = np.flatnonzero(np.diff(fragments.pieces, prepend=-1))
+        piece_bytes = max(1, self.piece_bytes)
+        few = len(begins) * piece_bytes <= _WORTH_THREADS_BYTES
+        pool: Executor = Here() if few else shared_pool()
+        per_task = max(1, _TASK_BYTES // piece_bytes)
+        most = max(4, _IN_FLIGHT_BYTES // (per_task * piece_bytes))
+        waiting: collections.deque[Future[None]] = collections.deque()
+        failed: list[BaseException] = []
+
+        def wait() -> None:
+            error = waiting.popleft().exception()
+            if error is not None:
+                failed.append(error)
+
+        bounds = [*begins[::per_task].tolist(), len(fragments)]
+        for begin, stop in itertools.pairwise(bounds):
+            if len(waiting) == most:
+                wait()
+            if failed:
+                break
+            boxes = self.boxes(out, fragments.taken(slice(begin, stop)))
+            waiting.append(self.reader.start(boxes, pool))
+        while waiting:
+            wait()
+        if failed:
+            raise failed[0]
+
+
+def _spread(begin: IntArray, counts: IntArray, per_box: IntArray) -> tuple[IntArray, IntArray]:
+    """For each piece of each box: which box, and the piece's coordinates in the grid."""
+    boxes = np.repeat(np.arange(len(begin)), per_box)
+    number = np.arange(len(boxes)) - np.repeat(np.cumsum(per_box) - per_box, per_box)
+    coords = np.empty((len(boxes), begin.shape[1]), np.int64)
+    for axis in range(begin.shape[1] - 1, -1, -1):
+        along = counts[boxes, axis]
+        number, coords[:, axis] = np.divmod(number, along)
+    coords += begin[boxes]
+    return boxes, coords
+
+
+def _inside(
+    mode: str, first: IntArray, stop: IntArray, shape: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The cells `[low, high)` of an array that boxes get their values from."""
+    if mode == "constant":
+        low = np.minimum(np.maximum(first, 0), shape)
+        return low, np.maximum(np.minimum(stop, shape), low)
+    if mode == "edge":
+        return np.clip(first, 0, shape - 1), np.clip(stop - 1, 0, shape - 1) + 1
+    # Reflected, cells walk to and fro: they meet an end of the array where a box holds a cell that
+    # is mirrored there, and else the ends of the box are the ends of what is met.
+    period = np.maximum(2 * (shape - 1), 1)
+    one, other = _mirrored(first, shape), _mirrored(stop - 1, shape)
+    bottom = -(-first // period) * period < stop
+    top = -(-(first - (shape - 1)) // period) * period + shape - 1 < stop
+    low = np.where(bottom, 0, np.minimum(one, other))
+    return low, np.where(top, shape - 1, np.maximum(one, other)) + 1
+
+
+def _mirrored(cells: IntArray, shape: IntArray) -> IntArray:
+    """The cell of the array that each cell is a mirror image of."""
+    period = np.maximum(2 * (shape - 1), 1)
+    inside = cells % period
+    found: IntArray = np.minimum(inside, np.where(shape > 1, period - inside, 0))
+    return found
+
+
+def _within(first: IntArray, stop: IntArray) -> tuple[slice, ...]:
+    return tuple(map(slice, first.tolist(), stop.tolist()))
+
+
+def _surround(box: AnyArray, first: Sequence[int], stop: Sequence[int], value: Any) -> None:
+    """Fill all of `box` but its cells `[first, stop)`."""
+    if any(a >= b for a, b in zip(first, stop, strict=True)):
+        box[...] = value
+        return
+    for a, b in zip(first, stop, strict=True):
+        box[:a] = value
+        box[b:] = value
+        box = np.moveaxis(box[a:b], 0, -1)
+
+
+def _extend(box: AnyArray, mode: str, first: IntArray, shape: IntArray, shift: IntArray) -> None:
+    """Fill `box` from its core: cell `c` of the array lies at cell `c + shift` of the box."""
+    for axis, size in enumerate(box.shape):
+        cells = first[axis] + np.arange(size)
+        if mode == "edge":
+            cells = np.clip(cells, 0, shape[axis] - 1)
+        else:
+            cells = _mirrored(cells, shape[axis])
+        cells = cells + shift[axis]
+        if not (cells == np.arange(size)).all():
+            # Cells that are still to be filled are taken too, and filled by a later axis.
+            box[...] = np.take(box, cells, axis=axis)

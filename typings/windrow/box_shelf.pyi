@@ -1,0 +1,1 @@
+from loader.box_shelf import *

@@ -1,0 +1,1 @@
+from sources.box_readers import *

@@ -31,6 +31,7 @@ from windrow.sources.paths import (
 WHAT: Final = "ArrayRecordDataSource"
 _BLOCK: Final = 65536
 _BLOCK_HEADER: Final = 24
+_FIRST_CHUNK: Final = 64
 _SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
 _MAGIC: Final = 0x71930E704FDAE05E
 _CHUNK_HEADER: Final = struct.Struct("<QQQcI3xQ")  # the counts of these files fit 32 bits
@@ -251,7 +252,7 @@ def _inspect(path: str, fd: int) -> FileFacts:
             f"{WHAT}: {path} is empty (0 bytes): its writer was not closed, or a copy failed;"
             " write or copy it again"
         )
-    head = os.pread(fd, 64, 0)
+    head = os.pread(fd, _FIRST_CHUNK, 0)
     if head[_BLOCK_HEADER : _BLOCK_HEADER + 8] != _SIGNATURE_HASH:
         hint = (
             "it is named as a TFRecord file: convert it first, see windrow.converters"
@@ -279,6 +280,37 @@ def _inspect(path: str, fd: int) -> FileFacts:
         first_stored_bytes=_CHUNK_HEADER.size + first.data_bytes if found else 0,
         first_decoded_bytes=first.decoded_bytes if found else 0,
     )
+
+
+def chunk_places(path: str, chunks: int) -> list[tuple[int, int, int]]:
+    """Where the data chunks of a file begin, as their headers say, one after the other.
+
+    Args:
+        path: The file.
+        chunks: Number of its data chunks.
+
+    Returns:
+        Of each chunk the byte at which it begins, its bytes in the file and its bytes in memory.
+        Nothing from the first header on that makes no sense.
+
+    Raises:
+        OSError: If the file can not be read.
+    """
+    found: list[tuple[int, int, int]] = []
+    with open(path, "rb") as file:
+        size, begin = os.fstat(file.fileno()).st_size, _FIRST_CHUNK
+        while len(found) < chunks and begin < size:
+            chunk = _chunk(file.fileno(), begin, 0)
+            length = _CHUNK_HEADER.size + chunk.data_bytes
+            if chunk.kind in (b"r", b"t"):
+                found.append((begin, length, chunk.decoded_bytes))
+            elif chunk.kind != b"p":
+                break
+            # Block headers lie within a chunk, wherever a block begins in it.
+            usable = _BLOCK - _BLOCK_HEADER
+            headers = (length + (begin + usable - 1) % _BLOCK) // usable
+            begin += length + headers * _BLOCK_HEADER
+    return found
 
 
 def _cut_off(path: str, why: str) -> str:

@@ -21,15 +21,16 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
 
 from windrow.errors import ArgumentError, NotFoundError, ReadError
-from windrow.sources.array_record_files import WHAT, FileFacts, FileRange
+from windrow.sources.array_record_files import WHAT, FileFacts, FileRange, chunk_places
 from windrow.sources.base import IntArray
+from windrow.sources.checks import Place
 from windrow.sources.pieces import ListPart, Needs
 from windrow.sources.process import refuse_forked
 
@@ -192,6 +193,26 @@ class RecordGroups(ListPart):
 
     def start(self, pieces: Sequence[int], pool: Executor) -> Future[list[list[bytes]]]:
         return pool.submit(self._read_pieces, _ints(pieces))
+
+    def places_of_pieces(self) -> Callable[[int], Place]:
+        """Tells where a record group is stored: reads the headers of its file, once."""
+        walked: dict[str, list[tuple[int, int, int]]] = {}
+        guarded = threading.Lock()
+
+        def place(piece: int) -> Place:
+            at, first, _ = (int(found[0]) for found in self._bounds(_ints([piece])))
+            file = self._files[at]
+            with guarded:
+                if file.path not in walked:
+                    try:
+                        walked[file.path] = chunk_places(file.path, file.facts.chunks)
+                    except OSError:
+                        walked[file.path] = []
+                places = walked[file.path]
+            group = first // file.group
+            return Place(file.path, *places[group]) if group < len(places) else Place(file.path)
+
+        return place
 
     def _read_pieces(self, pieces: IntArray) -> list[list[bytes]]:
         at, first, stop = self._bounds(pieces)

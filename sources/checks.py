@@ -8,7 +8,9 @@ Invariant: a check holds the memory of one chunk at a time, and none of it after
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable
 
 Cells = tuple[int, ...]
@@ -80,6 +82,32 @@ class Checks(abc.ABC):
         """Bytes in memory of the cells of the array in a chunk."""
         cells = (stop - first for first, stop in zip(*self.bounds(number), strict=True))
         return math.prod(cells) * self._itemsize
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a piece is stored.
+
+    Args:
+        file: The file; None where it is not known.
+        offset: The byte of the file at which it begins; None where it is not known.
+        stored_bytes: Its bytes there, as it says itself; None where that is not known.
+        decoded_bytes: Its bytes in memory, as it says itself; None where that is not known.
+    """
+
+    file: str | None = None
+    offset: int | None = None
+    stored_bytes: int | None = None
+    decoded_bytes: int | None = None
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A part that knows where its pieces are stored."""
+
+    def places_of_pieces(self) -> Callable[[int], Place]:
+        """Tells where a piece is stored. Thread-safe; it may read headers, and keep them."""
+        ...
 
 
 @runtime_checkable

@@ -1,0 +1,391 @@
+"""Coordinates: the arrays beside an array that label its axes.
+
+A dimension's coordinate is the array of one axis that has the dimension's name, beside the array in
+its group, or in a group above it.
+
+Invariants: a coordinate is read whole and decoded; texts are never unpickled; where a time is none
+that NumPy has, its number stays; a declared length is checked before memory is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from windrow.errors import SourceError, missing_extra
+from windrow.sources.arrays import ArrayTree
+from windrow.sources.cf import decoding_of, times_of
+from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
+from windrow.sources.zarr_names import Found, axis_names
+
+__all__ = [
+    "Coordinate",
+    "coordinate_of",
+    "extra_coordinates",
+    "extra_dims",
+    "position_of",
+    "positions_of",
+    "range_of",
+]
+
+AnyArray = npt.NDArray[Any]
+
+_WHAT: Final = "coordinate"
+_LARGEST_LENGTH: Final = 2**27
+_LARGEST_BYTES: Final = 2**30
+_LARGEST_TEXTS: Final = 2**26  # characters, as an array of one width
+_DEEPEST: Final = 16
+_NUMBERS: Final = re.compile(r"bool|u?int\d+|float\d+\w*|bfloat16|complex\d+")
+# Filters of Zarr v2 that make texts of bytes and nothing else.
+_TEXT_FILTERS: Final = ("vlen-utf8", "vlen-bytes", "json2", "msgpack2")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Stored:
+    """Metadata of an array that may be a coordinate."""
+
+    folder: Folder
+    name: str
+    meta: Mapping[str, Any]
+    modern: bool
+    attributes: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        shape = self.meta.get("shape")
+        if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
+            return tuple(shape)
+        return None
+
+    @property
+    def dims(self) -> tuple[str | None, ...]:
+        names = (
+            self.meta.get("dimension_names")
+            if self.modern
+            else self.attributes.get("_ARRAY_DIMENSIONS")
+        )
+        return axis_names(names, len(self.shape or ()))
+
+    @property
+    def dtype(self) -> Any:
+        return self.meta.get("data_type" if self.modern else "dtype")
+
+    @property
+    def fill_value(self) -> Any:
+        """What stands for no value, of v2.
+
+        Zarr's default of 0 is no such value: positions and times begin there.
+        """
+        value = None if self.modern else self.meta.get("fill_value")
+        return None if isinstance(value, int | float) and value == 0 else value
+
+    @property
+    def where(self) -> str:
+        return f"{_WHAT} {self.name!r} in {self.folder.where}"
+
+
+def coordinate_of(found: Found, dim: str) -> Coordinate | None:
+    """The coordinate of dimension `dim`, read whole; None if there is none.
+
+    It is the array of one axis named `dim`, beside the array or in a group above it.
+
+    Raises:
+        SourceError: If it can not be read, is absurdly long, or holds Python objects.
+        ReadError: If a chunk of it is damaged.
+        MissingExtraError: If it holds texts and zarr-python is not installed.
+    """
+    stored = _beside(found, dim)
+    if stored is None or len(stored.shape or ()) != 1 or stored.dims not in ((dim,), ()):
+        return None
+    return _read(stored, dim)
+
+
+def extra_coordinates(found: Found, names: Collection[str] | None = None) -> dict[str, Coordinate]:
+    """Other coordinates along a dimension of the array, by name, such as `valid_time` along `time`.
+
+    Args:
+        found: The array.
+        names: Those to read; None for all that `extra_dims` has.
+
+    Raises:
+        SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
+    """
+    return {
+        name: _read(stored, str(stored.dims[0]))
+        for name, stored in _extra(found).items()
+        if names is None or name in names
+    }
+
+
+def extra_dims(found: Found) -> dict[str, str]:
+    """The dimension of each other coordinate along a dimension of the array; none is read.
+
+    They are those that the attribute `coordinates` of the array, or of its group, lists.
+    """
+    return {name: str(stored.dims[0]) for name, stored in _extra(found).items()}
+
+
+def _extra(found: Found) -> dict[str, _Stored]:
+    told = [found.attributes.get("coordinates")]
+    folder = _folder(found)
+    above = None if folder is None else folder.above()
+    if above is not None:
+        told.append(_group_attributes(above[0]).get("coordinates"))
+    listed = dict.fromkeys(name for text in told if isinstance(text, str) for name in text.split())
+    extra = {name: _beside(found, name) for name in listed if name not in found.dims}
+    return {
+        name: stored
+        for name, stored in extra.items()
+        if stored is not None and len(stored.dims) == 1 and stored.dims[0] in found.dims
+    }
+
+
+def _folder(found: Found) -> Folder | None:
+    """The folder of an array; None where it has none, such as of a view."""
+    if found.folder is not None:
+        return LocalFolder(found.folder)
+    try:
+        spec = found.spec
+        if isinstance(spec, ts.TensorStore):
+            kvstore = spec.kvstore
+        else:
+            spec = spec if isinstance(spec, ts.Spec) else ts.Spec(spec)
+            kvstore = None if spec.kvstore is None else ts.KvStore.open(spec.kvstore).result()
+        return None if kvstore is None else store_folder(kvstore)
+    except (ValueError, NotImplementedError, RuntimeError, OSError):
+        return None
+
+
+def _beside(found: Found, name: str) -> _Stored | None:
+    """The array `name` in the group of an array, or in one above."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        return None
+    for group in _groups(_folder(found)):
+        stored = _stored(group.child(name), name)
+        if stored is not None:
+            return stored
+    return None
+
+
+def _groups(folder: Folder | None) -> Iterator[Folder]:
+    above = None if folder is None else folder.above()
+    for _ in range(_DEEPEST):
+        if above is None:
+            return
+        yield above[0]
+        above = above[0].above()
+        if above is None or not _is_group(above[0]):
+            return
+
+
+def _is_group(folder: Folder) -> bool:
+    meta = metadata_of(folder, "zarr.json")
+    if meta is not None:
+        return meta.get("node_type") == "group"
+    return any(folder.read(key) is not None for key in (".zgroup", ".zmetadata"))
+
+
+def _group_attributes(folder: Folder) -> Mapping[str, Any]:
+    meta = metadata_of(folder, "zarr.json")
+    told = metadata_of(folder, ".zattrs") if meta is None else meta.get("attributes")
+    return told if isinstance(told, dict) else {}
+
+
+def _stored(folder: Folder, name: str) -> _Stored | None:
+    meta = metadata_of(folder, "zarr.json")
+    modern = meta is not None
+    told = meta.get("attributes") if meta is not None else None
+    if meta is None:
+        meta = metadata_of(folder, ".zarray")
+        told = None if meta is None else metadata_of(folder, ".zattrs")
+    if meta is None or (modern and meta.get("node_type") != "array"):
+        return None
+    return _Stored(folder, name, meta, modern, told if isinstance(told, dict) else {})
+
+
+def _read(stored: _Stored, dim: str) -> Coordinate:
+    length = (stored.shape or (0,))[0]
+    if length > _LARGEST_LENGTH:
+        raise SourceError(
+            f"{stored.where} is said to have {length:,} values; at most {_LARGEST_LENGTH:,} are"
+            " read. Write its metadata again, or select by position"
+        )
+    numbers = _number_dtype(stored)
+    values = _numbers(stored) if numbers else _others(stored, length)
+    decoded = _decoded(values, stored) if values.dtype.kind in "biufcV" else values
+    return Coordinate(stored.name, (dim,), decoded, None if decoded is values else values)
+
+
+def _number_dtype(stored: _Stored) -> bool:
+    dtype = stored.dtype
+    if not isinstance(dtype, str):
+        return False
+    if stored.modern:
+        return _NUMBERS.fullmatch(dtype) is not None
+    return re.fullmatch(r"[|<>=]?[biufc]\d+|bfloat16|float8_\w+|u?int[24]", dtype) is not None
+
+
+def _numbers(stored: _Stored) -> AnyArray:
+    local = stored.folder.local()
+    place = ts.KvStore.open(stored.folder.kvstore()).result() if local is None else local
+    part = ArrayTree(_WHAT, place).open()[0].part
+    found: AnyArray = part.read(np.arange(part.rows, dtype=np.int64))
+    return found
+
+
+def _decoded(values: AnyArray, stored: _Stored) -> AnyArray:
+    """Numbers as xarray decodes them, times where they are some; `values` if it is the same."""
+    attributes, units = stored.attributes, stored.attributes.get("units")
+    told = attributes.get("dtype")
+    duration = isinstance(told, str) and told.startswith("timedelta64")
+    if duration:
+        attributes = {key: value for key, value in attributes.items() if key != "dtype"}
+    decoding = decoding_of(attributes, values.dtype, stored.fill_value)
+    timed = isinstance(units, str) and (" since " in units or duration)
+    packed = decoding is not None and (decoding.scale is not None or decoding.offset is not None)
+    found = values
+    if decoding is not None and not (timed and not packed and values.dtype.kind in "iu"):
+        found = decoding.apply(values)
+    elif decoding is not None:
+        # Integers stay exact: the least one is NaT.
+        found = values.astype(decoding.seen_as or values.dtype).astype(np.int64)
+        found[decoding.absent(values)] = np.iinfo(np.int64).min
+    if timed:
+        try:
+            return times_of(found, str(units), attributes.get("calendar"))
+        except SourceError:
+            return values if decoding is None else decoding.apply(values)
+    return found.astype(np.float32) if found.dtype.kind == "V" else found
+
+
+def _others(stored: _Stored, length: int) -> AnyArray:
+    """Texts, times and durations that are stored as such, through zarr-python."""
+    _refuse_objects(stored)
+    try:
+        import zarr
+    except ImportError as error:
+        raise missing_extra(
+            f"reading {stored.where}, of dtype {stored.dtype!r},", "zarr"
+        ) from error
+    local = stored.folder.local()
+    try:
+        array = zarr.open_array(
+            store=_in_memory(stored, length) if local is None else local,
+            mode="r",
+            zarr_format=3 if stored.modern else 2,
+        )
+        if array.dtype.itemsize * max(length, 1) > _LARGEST_BYTES:
+            raise SourceError(
+                f"{stored.where} is said to have {length:,} values of {array.dtype}, more than"
+                f" {_LARGEST_BYTES:,} bytes; write its metadata again, or select by position"
+            )
+        values = np.asarray(array[:])
+    except (SourceError, MemoryError):
+        raise
+    except Exception as error:  # of any library that zarr-python decodes with
+        raise SourceError(
+            f"{stored.where} can not be read by zarr-python: {type(error).__name__}: {error}"
+        ) from error
+    return values if values.dtype.kind in "biufcmM" else _texts(values, stored)
+
+
+def _refuse_objects(stored: _Stored) -> None:
+    codecs = list(_codec_names(stored.meta.get("codecs")))
+    for key in ("filters", "compressor"):
+        codecs.extend(_codec_names(stored.meta.get(key)))
+    pickled = [name for name in codecs if "pickle" in name.lower()]
+    if pickled:
+        raise SourceError(
+            f"{stored.where} holds pickled Python objects (codec {pickled[0]!r}), which are never"
+            " loaded: they could run any program. Write it as texts or numbers"
+        )
+    object_dtype = not stored.modern and str(stored.dtype).lstrip("|<>=") == "O"
+    if object_dtype and not any(name in _TEXT_FILTERS for name in codecs):
+        raise SourceError(
+            f"{stored.where} holds Python objects with the filters {codecs}; only texts are read,"
+            f" by {', '.join(_TEXT_FILTERS)}. Write it as texts or numbers"
+        )
+    for size in _chunk_sizes(stored):
+        if size > _LARGEST_LENGTH:
+            raise SourceError(
+                f"{stored.where} is said to have chunks of {size:,} values; at most"
+                f" {_LARGEST_LENGTH:,} are read. Write its metadata again"
+            )
+
+
+def _codec_names(value: Any) -> Iterator[str]:
+    """Names of codecs, those inside of others too."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _codec_names(item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if key in ("id", "name") and isinstance(item, str):
+                yield item
+            else:
+                yield from _codec_names(item)
+
+
+def _chunk_sizes(stored: _Stored) -> list[int]:
+    """Sizes of chunks along the axis; none where the metadata tell it in another way."""
+    sizes = stored.meta.get("chunks")
+    if stored.modern:
+        grid = stored.meta.get("chunk_grid")
+        inner = grid.get("configuration") if isinstance(grid, dict) else None
+        sizes = inner.get("chunk_shape") if isinstance(inner, dict) else None
+    return [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
+
+
+def _in_memory(stored: _Stored, length: int) -> Any:
+    """The array's metadata and chunks, in a store of zarr-python."""
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.storage import MemoryStore
+
+    sizes = _chunk_sizes(stored)
+    if len(sizes) != 1 or sizes[0] < 1:
+        raise SourceError(f"{stored.where} has chunks that are not known here; copy it to a disk")
+    encoding = stored.meta.get("chunk_key_encoding")
+    default = isinstance(encoding, dict) and encoding.get("name") == "default"
+    inner = encoding.get("configuration") if isinstance(encoding, dict) else None
+    separator = inner.get("separator", "/") if isinstance(inner, dict) else "/"
+    start = f"c{separator}" if default else ""
+    keys = ["zarr.json"] if stored.modern else [".zarray", ".zattrs"]
+    keys += [f"{start}{number}" for number in range(math.ceil(length / sizes[0]))]
+    buffer = default_buffer_prototype().buffer
+    found = ((key, stored.folder.read(key)) for key in keys)
+    return MemoryStore({key: buffer.from_bytes(raw) for key, raw in found if raw is not None})
+
+
+def _texts(values: AnyArray, stored: _Stored) -> AnyArray:
+    """Texts of one width, or as objects where one of them is far longer than the others."""
+    if values.dtype.kind == "U":
+        return values
+    texts = [_text(value, stored) for value in values.tolist()]
+    if len(texts) * max(map(len, texts), default=0) <= _LARGEST_TEXTS:
+        return np.array(texts, dtype=np.str_)
+    found = np.empty(len(texts), dtype=object)
+    found[:] = texts
+    return found
+
+
+def _text(value: Any, stored: _Stored) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+    if not isinstance(value, str):
+        raise SourceError(
+            f"{stored.where} holds a {type(value).__name__} among texts; write it as texts"
+        )
+    return value

@@ -56,6 +56,7 @@ SIDES = {
         Side("Grain, best", "grain_side", tuned=True, package="grain", install="grain"),
         Side("torch", "torch_side", tuned=True, package="torch", install="torch"),
         Side("expert", "expert", tuned=True),
+        Side("expert, cache", "expert_cached", tuned=True),
         Side(
             "xbatcher",
             "xbatcher_side",
@@ -128,7 +129,7 @@ class Case:
 
 _IN_ORDER, _BLOCK, _GLOBAL = "in order", "block shuffle", "global shuffle"
 _READER = (OURS, "expert", "reader", "torch", "Grain", "Grain, best", "floor")
-_WINDOWS = (OURS, "expert", "floor")
+_WINDOWS = (OURS, "expert", "expert, cache", "floor")
 _RAW = (OURS, "expert", "HF datasets", "torch", "Grain", "Grain, best", "floor")
 
 CASES = (
@@ -186,7 +187,7 @@ CASES = (
         "fields",
         _GLOBAL,
         "random windows of three steps, a chunk per step; memory holds all of them",
-        (OURS, "expert", "xbatcher", "floor"),
+        (OURS, "expert", "expert, cache", "xbatcher", "floor"),
     ),
     Case(
         "fields.quarter",
@@ -200,9 +201,8 @@ CASES = (
         "fields.block",
         "fields",
         _BLOCK,
-        "a block shuffle in that quarter; the expert's loop shuffles globally",
+        "a block shuffle by 16 windows; the expert's loops shuffle globally",
         _WINDOWS,
-        resident_share=0.25,
     ),
     Case(
         "patches.global",
@@ -223,9 +223,8 @@ CASES = (
         "patches.block",
         "patches",
         _BLOCK,
-        "shuffled by home chunk in that quarter; the expert's loop shuffles globally",
+        "a block shuffle by home chunk; the expert's loops shuffle globally",
         _WINDOWS,
-        resident_share=0.25,
     ),
     Case("chain.range", "numbers", _GLOBAL, "nothing to read: order and batches", _OF_CHAIN),
     Case("chain.function", "calls", _GLOBAL, "with a Python function of a microsecond", _OF_CHAIN),

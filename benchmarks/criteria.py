@@ -61,13 +61,17 @@ CRITERIA = (
     Criterion("tokens.cached", "of a gather from memory", over="floor", at_least=0.4),
     Criterion("tokens.cached", "times np.memmap in a loop", over="memmap", at_least=3),
     Criterion("fields.global", "times the expert's loop", over="expert", at_least=1),
+    Criterion("fields.global", "times the loop with a cache", over="expert, cache", at_least=1),
     Criterion("fields.global", "times xbatcher in torch", over="xbatcher", at_least=5),
     Criterion("fields.quarter", "times the expert's loop", over="expert", at_least=1),
+    Criterion("fields.quarter", "times the loop with a cache", over="expert, cache", at_least=1),
     Criterion("fields.block", "times the expert's global loop", over="expert", at_least=2.5),
     # Blocks of 16 windows lie in 18 steps.
     Criterion("fields.block", "times each chunk is read", "reads", at_most=1.14),
     Criterion("patches.global", "times the expert's loop", over="expert", at_least=1),
+    Criterion("patches.global", "times the loop with a cache", over="expert, cache", at_least=1),
     Criterion("patches.quarter", "times the expert's loop", over="expert", at_least=1),
+    Criterion("patches.quarter", "times the loop with a cache", over="expert, cache", at_least=1),
     Criterion("patches.block", "times the expert's global loop", over="expert", at_least=3),
     *(
         Criterion(case, _MEMORY, "memory_mb", minus="budget_mb", at_most=150)

@@ -18,7 +18,16 @@ import tensorstore as ts
 from benchmarks import functions, grids, stores
 from benchmarks.job import Job, Options, Work
 
+DEPTHS = (3, 1, 6)
 _MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
+    """How single windows are read: batches under way at a time, and TensorStore's cache."""
+
+    ahead: int
+    cache_bytes: int = 0
 
 
 def options(job: Job) -> Options:
@@ -27,27 +36,14 @@ def options(job: Job) -> Options:
         return {"no threads": 0, "1 thread": 1, "2 threads": 2}
     depths = {f"{depth} ahead": depth for depth in ((2,) if job.small else (1, 2, 4, 8))}
     if job.layout in ("fields", "patches"):
-        return _of_windows(job)
+        tried = DEPTHS[:1] if job.small else DEPTHS
+        return {f"{depth} ahead": Windows(depth) for depth in tried}
     if job.order != "global shuffle" or job.layout == "array_record_groups":
         return depths
     caches = (job.cache_bytes,) if job.small or job.resident_share else (64 * _MIB, job.cache_bytes)
     return {
         f"{name}, {cache // _MIB} MiB cache": (depth, cache)
         for name, depth in depths.items()
-        for cache in caches
-    }
-
-
-def _of_windows(job: Job) -> Options:
-    """Batches under way, with a cache of as much memory as ours has, or none."""
-    depths = (2,) if job.small else (1, 3, 6)
-    caches = (0, min(job.cache_bytes, job.decoded_bytes))
-    return {
-        f"{depth} ahead, " + (f"{cache / _MIB:.3g} MiB cache" if cache else "no cache"): (
-            depth,
-            cache,
-        )
-        for depth in depths
         for cache in caches
     }
 
@@ -105,13 +101,13 @@ def tokens(job: Job, setting: Any) -> Work:
     """The same for windows of tokens: a read for each window under a global shuffle."""
     size = job.windows.size[0]
     if job.order == "in order":
-        return Work(lambda: (rows.reshape(-1, size) for rows in _slices(job, setting, size)))
+        return Work(lambda: _cut(_slices(job, setting, size), size, job.batch_size))
     if job.order == "block shuffle":
         return Work(lambda: _windows(job, setting, size))
-    return _global_windows(job, setting)
+    return _global_windows(job, Windows(*setting))
 
 
-def fields(job: Job, setting: Any) -> Work:
+def fields(job: Job, setting: Windows) -> Work:
     """A read for each window, under a global shuffle whatever the order of the case is."""
     order = dataclasses.replace(job, order="global shuffle")
     return _global_windows(order, setting)
@@ -120,12 +116,11 @@ def fields(job: Job, setting: Any) -> Work:
 patches = fields
 
 
-def _global_windows(job: Job, setting: tuple[int, int]) -> Work:
-    depth, cache_bytes = setting
+def _global_windows(job: Job, setting: Windows) -> Work:
     size, first_cells = job.windows.size, job.windows.first_cells
 
     def opened() -> Iterator[Any]:
-        store = stores.zarr(job.path, cache_bytes)
+        store = stores.zarr(job.path, setting.cache_bytes)
 
         def submit(ids: Any) -> Callable[[], Any]:
             with ts.Batch() as together:
@@ -135,21 +130,27 @@ def _global_windows(job: Job, setting: tuple[int, int]) -> Work:
                 ]
             return lambda: np.stack([read.result() for read in reads])
 
-        return _in_flight(submit, job.batches, depth)
+        return _in_flight(submit, job.batches, setting.ahead)
 
     return Work(opened)
 
 
 def _slices(job: Job, depth: int, size: int = 1) -> Iterator[Any]:
     store = stores.zarr(job.path)
+    # Batches that are smaller than a chunk are cut from what is read of it at once.
+    step = job.batch_size if size == 1 else job.data.block_records(job.layout)
 
-    def submit(ids: Any) -> Callable[[], Any]:
-        result: Callable[[], Any] = (
-            store[int(ids[0]) * size : (int(ids[-1]) + 1) * size].read().result
-        )
+    def submit(first: int) -> Callable[[], Any]:
+        result: Callable[[], Any] = store[first * size : (first + step) * size].read().result
         return result
 
-    return _in_flight(submit, job.batches, depth)
+    return _in_flight(submit, range(0, job.records, step), depth)
+
+
+def _cut(runs: Iterable[Any], size: int, batch_size: int) -> Iterator[Any]:
+    for run in runs:
+        rows = run.reshape(-1, size)
+        yield from (rows[first : first + batch_size] for first in range(0, len(rows), batch_size))
 
 
 def _windows(job: Job, ahead: int, size: int) -> Iterator[Any]:

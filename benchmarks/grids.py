@@ -141,7 +141,8 @@ def slabs(layout: str, grid: Grid) -> Iterator[AnyArray]:
 def _tokens(random: np.random.Generator, _: int, shape: tuple[int, ...]) -> AnyArray:
     """Token `k` as often as one over `k`, as words are: uint16."""
     logarithms = random.random(shape, np.float32) * np.float32(math.log(_WORDS))
-    return np.exp(logarithms, out=logarithms).astype(np.uint16)
+    found: AnyArray = np.exp(logarithms, out=logarithms).astype(np.uint16)
+    return found
 
 
 def _fields(random: np.random.Generator, start: int, shape: tuple[int, ...]) -> AnyArray:
@@ -150,7 +151,7 @@ def _fields(random: np.random.Generator, start: int, shape: tuple[int, ...]) -> 
     noise = np.cumsum(np.cumsum(noise, axis=-1), axis=-2) * np.float32(0.05)
     steps = np.arange(start, start + shape[0], dtype=np.float32)
     noise += 280 + 10 * np.sin(steps / 4).reshape(-1, *(1,) * (len(shape) - 1))
-    found: AnyArray = (np.round(noise * 256) / 256).astype(np.float32)
+    found: AnyArray = np.divide(np.round(noise * 256), 256, dtype=np.float32)
     return found
 
 
@@ -162,7 +163,8 @@ def _patches(random: np.random.Generator, start: int, shape: tuple[int, ...]) ->
         wave = 12 * np.sin(at / (43 + 8 * axis))
         waves += wave.reshape([-1 if k == axis else 1 for k in range(len(shape))])
     noise = random.integers(0, 4, shape, np.uint8)
-    found: AnyArray = (waves + 120).astype(np.uint8) + noise
+    noise += (waves + 120).astype(np.uint8)
+    found: AnyArray = noise
     return found
 
 

@@ -15,6 +15,7 @@ _SEED = 42
 _FEW_BYTES = 16 * 2**20
 _MB = 10**6
 _WORKERS = 2
+_FIELDS_WINDOW_BLOCKS = 8
 _SHARED_BYTES = 64 * 2**20
 
 
@@ -156,7 +157,8 @@ def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[A
         return dataset.shuffle(seed=_SEED)
     # A chunk of fields is a step: a block of their own would be a single window.
     block = job.windows.block if job.layout == "fields" else None
-    return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=job.data.window_blocks)
+    window = _FIELDS_WINDOW_BLOCKS if block else job.data.window_blocks
+    return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=window)
 
 
 def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:

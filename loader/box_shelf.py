@@ -60,9 +60,8 @@ class BoxShelf(Shelf):
         return self._part.reader.start(boxes, pool)
 
     def _slot(self, slot: int, first: Sequence[int], stop: Sequence[int]) -> AnyArray:
-        begin = ((np.array(first) + self._shift) % self._chunk).tolist()
-        ends = (b + s - f for b, f, s in zip(begin, first, stop, strict=True))
-        found: AnyArray = self._memory[slot][tuple(map(slice, begin, ends))]
+        sizes = (s - f for f, s in zip(first, stop, strict=True))
+        found: AnyArray = self._memory[slot][tuple(map(slice, sizes))]
         return found
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
@@ -86,13 +85,20 @@ class BoxShelf(Shelf):
         return out
 
     def fill(self, out: Fields, fragments: BoxFragments, slots: IntArray) -> None:
-        begin = (fragments.first + self._shift) % self._chunk
+        begin = self._begin(fragments)
         views = self._part.views(out, fragments)
         stops = (begin + fragments.lengths).tolist()
         for slot, view, first, stop in zip(
             slots.tolist(), views, begin.tolist(), stops, strict=True
         ):
             view[...] = self._memory[slot][tuple(map(slice, first, stop))]
+
+    def _begin(self, fragments: BoxFragments) -> IntArray:
+        """Where fragments begin in their slots, of which the first cell is a piece's first."""
+        begin = (fragments.first + self._shift) % self._chunk
+        if self._shift.any():
+            begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
+        return begin
 
     def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
         if len(self._cuts) > len(self._only) or not len(fragments):
@@ -128,7 +134,7 @@ class BoxShelf(Shelf):
             (self._memory.itemsize, *strides),
             writeable=False,
         )
-        begin = (whole.first + self._shift) % self._chunk
+        begin = self._begin(whole)
         at = slots * self._strides[0] + begin @ self._strides[1:]
         every = np.full(count, at[0])
         every[whole.records] = at

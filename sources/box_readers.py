@@ -63,7 +63,7 @@ class DirectBoxReader:
         """Fill boxes of one chunk; whether it is stored."""
         plain = self._plain
         corner = [k * c for k, c in zip(coords, plain.chunk_shape, strict=True)]
-        memory = next(filter(None.__ne__, map(self._straight, boxes)), None)
+        straight, memory = next(self._straight(boxes), (None, None))
         if memory is None:
             memory = scratch("chunk", plain.chunk_bytes)
         if not self._chunks.decode(coords, memory):
@@ -72,18 +72,18 @@ class DirectBoxReader:
             return False
         block = self._chunks.values(memory)
         for box in boxes:
-            # What was decoded straight is copied onto itself by nobody.
-            if not np.may_share_memory(block, box.out):
+            if box is not straight:
                 inside = zip(box.first, corner, box.out.shape, strict=True)
                 box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
         return True
 
-    def _straight(self, box: Box) -> ByteArray | None:
-        """The bytes of a box that are exactly one decoded chunk; None if they are not."""
-        plain, out = self._plain, box.out
-        if not plain.straight or out.shape != plain.chunk_shape or out.dtype != plain.dtype:
-            return None
-        return out.reshape(-1).view(np.uint8) if out.flags.c_contiguous else None
+    def _straight(self, boxes: Sequence[Box]) -> Iterator[tuple[Box, ByteArray]]:
+        """The boxes whose bytes are exactly one decoded chunk, and these bytes."""
+        plain = self._plain
+        for box in boxes:
+            out = box.out
+            if plain.straight and out.shape == plain.chunk_shape and out.flags.c_contiguous:
+                yield box, out.reshape(-1).view(np.uint8)
 
 
 class StoreBoxReader:

@@ -7,14 +7,15 @@ Names, arguments and meaning are Grain's. Where Grain loses or repeats records, 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
+from windrow.base import Dataset, nodes_of
 from windrow.defaults import default_options, reads_records_alone
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
@@ -23,7 +24,6 @@ from windrow.sources import as_source
 from windrow.transforms import functions, nodes, streams, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given
 from windrow.transforms.block_nodes import BlockShuffleNode
-from windrow.transforms.nodes import Node
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
@@ -31,21 +31,7 @@ T = TypeVar("T")
 _SEEDS = 2**32
 
 
-class _Dataset(Generic[T]):
-    """What both kinds of dataset share: a node, and printing it."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def pipe(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`function(self, *args, **kwargs)`: for steps that a chain has no method for."""
-        return function(self, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({nodes.described(self._node)})"
-
-
-class MapDataset(_Dataset[T]):
+class MapDataset(Dataset[T]):
     """Elements with random access: an endless function of an integer, `len` of them in one epoch.
 
     Index `i` is element `i % len` of epoch `i // len`; negative indices are earlier epochs.
@@ -98,7 +84,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no dataset, one is empty, or weights are too few or not positive.
         """
-        parents = _nodes(datasets, MapDataset, "mix")
+        parents = nodes_of(datasets, MapDataset, "mix")
         return MapDataset(nodes.MixNode(parents, weights_given(weights)))
 
     @classmethod
@@ -115,7 +101,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no dataset, or one is empty; on reading, if the map names none.
         """
-        parents = _nodes(datasets, MapDataset, "select_from_datasets")
+        parents = nodes_of(datasets, MapDataset, "select_from_datasets")
         return MapDataset(nodes.SelectNode(parents, selection_map))
 
     @classmethod
@@ -125,7 +111,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no dataset, one is endless, or together they are too long.
         """
-        return MapDataset(nodes.ConcatenateNode(_nodes(datasets, MapDataset, "concatenate")))
+        return MapDataset(nodes.ConcatenateNode(nodes_of(datasets, MapDataset, "concatenate")))
 
     @classmethod
     def zip(cls, datasets: Sequence[MapDataset[Any]]) -> MapDataset[tuple[Any, ...]]:
@@ -134,7 +120,7 @@ class MapDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no dataset, or they differ in length.
         """
-        return MapDataset(nodes.ZipNode(_nodes(datasets, MapDataset, "zip")))
+        return MapDataset(nodes.ZipNode(nodes_of(datasets, MapDataset, "zip")))
 
     # --- order -----------------------------------------------------------------------------------
 
@@ -396,7 +382,7 @@ class MapDataset(_Dataset[T]):
         return iter(self.to_iter_dataset())
 
 
-class IterDataset(_Dataset[T]):
+class IterDataset(Dataset[T]):
     """A stream of elements: an order without random access. From `MapDataset.to_iter_dataset()`.
 
     Example:
@@ -433,7 +419,7 @@ class IterDataset(_Dataset[T]):
             datasets = list(datasets.values())
         if isinstance(weights, Mapping):
             raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
-        parents = _nodes(datasets, IterDataset, "mix")
+        parents = nodes_of(datasets, IterDataset, "mix")
         return IterDataset(streams.StreamMixNode(parents, weights_given(weights)))
 
     @classmethod
@@ -445,7 +431,7 @@ class IterDataset(_Dataset[T]):
         Raises:
             PlanError: If there is no dataset.
         """
-        return IterDataset(nodes.ZipNode(_nodes(datasets, IterDataset, "zip"), strict))
+        return IterDataset(nodes.ZipNode(nodes_of(datasets, IterDataset, "zip"), strict))
 
     def seed(self, seed: int) -> IterDataset[T]:
         """Derive the seeds of the nodes above, where they are given none, from `seed`.
@@ -584,16 +570,3 @@ def _applied(dataset: D, transformations: Any) -> D:
                     " Batch of windrow.transforms; for a plain function use map or filter"
                 )
     return dataset
-
-
-def _nodes(datasets: Any, kind: type[_Dataset[Any]], who: str) -> tuple[Node, ...]:
-    # A dataset is iterable too, but its elements are no datasets, and reading them is not asked for.
-    if isinstance(datasets, _Dataset) or not isinstance(datasets, Iterable):
-        raise ArgumentError(f"{who}: needs a list of {kind.__name__}, got {datasets!r}")
-    datasets = list(datasets)
-    for i, dataset in enumerate(datasets):
-        if not isinstance(dataset, kind):
-            raise ArgumentError(
-                f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
-            )
-    return tuple(dataset._node for dataset in datasets)

@@ -99,6 +99,11 @@ class ArrayRecordDataSource(LaidOutSource):
         return f"array_record({len(self)} records, {len(self._ranges)} files, sha256:{digest})"
 
     @property
+    def spec(self) -> type[bytes]:
+        """Bytes."""
+        return bytes
+
+    @property
     def parts(self) -> tuple[RecordGroups]:
         """One part: all the files, in record groups."""
         return (self._records,)

@@ -24,32 +24,37 @@ IntArray = npt.NDArray[np.int64]
 Columns = Any  # a tree; see the module's header
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
 class ArraySpec:
     """Shape, dtype and names of the axes of an array that need not be there yet.
 
     Where JAX wants shape and dtype only, as `jax.eval_shape` does, it stands for the array.
-
-    Args:
-        shape: None for an axis whose length only reading tells.
-        dtype: Anything that `np.dtype` takes.
-        dims: A name for each axis, None for one without; None where no axis has a name.
-
-    Raises:
-        ArgumentError: If the names are not one for each axis.
     """
 
     shape: tuple[int | None, ...]
     dtype: np.dtype[Any]
-    dims: tuple[str | None, ...] | None = None
+    dims: tuple[str | None, ...] | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if self.dims is None:
-            return
-        object.__setattr__(self, "dims", tuple(self.dims))
-        if len(self.dims) != len(self.shape):
+    def __init__(
+        self,
+        shape: Sequence[int | None],
+        dtype: npt.DTypeLike,
+        dims: Sequence[str | None] | None = None,
+    ) -> None:
+        """Describe an array.
+
+        Args:
+            shape: None for an axis whose length only reading tells.
+            dtype: Anything that `np.dtype` takes.
+            dims: A name for each axis, None for one without; None where no axis has a name.
+
+        Raises:
+            ArgumentError: If the names are not one for each axis.
+        """
+        object.__setattr__(self, "shape", tuple(shape))
+        object.__setattr__(self, "dtype", np.dtype(dtype))
+        object.__setattr__(self, "dims", None if dims is None else tuple(dims))
+        if self.dims is not None and len(self.dims) != len(self.shape):
             raise ArgumentError(
                 f"ArraySpec: dims={self.dims} must have a name, or None, for each axis of"
                 f" shape {self.shape}"

@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources import recycled
-from windrow.sources.base import BatchedSource, Columns, IntArray, checked_indices, run_of
+from windrow.sources.base import (
+    ArraySpec,
+    BatchedSource,
+    Columns,
+    IntArray,
+    checked_indices,
+    run_of,
+)
 from windrow.sources.mapped import MappedArray, mapped
 
 AnyArray = npt.NDArray[Any]
@@ -73,6 +80,11 @@ class RangeDataSource(BatchedSource):
         """The range itself."""
         return f"range({self._range.start}, {self._range.stop}, {self._range.step})"
 
+    @property
+    def spec(self) -> Any:
+        """An integer."""
+        return ArraySpec((), np.int64) if self._fits else int
+
 
 class ArrayDataSource(BatchedSource):
     """Rows of a NumPy array, or of a tree of dicts of arrays with one length."""
@@ -116,6 +128,12 @@ class ArrayDataSource(BatchedSource):
     def fingerprint(self) -> str:
         """Names, dtypes and shapes of the arrays."""
         return f"arrays({_layout(self._arrays)})"
+
+    @property
+    def spec(self) -> Any:
+        """Shape and dtype of a row of each array; None if a row may be any object."""
+        objects = any(a.dtype.kind == "O" and a.ndim == 1 for _, a in _leaves(self._arrays, ""))
+        return None if objects else _row_specs(self._arrays)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_arrays": _packed(self._arrays)}
@@ -256,6 +274,14 @@ def _layout(tree: ArrayTree) -> str:
         layout = f"{array.dtype} {list(array.shape)}"
         parts.append(f"{name}: {layout}" if name else layout)
     return "; ".join(parts)
+
+
+def _row_specs(tree: ArrayTree) -> Any:
+    if isinstance(tree, dict):
+        return {name: _row_specs(item) for name, item in tree.items()}
+    if tree.ndim == 1 and tree.dtype.kind in "SUT":
+        return bytes if tree.dtype.kind == "S" else str
+    return ArraySpec(tree.shape[1:], tree.dtype)
 
 
 def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:

@@ -13,7 +13,7 @@ import tensorstore as ts
 
 from windrow.errors import SourceError
 from windrow.sources.arrays import LIBRARY, ArrayTree
-from windrow.sources.base import Columns, IntArray, checked_indices
+from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.pieces import ArrayPart, LaidOutSource
 from windrow.sources.process import refuse_forked
 from windrow.sources.zarr_read import read_rows
@@ -94,6 +94,16 @@ class ZarrDataSource(LaidOutSource):
         """
         refuse_forked(LIBRARY, _WHAT)
         return [array.part for array in self._tree.open()]
+
+    @property
+    def spec(self) -> Any:
+        """Shape, dtype and dimensions of a row of each array."""
+        specs = []
+        for array in self._tree.open():
+            dims = array.dims[1:]
+            named = dims if any(name is not None for name in dims) else None
+            specs.append(ArraySpec(array.part.row_shape, array.dtype, named))
+        return self._tree.assembled(specs)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one array of rows per part."""

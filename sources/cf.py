@@ -49,7 +49,7 @@ _DATE: Final = re.compile(
     r"(?P<year>[+-]?\d{1,5})-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?"
     r"(?:(?:\s+|T)(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})"
     r"(?:\.(?P<fraction>\d*))?)?)?"
-    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?)?"
+    r"\s*(?P<zone>[+-]\d{1,2}(?::?\d{2})?)?)?(?:\s*(?:Z|UTC|GMT))?"
 )
 
 
@@ -88,8 +88,9 @@ class Decoding:
         return self._absent(values if self.seen_as is None else values.astype(self.seen_as))
 
     def _absent(self, seen: AnyArray) -> npt.NDArray[np.bool_]:
-        absent = np.zeros(seen.shape, np.bool_)
-        for value in self.missing:
+        first, *others = self.missing or (None,)
+        absent = np.asarray(seen == first) if self.missing else np.zeros(seen.shape, np.bool_)
+        for value in others:
             absent |= seen == value
         return absent
 
@@ -133,7 +134,7 @@ def decoding_of(
     decoding = Decoding(
         dtype=dtype.newbyteorder("="),
         seen_as=None if seen == stored else seen,
-        missing=_matching(valued, seen),
+        missing=_matching(valued, seen, flipped=seen != stored),
         scale=scale,
         offset=offset,
     )
@@ -246,7 +247,7 @@ def _unpacked(seen: np.dtype[Any], scale: Any, offset: Any, *, masked: bool) -> 
     return _LONGEST_FLOAT if whole else one
 
 
-def _matching(values: list[Any], seen: np.dtype[Any]) -> tuple[Any, ...]:
+def _matching(values: list[Any], seen: np.dtype[Any], *, flipped: bool) -> tuple[Any, ...]:
     """Of the values, in `seen`'s own dtype, those that it can have, each once."""
     found: dict[Any, Any] = {}
     for value in values:
@@ -258,10 +259,9 @@ def _matching(values: list[Any], seen: np.dtype[Any]) -> tuple[Any, ...]:
         if isinstance(value, float) and not value.is_integer():
             continue
         number, bounds = int(value), np.iinfo(seen)
-        if seen.kind == "u" and number < 0:
-            number += 2 ** (8 * seen.itemsize)  # stored signed, seen unsigned
-        elif seen.kind == "i" and bounds.max < number < 2 ** (8 * seen.itemsize):
-            number -= 2 ** (8 * seen.itemsize)
+        if flipped and not bounds.min <= number <= bounds.max:
+            # Told as it is stored, with the other sign.
+            number += 2 ** (8 * seen.itemsize) * (1 if seen.kind == "u" else -1)
         if bounds.min <= number <= bounds.max:
             found[number] = seen.type(number)
     return tuple(found.values())
@@ -297,7 +297,7 @@ def times_of(values: AnyArray, units: str, calendar: str | None) -> AnyArray:
         earliest = _REFORM * _DAY_NS if name in _MIXED else None
     if values.dtype.kind not in "iuf":
         raise SourceError(f"times in {units!r} must be numbers, got {values.dtype}")
-    present = ~np.isnan(values) if values.dtype.kind == "f" else values != _NAT
+    present = np.asarray(~np.isnan(values) if values.dtype.kind == "f" else values != _NAT)
     some = values[present]
     if some.size == 0:
         return np.full(values.shape, "NaT", f"{kind}[ns]")
@@ -309,9 +309,9 @@ def times_of(values: AnyArray, units: str, calendar: str | None) -> AnyArray:
         )
     for name, size in (("ns", 1), ("us", 1000)):
         fits = all(-_LARGEST <= end // size < _LARGEST for end in ends)
-        if fits and (size == 1 or step % size == 0 or step < size):
-            moved = _moved(values, present, step, zero, size)
-            return moved.astype(f"{kind}[{name}]")
+        if fits:
+            moved = _moved(values.ravel(), present.ravel(), step, zero, size)
+            return moved.astype(f"{kind}[{name}]").reshape(values.shape)
     raise SourceError(
         f"times from {some.min()} to {some.max()} {units} are beyond datetime64; the numbers"
         " themselves can be used"
@@ -386,7 +386,7 @@ def _reference_ns(text: str, units: str, *, mixed: bool) -> int:
     part = found.groupdict()
     year, month, day = int(part["year"]), int(part["month"]), int(part["day"] or 1)
     hour, minute, second = (int(part[name] or 0) for name in ("hour", "minute", "second"))
-    if hour > 24 or minute > 59 or second > 59:
+    if hour > 23 or minute > 59 or second > 59:
         raise wrong
     days = _days(year, month, day, julian=mixed and (year, month, day) < (1582, 10, 15))
     if days is None:
@@ -411,7 +411,7 @@ def _days(year: int, month: int, day: int, *, julian: bool) -> int | None:
 
 
 def _zone_ns(zone: str | None) -> int:
-    if zone is None or zone[0] not in "+-":
+    if zone is None:
         return 0
     digits = zone[1:].replace(":", "")
     hours, minutes = (digits[:-2], digits[-2:]) if len(digits) > 2 else (digits, "0")

@@ -21,14 +21,22 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.box_readers import box_reader
 from windrow.sources.boxes import BoxField, BoxPart, Padding
-from windrow.sources.pieces import ArrayPart
+from windrow.sources.pieces import ArrayPart, BoxReader
 from windrow.sources.process import refuse_forked
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_chunks import CheckedReader, DirectReader
 from windrow.sources.zarr_guard import spec_of
 from windrow.sources.zarr_names import ChosenTree, Found, axis_names, choose
-from windrow.sources.zarr_open import find_all, open_all
+from windrow.sources.zarr_open import find_all, open_all, unread
 from windrow.sources.zarr_plain import PlainArray, plain_array
+from windrow.sources.zarr_python import (
+    PythonArray,
+    PythonBoxReader,
+    PythonReader,
+    of_any_length,
+    open_python,
+    why_python,
+)
 from windrow.sources.zarr_read import Rows, StoreReader, reason, rows_of
 
 LIBRARY: Final = "TensorStore"
@@ -49,6 +57,7 @@ class OpenArray:
         plain: Set if it is decoded directly.
         rows: Set if TensorStore reads it.
         why: Why it is not decoded directly, in words; '' where that needs none.
+        python: Set if zarr-python reads it.
     """
 
     found: Found
@@ -57,6 +66,7 @@ class OpenArray:
     plain: PlainArray | None
     rows: Rows | None
     why: str
+    python: PythonArray | None = None
 
     @property
     def name(self) -> str:
@@ -106,7 +116,11 @@ class OpenArray:
         padding: Padding | None = None,
     ) -> BoxPart:
         """The array as records that are boxes of it; see `BoxPart`."""
-        reader, chunk_shape, shift = box_reader(self.plain, self.rows, self.chunk)
+        if self.python is not None:
+            reader: BoxReader = PythonBoxReader(self.python)
+            chunk_shape, shift = self.python.chunk_shape, (0,) * len(self.shape)
+        else:
+            reader, chunk_shape, shift = box_reader(self.plain, self.rows, self.chunk)
         return BoxPart(
             name=self.name,
             shape=self.shape,
@@ -151,7 +165,7 @@ class ArrayTree:
         chosen, self._left_out = choose(find_all(arrays), names)
         self._chose = names is not None
         self._layout = _numbered(chosen, self._found)
-        opened = open_arrays(what, self._found, direct)
+        opened = _records(what, self._found, direct)
         self._facts = tuple(array.facts for array in opened)
         self._opened: tuple[OpenArray, ...] | None = opened
         self._stores: dict[str, ts.TensorStore] | None = None
@@ -201,7 +215,7 @@ class ArrayTree:
         refuse_forked(LIBRARY, self._what)
         with self._lock:
             if self._opened is None:
-                opened = open_arrays(self._what, self._found, self._direct)
+                opened = _records(self._what, self._found, self._direct)
                 facts = tuple(array.facts for array in opened)
                 if facts != self._facts:
                     raise SourceError(
@@ -218,6 +232,13 @@ class ArrayTree:
         opened = self.open()
         with self._lock:
             if self._stores is None:
+                for array in opened:
+                    if array.python is not None:
+                        raise SourceError(
+                            f"{self._what}: {array.found.named} in {array.found.where} is read by"
+                            f" zarr-python ({array.why}), and TensorStore can not open it; open it"
+                            " with zarr.open_array"
+                        )
                 absent = [array.found for array in opened if array.rows is None]
                 direct = iter(open_all(absent))
                 self._stores = {
@@ -280,12 +301,35 @@ def open_arrays(
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
     plain = [_plain(what, item, direct) for item in found]
-    left = [item for item, way in zip(found, plain, strict=True) if isinstance(way, str)]
-    stores = iter(open_all(left))
-    return tuple(
-        _through_store(item, next(stores), way) if isinstance(way, str) else _directly(item, way)
+    python = {
+        item: why
         for item, way in zip(found, plain, strict=True)
-    )
+        if isinstance(way, str) and (why := why_python(item.metadata or {}))
+    }
+    left = [
+        item
+        for item, way in zip(found, plain, strict=True)
+        if isinstance(way, str) and item not in python
+    ]
+    stores = iter(open_all(left))
+    opened = []
+    for item, way in zip(found, plain, strict=True):
+        if not isinstance(way, str):
+            opened.append(_directly(item, way))
+        elif item in python:
+            opened.append(_through_python(item, python[item]))
+        else:
+            opened.append(_through_store(item, next(stores), way))
+    return tuple(opened)
+
+
+def _records(what: str, found: Sequence[Found], direct: bool | None) -> tuple[OpenArray, ...]:
+    """Arrays opened to be records: not those of texts of any length."""
+    for item in found:
+        if of_any_length(item.metadata or {}):
+            why = why_python(item.metadata or {})
+            raise unread(item, f"its values are texts, bytes or objects of any length ({why})")
+    return open_arrays(what, found, direct)
 
 
 def _to_send(what: str, found: Found, rows: Rows) -> Any:
@@ -335,6 +379,22 @@ def _directly(found: Found, plain: PlainArray) -> OpenArray:
     return OpenArray(found, part, plain.chunk_shape, plain, None, "")
 
 
+def _through_python(found: Found, why: str) -> OpenArray:
+    python = open_python(found, why)
+    part = ArrayPart(
+        name=found.name,
+        rows=python.shape[0],
+        row_shape=python.shape[1:],
+        dtype=python.dtype,
+        piece_rows=python.chunk_shape[0],
+        reader=PythonReader(python),
+        alone=python.chunk_shape[0] == 1,
+    )
+    if len(found.dims) != len(python.shape):
+        found = dataclasses.replace(found, dims=())
+    return OpenArray(found, part, python.chunk_shape, None, None, why, python)
+
+
 def _through_store(found: Found, store: Any, why: str) -> OpenArray:
     rows = rows_of(store, found.name, found.where)
     part = ArrayPart(
@@ -364,20 +424,16 @@ def _told(found: Found, store: Any) -> Found:
 
 def _ways(opened: tuple[OpenArray, ...]) -> str:
     """How the arrays are read, for people."""
-    direct = [array.name for array in opened if array.rows is None]
-    by_why: dict[str, list[str]] = {}
-    for array in opened:
-        if array.rows is not None:
-            by_why.setdefault(array.why, []).append(array.name)
-    if not by_why:
-        return "decoded directly"
-    if not direct and len(by_why) == 1:
-        why = next(iter(by_why))
-        return "read by TensorStore" + (f" ({why})" if why else "")
-    told = [f"decoded directly: {_listed(direct)}"] if direct else []
-    for why, names in by_why.items():
-        told.append(f"read by TensorStore{f' ({why})' if why else ''}: {_listed(names)}")
-    return "; ".join(told)
+    by_way: dict[str, list[str]] = {}
+    for array in sorted(opened, key=lambda array: array.plain is None):
+        way = "decoded directly"
+        if array.plain is None:
+            way = f"read by {LIBRARY if array.python is None else 'zarr-python'}"
+            way += f" ({array.why})" if array.why else ""
+        by_way.setdefault(way, []).append(array.name)
+    if len(by_way) == 1:
+        return next(iter(by_way))
+    return "; ".join(f"{way}: {_listed(names)}" for way, names in by_way.items())
 
 
 def _listed(names: list[str]) -> str:

@@ -34,7 +34,7 @@ class Found:
             have one name.
         attributes: As they are stored.
         shape: As the metadata say that were read; None where none were. It may have grown since.
-        dtype: As it is written there; None where none was read.
+        metadata: An array's own in Zarr, as they were read, without attributes; else None.
         listing: The group whose consolidated metadata told all this; '' where the array's own did.
     """
 
@@ -45,7 +45,7 @@ class Found:
     dims: tuple[str | None, ...] = ()
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
     shape: tuple[int, ...] | None = None
-    dtype: Any = None
+    metadata: Mapping[str, Any] | None = None
     listing: str = ""
 
     @property

@@ -6,6 +6,7 @@ metadata tell of an array is not read again to find it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
 _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 # What follows the last | of a URL, where it opens no array but other keys.
 _ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
+_MOST_BYTES: Final = 2**31
+_BESIDE: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
@@ -145,7 +148,8 @@ def _attributes(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
+def sizes_of(value: Any) -> tuple[int, ...] | None:
+    """A list of integers in metadata; None if it is none."""
     if isinstance(value, list) and all(type(size) is int for size in value):
         return tuple(value)
     return None
@@ -164,7 +168,7 @@ def _array(
     Axes of v2 are named by xarray's convention, those of v3 by the format.
     """
     modern = "node_type" in meta
-    shape = _shape(meta.get("shape"))
+    shape = sizes_of(meta.get("shape"))
     attributes = _attributes(meta.get("attributes") if modern else beside)
     names = meta.get("dimension_names") if modern else attributes.get("_ARRAY_DIMENSIONS")
     return Found(
@@ -175,7 +179,7 @@ def _array(
         dims=axis_names(names, -1 if shape is None else len(shape)),
         attributes=attributes,
         shape=shape,
-        dtype=meta.get("data_type" if modern else "dtype"),
+        metadata={key: item for key, item in meta.items() if key not in _BESIDE},
         listing=listing,
     )
 
@@ -191,7 +195,7 @@ def _spec(driver: str, folder: Folder, **settings: Any) -> Any:
 
 def _n5(folder: Folder, name: str, meta: Mapping[str, Any]) -> FoundTree | None:
     """An array of N5, whose attributes lie among its metadata, or a group of them."""
-    shape = _shape(meta.get("dimensions"))
+    shape = sizes_of(meta.get("dimensions"))
     if shape is None:
         return _group(folder, name, meta, bare=True)
     return Found(
@@ -201,7 +205,6 @@ def _n5(folder: Folder, name: str, meta: Mapping[str, Any]) -> FoundTree | None:
         dims=axis_names(meta.get("axes"), len(shape)),
         attributes=meta,
         shape=shape,
-        dtype=meta.get("dataType"),
     )
 
 
@@ -214,7 +217,7 @@ def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int) -> Found:
-    size, channels = _shape(_scales(info)[scale].get("size")), info.get("num_channels")
+    size, channels = sizes_of(_scales(info)[scale].get("size")), info.get("num_channels")
     shape = (*size, channels) if size is not None and isinstance(channels, int) else None
     return Found(
         name=name,
@@ -223,7 +226,6 @@ def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int)
         dims=_PRECOMPUTED_AXES,
         attributes=_scales(info)[scale],
         shape=shape,
-        dtype=info.get("data_type"),
     )
 
 
@@ -316,11 +318,47 @@ def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
     return group
 
 
-def _unread(found: Found, dtype: object) -> SourceError:
+def unread(found: Found, why: str) -> SourceError:
+    """The error for an array that is not read, and `why` in words."""
     return SourceError(
-        f"{_WHAT}: {found.named} in {found.where} has dtype {dtype!r}, which is not read;"
-        f" {_READ_TEXTS} are. Of a group, choose the arrays to read: names=['image', ...]"
+        f"{_WHAT}: {found.named} in {found.where} is not read: {why}. Arrays of {_READ_TEXTS} are."
+        " Of a group, choose the arrays to read: names=['image', ...]"
     )
+
+
+def refuse_absurd(
+    found: Found,
+    shape: Sequence[int],
+    chunk: Sequence[int | None],
+    itemsize: int,
+    shard: Sequence[int | None],
+) -> None:
+    """Refuse sizes that no storage has, before memory is asked for.
+
+    Args:
+        found: The array.
+        shape: Its shape.
+        chunk: What is decoded as one; None along axes where that is not known.
+        itemsize: Bytes of a value.
+        shard: What one stored object holds.
+
+    Raises:
+        SourceError: If a chunk or the index of a shard has more than 2 GiB, or the whole 2**62.
+    """
+    of_chunk = math.prod(size or 1 for size in chunk) * itemsize
+    chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
+    for what, size, most in (
+        ("a chunk", of_chunk, _MOST_BYTES),
+        ("the index of a shard", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
+        ("the whole", math.prod(shape) * itemsize, 2**62),
+        ("an axis", max(shape, default=0), 2**62),
+    ):
+        if size > most:
+            raise SourceError(
+                f"{_WHAT}: {found.named} in {found.where} says that {what} has {size:,} bytes, and"
+                f" at most {most:,} are read. If that is so, write it in smaller chunks; else its"
+                " metadata are damaged"
+            )
 
 
 def open_all(found: list[Found]) -> list[Any]:
@@ -331,9 +369,11 @@ def open_all(found: list[Found]) -> list[Any]:
         NotFoundError: If there is nothing where a URL points.
     """
     for item in found:
-        if isinstance(item.dtype, str) and re.fullmatch(_TEXT_TYPE, item.dtype):
+        meta = item.metadata or {}
+        dtype = meta.get("dtype", meta.get("data_type"))
+        if isinstance(dtype, str) and re.fullmatch(_TEXT_TYPE, dtype):
             # Refused before opening: TensorStore aborts the process on some of these.
-            raise _unread(item, item.dtype)
+            raise unread(item, f"dtype {dtype!r}")
     futures = [
         item.spec
         if isinstance(item.spec, ts.TensorStore)
@@ -366,14 +406,14 @@ def _opened(item: Found, future: Any) -> Any:
     except (ValueError, RuntimeError, OSError) as error:
         why = reason(error)
         if "NOT_FOUND" in why or "Failed to detect format" in why:
-            raise _gone(item, why) from error
+            raise gone(item, why) from error
         raise SourceError(
             f"{_WHAT}: {named} in {item.where} can not be opened: {why}. If its dtype or codec is"
             " the reason, write the array in another, or choose other arrays of a group:"
             " names=['image', ...]"
         ) from error
     if store.dtype.name in _NOT_ROWS:
-        raise _unread(item, store.dtype.name)
+        raise unread(item, f"dtype {store.dtype.name!r}")
     if store.rank == 0:
         raise SourceError(
             f"{_WHAT}: {named} in {item.where} has shape (), and the first axis counts records;"
@@ -381,10 +421,16 @@ def _opened(item: Found, future: Any) -> Any:
         )
     if not store.readable:
         raise SourceError(f"{_WHAT}: {named} was opened for writing only; open it with read=True")
+    if item.shape is not None:
+        layout, unknown = store.chunk_layout, (None,) * store.rank
+        chunk = tuple(layout.read_chunk.shape or unknown)
+        shard = tuple(layout.write_chunk.shape or unknown)
+        refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
     return store
 
 
-def _gone(found: Found, why: str) -> NotFoundError:
+def gone(found: Found, why: str) -> NotFoundError:
+    """The error for an array that is not where it was found."""
     if found.listing:
         return NotFoundError(
             f"{_WHAT}: there is no array at {found.where}, which the consolidated metadata of"

@@ -1,0 +1,373 @@
+"""Arrays that zarr-python reads: those with a filter, codec or dtype that TensorStore has not.
+
+Safety: metadata decides which code runs on what is stored, so it is checked before zarr-python sees
+it, and zarr-python is handed the very bytes that were checked. Codecs and dtypes come from lists of
+known ones, of which none unpickles or evaluates anything; objects of Python are never made, but for
+texts and bytes of any length.
+
+Invariants: pieces are chunks; to fill memory waits on the pool's thread; what can not be read is a
+`ReadError` that names the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+import tensorstore as ts
+
+from windrow.errors import SourceError, missing_extra
+from windrow.sources import zarr_folders
+from windrow.sources.base import IntArray
+from windrow.sources.pieces import AnyArray, Box, Span
+from windrow.sources.zarr_guard import Guard, guard_of_file
+from windrow.sources.zarr_names import Found
+from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
+from windrow.sources.zarr_plain import damaged, held_records
+from windrow.sources.zarr_read import reason
+
+_WHAT: Final = zarr_folders.WHAT
+_KEYS: Final = {2: ".zarray", 3: "zarr.json"}
+# What TensorStore decodes, as codecs are called in metadata.
+_OF_TENSORSTORE: Final = {
+    2: ("blosc", "bz2", "zlib", "gzip", "zstd"),
+    3: ("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "crc32c"),
+}
+# Not among them: pickle, and json2 and msgpack2, which make any objects.
+_NUMCODECS: Final = {
+    *("adler32", "astype", "base64", "bitround", "blosc", "bz2", "categorize", "crc32", "crc32c"),
+    *("delta", "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma"),
+    *("packbits", "pcodec", "quantize", "shuffle", "vlen-bytes", "vlen-utf8", "zfpy", "zlib"),
+    "zstd",
+}
+_OBJECT_CODECS: Final = ("vlen-utf8", "vlen-bytes")
+_DTYPE_SETTINGS: Final = ("dtype", "astype", "encode_dtype", "decode_dtype")
+_NUMBER_TYPE: Final = r"[|<>=]?(?:b1|\?|[iu][1248]|f[248]|c(?:8|16)|[SU][1-9]\d{0,5})"
+_NUMBER_NAME: Final = r"bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128)"
+_TIME_TYPE: Final = r"[<>][mM]8\[\d*[a-zA-Z]+\]"
+_V3_TEXTS: Final = ("string", "variable_length_bytes", "bytes")
+_V3_NAMED: Final = (
+    *("numpy.datetime64", "numpy.timedelta64", "fixed_length_utf32", "null_terminated_bytes"),
+)
+
+
+class _RefusedError(Exception):
+    """Why metadata is not handed to zarr-python."""
+
+
+def why_python(meta: Mapping[str, Any]) -> str:
+    """Why TensorStore can not read an array of these metadata, in words; '' where it can."""
+    version = _version(meta)
+    for what, name, _ in _codecs(meta):
+        if what == "filter" or name not in _OF_TENSORSTORE.get(version, (name,)):
+            return f"{what} {name!r}"
+    dtype = meta.get("dtype" if version == 2 else "data_type")
+    if version == 2 and isinstance(dtype, str) and re.fullmatch(r"[|<>][SUOmM].*", dtype):
+        return f"dtype {dtype!r}"
+    if version == 3 and isinstance(dtype, dict) and dtype.get("name") in _V3_NAMED:
+        return f"dtype {dtype['name']!r}"
+    if version == 3 and dtype in _V3_TEXTS:
+        return f"dtype {dtype!r}"
+    names = [name for name in meta.get("dimension_names") or () if name]
+    if len(set(map(str, names))) < len(names):
+        return "two axes have one name"
+    return ""
+
+
+def of_any_length(meta: Mapping[str, Any]) -> bool:
+    """Whether values are texts or bytes of any length, which are objects in memory."""
+    return meta.get("dtype") == "|O" or meta.get("data_type") in _V3_TEXTS
+
+
+def _version(meta: Mapping[str, Any]) -> int:
+    version = meta.get("zarr_format")
+    return version if isinstance(version, int) else 0
+
+
+def _codecs(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """What each codec is for, its name and settings; those inside shards too."""
+    if _version(meta) == 2:
+        for what, item in (
+            *(("filter", item) for item in meta.get("filters") or ()),
+            ("compressor", meta.get("compressor")),
+        ):
+            if isinstance(item, dict):
+                yield what, item.get("id"), {k: v for k, v in item.items() if k != "id"}
+            elif item is not None:
+                yield what, item, {}
+        return
+    yield from _codecs_v3(meta.get("codecs"), 0)
+
+
+def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    for item in chain if isinstance(chain, list) else ():
+        name: Any = item
+        settings: Any = {}
+        if isinstance(item, dict):
+            name, settings = item.get("name"), item.get("configuration") or {}
+        if not isinstance(settings, dict):
+            name, settings = None, {}
+        yield "codec", name, settings
+        if name == "sharding_indexed" and depth < 2:
+            for inner in ("codecs", "index_codecs"):
+                yield from _codecs_v3(settings.get(inner), depth + 1)
+
+
+def _check(meta: Mapping[str, Any]) -> None:
+    """Raise if zarr-python must not see these metadata."""
+    version = _version(meta)
+    if version not in _KEYS:
+        raise _RefusedError(f"zarr_format {meta.get('zarr_format')!r}")
+    names = []
+    for what, name, settings in _codecs(meta):
+        plain = name.removeprefix("numcodecs.") if isinstance(name, str) else None
+        known = plain in _NUMCODECS
+        if not known and not (version == 3 and name in _OF_TENSORSTORE[3]):
+            raise _RefusedError(f"{what} {name!r}")
+        for key in _DTYPE_SETTINGS:
+            value = settings.get(key)
+            if value is not None and not _is_plain_type(value):
+                raise _RefusedError(f"{what} {name!r} with {key} {value!r}")
+        names.append(plain)
+    dtype = meta.get("dtype" if version == 2 else "data_type")
+    if version == 2:
+        objects = dtype == "|O" and sum(name in _OBJECT_CODECS for name in names) == 1
+        if not objects and not _is_plain_type(dtype):
+            raise _RefusedError(f"dtype {dtype!r}")
+    elif isinstance(dtype, dict):
+        if dtype.get("name") not in _V3_NAMED:
+            raise _RefusedError(f"dtype {dtype.get('name')!r}")
+    elif not _is_plain_type(dtype) and dtype not in _V3_TEXTS:
+        raise _RefusedError(f"dtype {dtype!r}")
+
+
+def _is_plain_type(value: Any) -> bool:
+    """Whether `value` names numbers, times, or texts of one length: no objects, no fields."""
+    return isinstance(value, str) and any(
+        re.fullmatch(pattern, value) for pattern in (_NUMBER_TYPE, _NUMBER_NAME, _TIME_TYPE)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PythonArray:
+    """An array that zarr-python reads.
+
+    Args:
+        array: The `zarr.Array`.
+        name: Name of the array in the source, for messages.
+        where: Its place.
+        why: Why TensorStore does not read it, in words.
+        shape: Rows first; at least one axis.
+        dtype: As delivered: in this machine's byte order; of objects for texts of any length.
+        chunk_shape: What is decoded as one; the inner chunk of a sharded array.
+        guard: Tells whether the array is there still; None where it is not a local one.
+    """
+
+    array: Any
+    name: str
+    where: str
+    why: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]
+    guard: Guard | None
+
+    @property
+    def variable(self) -> bool:
+        """Whether its values are texts or bytes of any length, as objects."""
+        return self.dtype == np.dtype(object)
+
+    def fill(self, first: Sequence[int], out: AnyArray) -> None:
+        """Fill `out` with the cells from `first` on. Waits.
+
+        Raises:
+            ReadError: If a chunk can not be read, or the array is gone.
+        """
+        place = tuple(slice(f, f + n) for f, n in zip(first, out.shape, strict=True))
+        try:
+            out[...] = self.array[place]
+        except Exception as error:  # codecs raise what they like, on what is stored
+            stop = first[0] + len(out)
+            held = held_records(*self._chunk_rows(first[0], stop))
+            why = f"zarr-python says {type(error).__name__}: {reason(error)}"
+            raise damaged(self.name, self.where, held, why) from error
+        if self.guard is not None and not self.variable:
+            self.guard.check(np.ascontiguousarray(out), range(len(out)), self.where)
+
+    def _chunk_rows(self, first: int, stop: int) -> tuple[int, int]:
+        rows = self.chunk_shape[0]
+        return first // rows * rows, min(-(-stop // rows) * rows, self.shape[0])
+
+
+class PythonReader:
+    """Reads rows through zarr-python; a `RowReader`."""
+
+    def __init__(self, array: PythonArray) -> None:
+        self._array = array
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
+        return pool.submit(self._fill, list(spans))
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        array = self._array
+        found = np.empty((len(rows), *array.shape[1:]), array.dtype)
+        order = np.argsort(rows, kind="stable")
+        wanted = rows[order]
+        cuts = np.flatnonzero(np.diff(wanted // array.chunk_shape[0])) + 1
+        for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True):
+            if not len(part):
+                continue
+            first, stop = int(part[0]), int(part[-1]) + 1
+            block = np.empty((stop - first, *array.shape[1:]), array.dtype)
+            array.fill((first,) + (0,) * (len(array.shape) - 1), block)
+            found[to] = block[part - first]
+        return found
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of pieces in memory: what they take in storage is not known."""
+        array = self._array
+        size = array.chunk_shape[0] * math.prod(array.shape[1:]) * array.dtype.itemsize
+        return np.full(len(pieces), size, np.int64)
+
+    def _fill(self, spans: list[Span]) -> None:
+        rest = (0,) * (len(self._array.shape) - 1)
+        for span in spans:
+            self._array.fill((span.first, *rest), span.out)
+
+
+class PythonBoxReader:
+    """Reads boxes through zarr-python; a `BoxReader`."""
+
+    def __init__(self, array: PythonArray) -> None:
+        self._array = array
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
+        return pool.submit(self._fill, list(boxes))
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        """Bytes of chunks in memory: what they take in storage is not known."""
+        size = math.prod(self._array.chunk_shape) * self._array.dtype.itemsize
+        return np.full(len(pieces), size, np.int64)
+
+    def _fill(self, boxes: list[Box]) -> None:
+        array = self._array
+        for corner, group in itertools.groupby(boxes, self._corner):
+            together = list(group)
+            if len(together) == 1:
+                array.fill(together[0].first, together[0].out)
+                continue
+            # Any box costs its chunk: several of one chunk are cut from it.
+            shape = [
+                min(c, n - f)
+                for c, n, f in zip(array.chunk_shape, array.shape, corner, strict=True)
+            ]
+            block = np.empty(shape, array.dtype)
+            array.fill(corner, block)
+            for box in together:
+                inside = zip(box.first, corner, box.out.shape, strict=True)
+                box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+
+    def _corner(self, box: Box) -> tuple[int, ...]:
+        """The first cell of the chunk that a box lies in."""
+        return tuple(f // c * c for f, c in zip(box.first, self._array.chunk_shape, strict=True))
+
+
+def open_python(found: Found, why: str) -> PythonArray:
+    """The array, opened by zarr-python after its metadata were checked.
+
+    Args:
+        found: An array of Zarr that was found by a path or URL.
+        why: As `why_python` says it.
+
+    Raises:
+        MissingExtraError: If zarr-python is not installed.
+        NotFoundError: If the array is gone.
+        SourceError: If it can not be opened, or has a codec or dtype that is not read.
+    """
+    key, raw, kvstore = _stored_metadata(found)
+    try:
+        meta = json.loads(raw)
+        if not isinstance(meta, dict):
+            raise _RefusedError("its metadata are no JSON object")
+        _check(meta)
+        _check_sizes(found, meta)
+    except (_RefusedError, ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, SourceError):
+            raise
+        raise unread(found, str(error)) from error
+    try:
+        from windrow.sources.zarr_store import CheckedStore, open_array
+    except ImportError as error:
+        raise missing_extra(f"{_WHAT}: {found.named} in {found.where} ({why})", "zarr") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are for those who write such arrays
+            array = open_array(CheckedStore(kvstore, found.folder, {key: raw}), _version(meta))
+        shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
+        dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
+        fill = np.asarray(array.fill_value, dtype).tobytes() if dtype.kind != "O" else b""
+    except Exception as error:  # zarr-python raises what it likes, on what is stored
+        raise unread(found, f"{why}; zarr-python says {reason(error)}") from error
+    guard = None
+    if found.folder is not None and fill:
+        guard = dataclasses.replace(guard_of_file(os.path.join(found.folder, key)), fill=fill)
+    return PythonArray(array, found.name, found.where, why, shape, dtype, chunk, guard)
+
+
+def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:
+    """Key and bytes of an array's own metadata, and the open store that holds them."""
+    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
+    key = _KEYS[2 if "dtype" in (found.metadata or {}) else 3]
+    try:
+        store = ts.KvStore.open(kvstore).result(timeout=zarr_folders.ANSWER_S)
+        answer = store.read(key).result(timeout=zarr_folders.ANSWER_S)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise SourceError(f"{_WHAT}: {found.where} can not be read: {reason(error)}") from error
+    if answer.state != "value":
+        raise gone(found, f"it has no {key}")
+    return key, bytes(answer.value), store
+
+
+def _check_sizes(found: Found, meta: Mapping[str, Any]) -> None:
+    """Raise if sizes are none, or absurd: before anything makes room for them."""
+    shape = sizes_of(meta.get("shape"))
+    if _version(meta) == 2:
+        chunk = shard = sizes_of(meta.get("chunks"))
+    else:
+        grid = meta.get("chunk_grid")
+        chunk = shard = sizes_of(((grid or {}).get("configuration") or {}).get("chunk_shape"))
+        for _, name, settings in _codecs(meta):
+            if name == "sharding_indexed":
+                chunk = sizes_of(settings.get("chunk_shape"))
+    if shape is None or chunk is None or shard is None or not len(shape) == len(chunk):
+        raise _RefusedError("its shape and chunks are no lists of sizes of one length")
+    if not shape:
+        raise _RefusedError("its shape is (), and the first axis counts records")
+    if min(shape) < 0 or min(chunk) < 1 or min(shard) < 1:
+        raise _RefusedError("a size in its shape or chunks is too small")
+    refuse_absurd(found, shape, chunk, _item_bytes(meta), shard)
+
+
+def _item_bytes(meta: Mapping[str, Any]) -> int:
+    """Bytes of one value; of texts of any length, of the reference to it."""
+    dtype = meta.get("dtype", meta.get("data_type"))
+    if isinstance(dtype, dict):
+        length = dtype.get("configuration", {}).get("length_bytes", 8)
+        if type(length) is not int or not 0 < length < 2**22:
+            raise _RefusedError(f"dtype of {length!r} bytes")
+        return length
+    if isinstance(dtype, str) and _is_plain_type(dtype):
+        return np.dtype(dtype).itemsize
+    return 8

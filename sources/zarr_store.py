@@ -1,0 +1,143 @@
+"""A store of zarr-python over a key-value store of TensorStore, for reading only.
+
+It needs zarr-python, so it is imported where an array needs that.
+
+Invariant: metadata come from memory, as they were checked; nothing is written or listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import zarr
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype
+
+
+class CheckedStore(Store):
+    """The keys of one array. It can not be pickled: open the array again."""
+
+    def __init__(self, kvstore: Any, folder: str | None, metadata: Mapping[str, bytes]) -> None:
+        """A store of what lies in `kvstore`.
+
+        Args:
+            kvstore: An open `ts.KvStore`.
+            folder: The same place, where it is a folder of a local disk.
+            metadata: What metadata files hold; others are taken not to be there.
+        """
+        super().__init__(read_only=True)
+        self._kvstore, self._folder, self._metadata = kvstore, folder, dict(metadata)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = Store.__hash__
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """What is stored at `key`, or a part of it; None if nothing is."""
+        if key in self._metadata or _is_metadata(key):
+            found = self._metadata.get(key)
+        elif self._folder is not None:
+            return _buffer(prototype, await asyncio.to_thread(self._read, key, byte_range), None)
+        else:
+            answer = await self._kvstore.read(key)
+            found = bytes(answer.value) if answer.state == "value" else None
+        return _buffer(prototype, found, byte_range)
+
+    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        path = os.path.join(self._folder or "", *key.split("/"))
+        try:
+            with open(path, "rb") as file:
+                start, stop = _bounds(byte_range, os.fstat(file.fileno()).st_size)
+                file.seek(start)
+                return file.read(stop - start)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Parts of what is stored at several keys."""
+        return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        """Whether something is stored at `key`."""
+        if key in self._metadata or _is_metadata(key):
+            return key in self._metadata
+        answer = await self._kvstore.read(key)
+        return bool(answer.state == "value")
+
+    @property
+    def supports_writes(self) -> bool:
+        return False
+
+    @property
+    def supports_deletes(self) -> bool:
+        return False
+
+    @property
+    def supports_listing(self) -> bool:
+        return False
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise PermissionError(f"{key} is read only")
+
+    async def delete(self, key: str) -> None:
+        raise PermissionError(f"{key} is read only")
+
+    async def list(self) -> AsyncIterator[str]:
+        for key in self._metadata:
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._metadata:
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._metadata:
+            if key.startswith(prefix):
+                yield key
+
+
+def open_array(store: CheckedStore, version: int) -> Any:
+    """The `zarr.Array` in a store, for reading."""
+    return zarr.open_array(store=store, mode="r", zarr_format=2 if version == 2 else 3)
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+
+
+def _bounds(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
+    match byte_range:
+        case None:
+            return 0, size
+        case RangeByteRequest(start, end):
+            return min(start, size), max(start, min(end, size))
+        case OffsetByteRequest(offset):
+            return min(offset, size), size
+        case SuffixByteRequest(suffix):
+            return max(0, size - suffix), size
+
+
+def _buffer(
+    prototype: BufferPrototype, found: bytes | None, byte_range: ByteRequest | None
+) -> Buffer | None:
+    if found is None:
+        return None
+    start, stop = _bounds(byte_range, len(found))
+    return prototype.buffer.from_bytes(found[start:stop])

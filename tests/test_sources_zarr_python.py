@@ -1,0 +1,290 @@
+"""Arrays that zarr-python reads: what TensorStore has no codec or dtype for, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import xarray as xr
+import zarr
+import zarr.codecs.numcodecs as v3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow import MapDataset
+from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources.arrays import ArrayTree, open_arrays
+
+AnyArray = npt.NDArray[Any]
+pytestmark = pytest.mark.filterwarnings("ignore")  # zarr-python warns writers of such arrays
+
+INTEGERS = np.arange(1, 145, dtype="i4").reshape(36, 4)
+FLOATS = INTEGERS.astype("f8")
+TIMES = INTEGERS.astype("M8[h]")
+V2: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
+    "delta": (INTEGERS, {"filters": [numcodecs.Delta(dtype="i4")]}, "filter 'delta'"),
+    "fixed scale": (
+        FLOATS,
+        {"filters": [numcodecs.FixedScaleOffset(0, 1, "f8", "u1")]},
+        "filter 'fixedscaleoffset'",
+    ),
+    "shuffle": (
+        INTEGERS,
+        {"filters": [numcodecs.Shuffle(4)], "compressors": numcodecs.BZ2()},
+        "filter 'shuffle'",
+    ),
+    "lzma": (INTEGERS, {"compressors": numcodecs.LZMA()}, "compressor 'lzma'"),
+    "bits": (INTEGERS % 3 == 0, {"filters": [numcodecs.PackBits()]}, "filter 'packbits'"),
+    "big endian": (
+        INTEGERS.astype(">i4"),
+        {"filters": [numcodecs.Delta(dtype=">i4")], "order": "F"},
+        "filter 'delta'",
+    ),
+    "S": (INTEGERS.astype("S10"), {}, r"dtype '\|S10'"),
+    "U": (INTEGERS.astype("U5"), {}, r"dtype '<U5'"),
+    "times": (TIMES.astype("M8[ns]"), {}, r"dtype '<M8\[ns\]'"),
+    "durations": (INTEGERS.astype("m8[s]"), {}, r"dtype '<m8\[s\]'"),
+}
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # these codecs warn who makes them
+    V3: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
+        "delta": (
+            INTEGERS,
+            {"filters": [v3.Delta(dtype="i4")], "compressors": [v3.BZ2()]},
+            "codec 'numcodecs.delta'",
+        ),
+        "sharded": (
+            INTEGERS,
+            {"filters": [v3.Delta(dtype="i4")], "compressors": [v3.LZMA()], "shards": (20, 4)},
+            "codec 'numcodecs.delta'",
+        ),
+        "S": (INTEGERS.astype("S10"), {}, "dtype 'null_terminated_bytes'"),
+        "U": (INTEGERS.astype("U5"), {}, "dtype 'fixed_length_utf32'"),
+        "times": (TIMES, {"shards": (20, 4)}, r"dtype 'numpy\.datetime64'"),
+        "durations": (INTEGERS.astype("m8[10s]"), {}, r"dtype 'numpy\.timedelta64'"),
+        "two axes of one name": (
+            INTEGERS,
+            {"dimension_names": ["x", "x"], "chunks": (10, 3)},
+            "two axes have one name",
+        ),
+    }
+CASES = [(2, *case) for case in V2.values()] + [(3, *case) for case in V3.values()]
+IDS = [f"v2 {name}" for name in V2] + [f"v3 {name}" for name in V3]
+
+
+def write(path: Path, version: Any, values: AnyArray, **layout: Any) -> Path:
+    layout = {"chunks": (10, 4), **layout}
+    array = zarr.create_array(
+        str(path), shape=values.shape, dtype=values.dtype, zarr_format=version, **layout
+    )
+    array[...] = values
+    return path
+
+
+@pytest.mark.parametrize(("version", "values", "layout", "why"), CASES, ids=IDS)
+def test_what_tensorstore_can_not_decode(
+    tmp_path: Path, version: int, values: AnyArray, layout: dict[str, Any], why: str
+) -> None:
+    path = write(tmp_path / "a", version, values, **layout)
+    direct = False if "one name" in why else None
+    source = ZarrDataSource(path, direct=direct)
+    native = values.dtype.newbyteorder("=")
+    assert re.search(rf", read by zarr-python \({why}\)\)$", repr(source))
+    wanted = np.array([35, 0, 7, 7, 12, -1])
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        got = again.read(wanted)
+        assert got.dtype == native
+        np.testing.assert_array_equal(got, values[wanted])
+    batches = list(MapDataset.source(source).seed(3).shuffle().batch(5).to_iter_dataset())
+    whole = np.concatenate(batches)
+    np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(values.astype(native), axis=0))
+    windows = WindowDataSource(path, sizes={0: 3}, strides={0: 2}, direct=direct)
+    np.testing.assert_array_equal(windows[4], values[8:11])
+    if direct is None:
+        with pytest.raises(SourceError, match="can not be decoded directly"):
+            ZarrDataSource(path, direct=True)
+    with pytest.raises(SourceError, match=r"is read by zarr-python .* open it with zarr\.open_arr"):
+        _ = source.arrays
+
+
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_any_indices(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    rows = data.draw(st.integers(0, 12))
+    chunk = data.draw(st.integers(1, 14))
+    values = np.arange(rows * 2, dtype="i8").reshape(rows, 2)
+    path = write(
+        tmp_path_factory.mktemp("a") / "a",
+        2,
+        values,
+        chunks=(chunk, 2),
+        filters=[numcodecs.Delta(dtype="i8")],
+    )
+    wanted = np.array(
+        data.draw(st.lists(st.integers(0, rows - 1), max_size=20) if rows else st.just([])),
+        np.int64,
+    )
+    np.testing.assert_array_equal(ZarrDataSource(path).read(wanted), values[wanted])
+
+
+def test_categories(tmp_path: Path) -> None:
+    words = np.array([["a", "bb"], ["bb", "ccc"], ["a", "a"]], "<U3")
+    codec = numcodecs.Categorize(["a", "bb", "ccc"], dtype="<U3")
+    path = write(tmp_path / "a", 2, words, chunks=(2, 2), filters=[codec])
+    np.testing.assert_array_equal(ZarrDataSource(path).read(np.array([2, 1])), words[[2, 1]])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, version: Any) -> None:
+    words = np.array(["a", "", "ccc\x00d", "long" * 9], object)
+    data = xr.Dataset({"t": ("name", np.arange(4))}, coords={"name": ("name", words)})
+    data.to_zarr(tmp_path / "g", zarr_format=version)
+    source = ZarrDataSource(tmp_path / "g")
+    assert source[2] == {"t": 2}
+    (name,) = open_arrays("source", ArrayTree("source", tmp_path / "g").left_out)
+    assert name.part.read(np.array([3, 0, 2, 1])).tolist() == [words[k] for k in (3, 0, 2, 1)]
+    with pytest.raises(SourceError, match=r"array 'name' in .*/g/name is not read: .* any length"):
+        ZarrDataSource(tmp_path / "g", names=["name"])
+
+
+def test_a_group_read_in_three_ways(tmp_path: Path) -> None:
+    write(tmp_path / "a", 3, INTEGERS)
+    write(tmp_path / "b", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    write(tmp_path / "c", 2, INTEGERS, compressors=numcodecs.BZ2())
+    source = ZarrDataSource({name: tmp_path / name for name in "abc"})
+    got = source.read(np.array([30, 3]))
+    for name in "abc":
+        np.testing.assert_array_equal(got[name], INTEGERS[[30, 3]])
+    assert "decoded directly: a; read by zarr-python (filter 'delta'): b; read by Ten" in repr(
+        source
+    )
+
+
+def test_out_of_key_value_stores(tmp_path: Path) -> None:
+    for name in ("delta", "sharded"):
+        values, layout, _ = V3[name]
+        write(tmp_path / "g" / name, 3, values, **layout)
+    zarr.open_group(str(tmp_path / "g"), mode="a")
+    zipped = shutil.make_archive(str(tmp_path / "g"), "zip", tmp_path / "g")
+    source = ZarrDataSource(f"file://{zipped}|zip:")
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        got = again.read(np.array([33, 2]))
+        np.testing.assert_array_equal(got["delta"], INTEGERS[[33, 2]])
+        np.testing.assert_array_equal(got["sharded"], INTEGERS[[33, 2]])
+    memory = ts.KvStore.open("memory://").result()
+    for file in (tmp_path / "g").rglob("*"):
+        if file.is_file():
+            memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
+    np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
+
+
+def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
+    delta = {"filters": [numcodecs.Delta(dtype="i4")], "fill_value": 7}
+    path = write(tmp_path / "a", 2, INTEGERS, **delta)
+    (path / "1.0").unlink()
+    damaged = path / "2.0"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    source = ZarrDataSource(path)
+    assert source[12].tolist() == [7] * 4
+    with pytest.raises(
+        ReadError, match=r"holds records 20 to 29 can not be read: zarr-python says"
+    ):
+        source.read(np.array([3, 25]))
+    with pytest.raises(ReadError, match="records 20 to 29"):
+        list(MapDataset.source(source).batch(4).to_iter_dataset())
+    lazy = pickle.loads(pickle.dumps(source))
+    shutil.rmtree(path)
+    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
+        source[0]
+    with pytest.raises(NotFoundError, match="there is no array at"):
+        lazy[0]
+
+
+def hostile(path: Path, **changed: Any) -> Path:
+    """An array of v2 whose metadata say something else than what is stored."""
+    write(path, 2, INTEGERS)
+    meta = json.loads((path / ".zarray").read_text())
+    (path / ".zarray").write_text(json.dumps({**meta, **changed}))
+    return path
+
+
+class Touch:
+    """Unpickling one makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "filter 'pickle'"),
+        ({"filters": [{"id": "pickle", "protocol": 5}]}, "filter 'pickle'"),
+        ({"compressor": {"id": "pickle"}}, "compressor 'pickle'"),
+        ({"dtype": "|O", "filters": [{"id": "json2"}]}, "filter 'json2'"),
+        ({"dtype": "|O", "filters": [{"id": "msgpack2"}]}, "filter 'msgpack2'"),
+        ({"dtype": "|O", "filters": [{"id": "delta", "dtype": "i4"}]}, "any length"),
+        ({"filters": [{"id": "delta", "dtype": "O"}]}, "with dtype 'O'"),
+        ({"filters": [{"id": "delta", "dtype": ["i4"]}]}, "with dtype"),
+        ({"filters": [{"id": "astype", "encode_dtype": "|O", "decode_dtype": "i4"}]}, "encode_dty"),
+        ({"filters": [{"id": "os.system"}]}, "filter 'os.system'"),
+        ({"filters": ["delta"]}, "is not read"),
+        ({"filters": [3]}, "filter 3"),
+        ({"filters": [{"id": "delta", "odd": 3}]}, "zarr-python says"),
+        ({"filters": [{"id": "delta", "dtype": "i4"}], "dtype": [["a", "<i4"]]}, "dtype"),
+    ],
+)
+def test_codecs_that_could_run_anything_are_refused(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    path = hostile(tmp_path / "a", **changed)
+    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
+    with pytest.raises(SourceError, match=why):
+        ZarrDataSource(path)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) -> None:
+    path = hostile(tmp_path / "g" / "x", dtype="|O", filters=[{"id": "pickle"}])
+    (path / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["x", "y"]}')
+    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
+    data = write(tmp_path / "g" / "t", 2, INTEGERS)
+    (data / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["t", "y"], "coordinates": "x"}')
+    (tmp_path / "g" / ".zgroup").write_text('{"zarr_format": 2}')
+    tree = ArrayTree("source", tmp_path / "g")
+    with pytest.raises(SourceError, match="filter 'pickle'"):
+        open_arrays("source", tree.left_out)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_without_zarr_python(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    code = f"""
+import sys
+sys.modules["zarr"] = None
+from windrow.errors import MissingExtraError
+from windrow.sources import ZarrDataSource
+try:
+    ZarrDataSource({str(path)!r})
+except MissingExtraError as error:
+    sys.exit(0 if "(filter 'delta') needs the packages of windrow[zarr]" in str(error) else str(error))
+sys.exit("read")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

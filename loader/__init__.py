@@ -11,16 +11,20 @@ from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import WindrowError
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
+from windrow.report import BadPiece, Report
 from windrow.transforms.options import ReadOptions
+from windrow.verification import verify
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BadPiece",
     "DatasetIterator",
     "IterDataset",
     "MapDataset",
     "MultiprocessingOptions",
     "ReadOptions",
+    "Report",
     "WindrowError",
     "__version__",
     "checkpoint",
@@ -29,6 +33,7 @@ __all__ = [
     "multiprocessing",
     "sources",
     "transforms",
+    "verify",
 ]
 
 

@@ -50,12 +50,14 @@ class ReadError(WindrowError, OSError):
     """A record or a chunk could not be read, or is damaged.
 
     Where they are known, `file` is the file, `offset` the byte of it at which what is damaged
-    begins, and `records` the records `[first, stop)` that are lost with it; else they are None.
+    begins, `records` the records `[first, stop)` that are lost with it, and `why` what is wrong in a
+    few words; else they are None.
     """
 
     file: str | None
     offset: int | None
     records: tuple[int, int] | None
+    why: str | None
 
     def __init__(
         self,
@@ -63,9 +65,10 @@ class ReadError(WindrowError, OSError):
         file: str | None = None,
         offset: int | None = None,
         records: tuple[int, int] | None = None,
+        why: str | None = None,
     ) -> None:
         super().__init__(*message)
-        self.file, self.offset, self.records = file, offset, records
+        self.file, self.offset, self.records, self.why = file, offset, records, why
 
 
 class ElementError(WindrowError, ValueError):

@@ -30,7 +30,7 @@ import numpy as np
 from windrow.errors import ArgumentError, NotFoundError, ReadError
 from windrow.sources.array_record_files import WHAT, FileFacts, FileRange, chunk_places
 from windrow.sources.base import IntArray
-from windrow.sources.checks import Place
+from windrow.sources.checks import Places
 from windrow.sources.pieces import ListPart, Needs
 from windrow.sources.process import refuse_forked
 
@@ -194,25 +194,25 @@ class RecordGroups(ListPart):
     def start(self, pieces: Sequence[int], pool: Executor) -> Future[list[list[bytes]]]:
         return pool.submit(self._read_pieces, _ints(pieces))
 
-    def places_of_pieces(self) -> Callable[[int], Place]:
-        """Tells where a record group is stored: reads the headers of its file, once."""
-        walked: dict[str, list[tuple[int, int, int]]] = {}
-        guarded = threading.Lock()
+    def places_of_pieces(self) -> Callable[[IntArray], Places]:
+        """Tells where record groups are stored: reads the headers of their files, once."""
+        walked: dict[str, IntArray] = {}
 
-        def place(piece: int) -> Place:
-            at, first, _ = (int(found[0]) for found in self._bounds(_ints([piece])))
-            file = self._files[at]
-            with guarded:
+        def places(pieces: IntArray) -> Places:
+            at, first, _ = self._bounds(pieces)
+            groups = first // self._groups[at]
+            found = np.full((len(pieces), 3), -1, np.int64)
+            for number in set(at.tolist()):
+                file = self._files[number]
                 if file.path not in walked:
-                    try:
-                        walked[file.path] = chunk_places(file.path, file.facts.chunks)
-                    except OSError:
-                        walked[file.path] = []
-                places = walked[file.path]
-            group = first // file.group
-            return Place(file.path, *places[group]) if group < len(places) else Place(file.path)
+                    walked[file.path] = _walked(file)
+                headers = walked[file.path]
+                mine = (at == number) & (groups < len(headers))
+                found[mine] = headers[groups[mine]]
+            files = [self._files[number].path for number in at.tolist()]
+            return Places(files, *found.T)
 
-        return place
+        return places
 
     def _read_pieces(self, pieces: IntArray) -> list[list[bytes]]:
         at, first, stop = self._bounds(pieces)
@@ -299,7 +299,19 @@ class RecordGroups(ListPart):
             " The file is damaged: copy or write it again, or leave the record out",
             file=file.path,
             records=(max(first, skip) + shift, min(stop, end) + shift),
+            why=why,
         )
+
+
+def _walked(file: File) -> IntArray:
+    """What the headers of a file's groups say, int64 `(groups, 3)`; fewer where one is damaged."""
+    try:
+        found = chunk_places(file.path, file.facts.chunks)
+    except OSError:
+        found = []
+    # A damaged header may say anything.
+    most = np.iinfo(np.int64).max
+    return np.array([[min(n, most) for n in one] for one in found], np.int64).reshape(-1, 3)
 
 
 def _ints(values: Any) -> IntArray:

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable
 
+from windrow.sources.base import IntArray
+
 Cells = tuple[int, ...]
 
 
@@ -33,6 +35,20 @@ class Checks(abc.ABC):
         self.chunk_bytes = math.prod(chunk_shape) * itemsize
         """Bytes of a whole chunk in memory."""
         self._itemsize = itemsize
+
+    @property
+    @abc.abstractmethod
+    def waits(self) -> bool:
+        """Whether a check may wait for something else than this machine's cores."""
+
+    @abc.abstractmethod
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        """Read the chunks `[first, stop)` together, where that costs less than one by one.
+
+        Returns:
+            How many of them are not stored, and of how many that can not be told. None where they
+            are to be checked one by one: something is wrong, or it would cost no less.
+        """
 
     @abc.abstractmethod
     def check(self, number: int) -> bool | None:
@@ -84,29 +100,29 @@ class Checks(abc.ABC):
         return math.prod(cells) * self._itemsize
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where a piece is stored.
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where pieces are stored: one entry per piece; in the arrays, -1 where it is not known.
 
     Args:
-        file: The file; None where it is not known.
-        offset: The byte of the file at which it begins; None where it is not known.
-        stored_bytes: Its bytes there, as it says itself; None where that is not known.
-        decoded_bytes: Its bytes in memory, as it says itself; None where that is not known.
+        files: The file.
+        offsets: The byte of the file at which it begins, int64 `(n,)`.
+        stored_bytes: Its bytes there, as it says itself, int64 `(n,)`.
+        decoded_bytes: Its bytes in memory, as it says itself, int64 `(n,)`.
     """
 
-    file: str | None = None
-    offset: int | None = None
-    stored_bytes: int | None = None
-    decoded_bytes: int | None = None
+    files: list[str]
+    offsets: IntArray
+    stored_bytes: IntArray
+    decoded_bytes: IntArray
 
 
 @runtime_checkable
 class Placed(Protocol):
     """A part that knows where its pieces are stored."""
 
-    def places_of_pieces(self) -> Callable[[int], Place]:
-        """Tells where a piece is stored. Thread-safe; it may read headers, and keep them."""
+    def places_of_pieces(self) -> Callable[[IntArray], Places]:
+        """Tells where pieces are stored. It may read headers, and keep them."""
         ...
 
 

@@ -104,6 +104,19 @@ class ChunkStore:
         sizes = zip(coords, self.plain.shard_grid, strict=True)
         return self._base + self.plain.key([k // n for k, n in sizes])
 
+    def count_missing(self, first: int, stop: int) -> int:
+        """How many of the chunks `[first, stop)`, in C order, are not stored.
+
+        Raises:
+            OSError: If a file can not be looked at.
+            ReadError: If the index of a shard is damaged.
+        """
+        numbers = np.arange(first, stop)
+        if self._shards is not None:
+            return int(np.count_nonzero(self._shards[1].locate(numbers).offsets == MISSING))
+        coords = zip(*(c.tolist() for c in np.unravel_index(numbers, self.plain.grid)), strict=True)
+        return sum(not self.is_stored(at) for at in coords)
+
     def is_stored(self, coords: tuple[int, ...]) -> bool:
         """Whether a chunk is stored, without reading it.
 
@@ -345,12 +358,27 @@ class DirectReader:
 class PlainChecks(Checks):
     """The chunks of a plain array."""
 
-    def __init__(self, plain: PlainArray) -> None:
-        """Open nothing yet."""
+    def __init__(self, plain: PlainArray, reader: RowReader | None = None) -> None:
+        """Open nothing yet; `reader` is one of the array's rows that reads many at once."""
         shape = plain.shape
         super().__init__(shape, plain.chunk_shape, (0,) * len(shape), plain.dtype.itemsize)
         self._plain = plain
         self._chunks = ChunkStore(plain)
+        self._reader = reader if math.prod(plain.grid[1:]) == 1 else None
+
+    @property
+    def waits(self) -> bool:
+        return False
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._reader is None:
+            return None
+        size = self._plain.chunk_shape[0]
+        try:
+            self._reader.read(np.arange(first * size, min(stop * size, self._plain.shape[0])))
+            return self._chunks.count_missing(first, stop), 0
+        except OSError:
+            return None  # one by one, to tell the chunk
 
     def check(self, number: int) -> bool:
         coords = self.coords(number)
@@ -387,7 +415,7 @@ class CheckedReader:
 
     def checks(self) -> Checks:
         """The chunks of the array."""
-        return PlainChecks(self._plain)
+        return PlainChecks(self._plain, self)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans; done when all their memory is filled and checked.

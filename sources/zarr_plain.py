@@ -202,6 +202,7 @@ def damaged(
         file=file,
         offset=offset,
         records=records,
+        why=why.removeprefix(file or "").lstrip(",: "),
     )
 
 

@@ -7,6 +7,7 @@ Invariants: every read is started before the first is waited for, in rounds of a
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import threading
 from collections.abc import Sequence
@@ -128,6 +129,25 @@ class StoreChecks(Checks):
         self._array = array
         self._origin = tuple(map(int, array.store.domain.inclusive_min))
         self._tells = True  # whether its driver tells what is stored
+        self._across = math.prod(self.grid[1:])
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._across != 1 or stop - first < 2:
+            return None
+        begin, end = self.bounds(first)[0][0], self.bounds(stop - 1)[1][0]
+        cells = self._array.store[self._origin[0] + begin : self._origin[0] + end]
+        try:
+            cells.read().result()
+            if not self._tells:
+                return 0, stop - first
+            told = cells.storage_statistics(query_fully_stored=True).result()
+        except (NotImplementedError, ValueError, RuntimeError, OSError):
+            return None
+        return (0, 0) if told.fully_stored else None
 
     def check(self, number: int) -> bool | None:
         try:

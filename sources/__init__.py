@@ -25,6 +25,7 @@ from windrow.sources.pieces import (
     RowReader,
     Span,
 )
+from windrow.sources.window_fields import Field
 from windrow.sources.windows import WindowDataSource
 from windrow.sources.zarr import ZarrDataSource
 
@@ -39,6 +40,7 @@ __all__ = [
     "BoxPart",
     "Columns",
     "Cut",
+    "Field",
     "ForeignDataSource",
     "IntArray",
     "LaidOutSource",

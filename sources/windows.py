@@ -1,152 +1,520 @@
-"""Windows of Zarr arrays as records: record `i` is a run of rows of every array.
+"""Windows of arrays as records: patches of a grid, offsets along an axis, or places one by one.
 
-Invariants: all arrays give the same rows to a window, and a window lies in them as a whole.
+Invariants: all fields of a record have the same origin; which cells a record has follows from its
+index alone; cells outside of what may be read are padding, or there is no such record.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import math
 import operator
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError, SourceError
-from windrow.sources.base import Columns, IntArray, checked_indices
-from windrow.sources.pieces import AnyArray, ArrayPart, LaidOutSource, WindowRows
-from windrow.sources.zarr import ZarrDataSource
+from windrow.errors import ArgumentError
+from windrow.sources import recycled
+from windrow.sources.arrays import LIBRARY, ArrayTree, OpenArray
+from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
+from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.cf import Decoding, decoding_of
+from windrow.sources.pieces import AnyArray, ArrayPart, Blocks, Box, BoxReader, LaidOutSource
+from windrow.sources.process import refuse_forked
+from windrow.sources.window_coordinates import window_coordinates
+from windrow.sources.window_fields import Taken
+from windrow.sources.window_origins import Dim, Home
+from windrow.sources.window_plan import Plan, Request, planned
 
 _WHAT: Final = "WindowDataSource"
+_PADS: Final = ("constant", "edge", "reflect")
+_SHOWN_FIELDS: Final = 4
+_SHOWN_CHARACTERS: Final = 300
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The parts of a source, and which of them, at which place, has each field that moves.
+
+    `grids` has chunk, shift and length along each axis that windows move along, for each part.
+    """
+
+    parts: tuple[BoxPart | ArrayPart, ...]
+    grids: tuple[Mapping[int, tuple[int, int, int]], ...]
+    places: Mapping[int, tuple[int, int | None]]
 
 
 class WindowDataSource(LaidOutSource):
-    """Windows along the first axis of a Zarr array, or of the arrays of a group or dict."""
+    """Windows of one or several Zarr arrays: by grid, by offsets along an axis, or by location.
+
+    Example:
+        >>> import numpy as np, tempfile, tensorstore as ts
+        >>> from windrow.sources import Field, WindowDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": folder}}
+        >>> store = ts.open(
+        ...     spec, create=True, dtype=ts.float32, shape=[24, 4, 6],
+        ...     dimension_units=[None] * 3, domain=ts.IndexDomain(labels=["time", "lat", "lon"], shape=[24, 4, 6]),
+        ... ).result()
+        >>> store[...] = np.arange(24, dtype="f4")[:, None, None]
+        >>> len(WindowDataSource(folder, {"time": 3, "lat": 2}, {"time": 1}))
+        44
+        >>> inputs = Field(offsets={"time": [-12, -6, 0]})
+        >>> source = WindowDataSource(folder, fields={"x": inputs, "y": Field(offsets={"time": 6})})
+        >>> source[0]["x"][:, 0, 0].tolist(), source[0]["y"].shape
+        ([0.0, 6.0, 12.0], (4, 6))
+    """
 
     def __init__(
         self,
         arrays: Any,
-        sizes: Mapping[int, int],
-        strides: Mapping[int, int] | None = None,
+        sizes: Mapping[Any, int] | None = None,
+        strides: Mapping[Any, int] | None = None,
         *,
+        start: Mapping[Any, int] | None = None,
+        stop: Mapping[Any, int] | None = None,
+        pad: str | None = None,
+        fill: Any = 0,
+        fields: Mapping[str, Any] | None = None,
+        anchors: Mapping[Any, Any] | None = None,
+        centers: Any = None,
+        dims: Any = None,
+        names: Sequence[str] | None = None,
+        select: Mapping[Any, Any] | None = None,
+        method: str | None = None,
+        coordinates: bool | Sequence[str] = False,
+        decode: bool = False,
         direct: bool | None = None,
     ) -> None:
-        """Open the arrays; only metadata is read.
+        """Open the arrays; metadata and coordinates are read, and no values.
+
+        A dimension is given by its name, or by the number of the axis. Dimensions that nothing
+        here says a window's size or offsets of are taken whole.
 
         Args:
-            arrays: As for `ZarrDataSource`. An array gives windows `(size, ...)`; anything with
-                several gives a dict of them per record.
-            sizes: `{0: size}`, the rows of a window. Axis 0 is the only one so far; the others are
-                taken whole.
-            strides: `{0: stride}`, rows from one window's first row to the next one's; by default
-                the size, so that windows do not overlap. Rows at the end that make no whole window
-                are left out.
+            arrays: As for `ZarrDataSource`.
+            sizes: Cells of a window along dimensions, such as `{"time": 3, "lat": 32}`.
+            strides: Cells from one window's origin to the next one's; by default the size, so that
+                windows do not overlap, and 1 where offsets or anchors alone name the dimension.
+            start: The first cell along dimensions that may be read; negative ones count from the
+                end, as in a slice.
+            stop: The end of the cells that may be read, not included.
+            pad: What does not fit at the end of the grid is left out by default. With 'constant',
+                'edge' or 'reflect' windows may reach out of the array, and what lies outside is
+                as `numpy.pad` makes it: `fill`, the nearest cell, or the array mirrored.
+            fill: Value of constant padding, in the dtype delivered.
+            fields: What a record has, by name: a `Field`, or the name of an array. By default
+                every array, under its own name; a single array's windows are the records.
+            anchors: By dimension, which origins there are: integers, the origins themselves (the
+                cell at offset 0; of a grid the first cell); or a mask, bool for every cell, that is
+                true where a cell may be read: windows with any other cell are left out.
+            centers: Integers `(n, dims)`, one column for each dimension of `sizes` in that order:
+                record `i` is the window around the cell `centers[i]`, which has the place
+                `size // 2` in it. Any integer array, memory-mapped too; it is not copied.
+            dims: Names of the axes where the store has none, or in place of those: a tuple, or a
+                dict of tuples by array.
+            names: Which arrays of a group to open, as for `ZarrDataSource`.
+            select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
+                included) bounds the cells that may be read, also those of windows; a single label
+                takes that cell and drops the axis, a list takes several.
+            method: None, or 'nearest' for single labels that need not be exact.
+            coordinates: Whether a record has the coordinates of its window too, under the names of
+                the dimensions (`x_time` of a field `x` where fields differ along `time`); or the
+                names of those wanted. Outside of the array they are NaN or NaT.
+            decode: Whether to apply `scale_factor` and `add_offset` and to turn fill values into
+                NaN, as attributes say by the CF conventions.
             direct: As for `ZarrDataSource`.
 
         Raises:
-            ArgumentError: If the arguments are of a wrong kind, or name another axis.
+            ArgumentError: If an argument is of a wrong kind, or names no dimension or array.
             NotFoundError: If there is nothing where `arrays` points.
-            SourceError: If a size or stride is below 1, or the arrays are shorter than one window;
-                and where `ZarrDataSource` raises it.
+            SourceError: If a size or stride is below 1, no window fits, arrays differ in length
+                along a dimension, a label is not there; and where `ZarrDataSource` raises it.
+            RecordIndexError: If a center is no cell of the arrays.
             ConversionError: If the conversion that writes the folder has not finished.
-            ReadError: If this process was forked from one that had used TensorStore.
+            ReadError: If this process was forked from one that had used TensorStore, or coordinates
+                can not be read.
         """
-        size = _along_first(sizes, "sizes")
-        if size is None:
-            raise ArgumentError(
-                f"{_WHAT}: sizes says nothing of axis 0, got {sizes!r}; give the rows of a window"
-                " as sizes={0: 1024}"
-            )
-        stride = None if strides is None else _along_first(strides, "strides")
-        self._size = size
-        self._stride = size if stride is None else stride
-        self._inner = ZarrDataSource(arrays, direct=direct)
-        if size > len(self._inner):
-            raise SourceError(
-                f"{_WHAT}: a window of {size:,} rows does not fit into {len(self._inner):,} rows;"
-                f" choose 1 <= sizes[0] <= {len(self._inner):,}"
-                if len(self._inner)
-                else f"{_WHAT}: the arrays have no rows, and a window has {size:,}"
-            )
-        self._length = (len(self._inner) - size) // self._stride + 1
+        if pad is not None and pad not in _PADS:
+            raise ArgumentError(f"{_WHAT}: pad must be one of {_PADS} or None, got {pad!r}")
+        if not isinstance(decode, bool):
+            raise ArgumentError(f"{_WHAT}: decode must be True or False, got {decode!r}")
+        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
+        request = Request(
+            sizes,
+            strides,
+            start,
+            stop,
+            pad is not None,
+            fields,
+            anchors,
+            centers,
+            dims,
+            select,
+            method,
+        )
+        opened = self._tree.open()
+        self._plan = planned(opened, request)
+        self._named = fields is not None
+        self._decodings = tuple(
+            _decoding(opened[field.number]) if decode else None for field in self._plan.taken
+        )
+        self._pad = None if pad is None else self._padding(opened, pad, fill)
+        self._coordinates = window_coordinates(
+            opened, self._plan, coordinates, padded=pad is not None
+        )
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        opened = ("_parts", "_still", "_lock")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: _Parts | None = None
+        self._still: dict[int, AnyArray] = {}  # values of the fields that do not move
+        self._lock = threading.Lock()
+
+    def _padding(self, opened: Sequence[OpenArray], pad: str, fill: Any) -> Padding:
+        """The padding, whose value every field can have."""
+        if pad == "constant":
+            for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
+                dtype = opened[field.number].dtype if decoding is None else decoding.dtype
+                _checked_fill(fill, dtype, field.name)
+            return Padding("constant", fill)
+        return Padding("edge" if pad == "edge" else "reflect")
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._plan.origins)
 
     def __repr__(self) -> str:
-        left = len(self._inner) - (self._length - 1) * self._stride - self._size
+        shown = ", ".join(
+            (f"{name}: " if name else "") + _shown(spec)
+            for name, spec in list(self._specs().items())[:_SHOWN_FIELDS]
+        )
+        more = len(self._plan.taken) + len(self._coordinates) - _SHOWN_FIELDS
+        shown += f" and {more} more fields" if more > 0 else ""
+        left = self._plan.origins.left
+        padding = "" if self._pad is None else f", {self._pad.mode} padding"
         return (
-            f"{_WHAT}({self._length:,} windows of {self._size:,} rows, {self._stride:,} apart,"
-            f" {left:,} rows left over at the end, of {self._inner!r})"
+            f"{_WHAT}({len(self):,} windows of {shown}{f', {left}' if left else ''}{padding}"
+            f" in {self._tree.place})"
         )
 
     @property
     def fingerprint(self) -> str:
-        """Size and stride of the windows; names, dtypes, shapes and chunks of the arrays."""
-        cut = f"sizes {{0: {self._size}}}, strides {{0: {self._stride}}}"
-        return f"windows({cut}, {self._inner.fingerprint})"
+        """Which cells each record has; names, dtypes, shapes and chunks of the arrays."""
+        plan = self._plan
+        cut = [plan.origins.label, *(field.label for field in plan.taken)]
+        cut += [f"{dim} in [{r.start}, {r.stop})" for dim, r in plan.ranges.items()]
+        cut += [f"{self._pad}", *(f"{decoding}" for decoding in self._decodings if decoding)]
+        cut += [coordinate.label for coordinate in self._coordinates]
+        text = "; ".join(cut)
+        if len(text) > _SHOWN_CHARACTERS:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            text = f"{len(self)} windows, sha256:{digest}"
+        return f"windows({text}; {self._tree.facts})"
 
     @property
-    def parts(self) -> Sequence[ArrayPart]:
-        """One part per array, in the order of the tree; pieces are the chunks of the first axis.
+    def spec(self) -> Any:
+        """Shape, dtype and dimensions of each field of a record."""
+        return self._in_tree(list(self._specs().values()))
+
+    def _specs(self) -> dict[str, ArraySpec]:
+        opened = self._tree.open()
+        found: dict[str, ArraySpec] = {}
+        for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
+            dtype = opened[field.number].dtype if decoding is None else decoding.dtype
+            dims = tuple(None if isinstance(dim, int) else dim for dim in field.dims)
+            found[field.name] = ArraySpec(field.shape, dtype, dims)
+        return {**found, **{item.name: item.spec for item in self._coordinates}}
+
+    # --- layout ----------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> Sequence[BoxPart | ArrayPart]:
+        """One part per array along which windows move; pieces are its chunks.
 
         Raises:
             ReadError: If this process was forked from one that had used TensorStore.
         """
-        return [
-            part.in_windows(self._size, lambda indices: indices * self._stride)
-            for part in self._inner.parts
+        refuse_forked(LIBRARY, _WHAT)
+        return self._laid_out().parts
+
+    def _laid_out(self) -> _Parts:
+        found = self._parts
+        if found is None:
+            parts: list[BoxPart | ArrayPart] = []
+            grids: list[Mapping[int, tuple[int, int, int]]] = []
+            places: dict[int, tuple[int, int | None]] = {}
+            for number, array in enumerate(self._tree.open()):
+                mine = [
+                    k
+                    for k, field in enumerate(self._plan.taken)
+                    if field.number == number and field.moves and 0 not in field.shape
+                ]
+                if not mine:
+                    continue
+                fields = [self._plan.taken[k] for k in mine]
+                rows = _row_part(array, fields, self._plan)
+                for at, k in enumerate(mine):
+                    places[k] = len(parts), at if rows is None else None
+                pad = self._pad
+                if pad is not None and self._decodings[mine[0]] is not None:
+                    pad = dataclasses.replace(pad, value=0)  # a raw one; see `_decoded`
+                if rows is not None:
+                    parts.append(rows)
+                    grids.append({0: (rows.piece_rows, rows.shift, rows.rows)})
+                    continue
+                boxes = _box_part(array, fields, self._plan, pad)
+                parts.append(_within(boxes, _bounds(array, fields[0], self._plan, pad)))
+                axes = zip(boxes.chunk_shape, boxes.shift, boxes.shape, strict=True)
+                grids.append(dict(enumerate(axes)))
+            found = self._parts = _Parts(tuple(parts), tuple(grids), places)
+        return found
+
+    def blocks(self) -> IntArray | Blocks:
+        """The windows by the chunk they begin in, of the array that its chunks tell most of.
+
+        It is the array with the largest chunks, of those that have an eighth of a record's bytes
+        or more.
+        """
+        laid_out = self._laid_out()
+        weighed = []
+        for k, (number, _) in laid_out.places.items():
+            part, field = laid_out.parts[number], self._plan.taken[k]
+            size_bytes = math.prod(field.shape) * part.dtype.itemsize
+            weighed.append((part.alone, size_bytes, laid_out.grids[number], field))
+        weighed = [item for item in weighed if not item[0]] or weighed
+        if not weighed:
+            return np.unique([0, len(self)])
+        least = sum(size for _, size, _, _ in weighed) / 8
+        origins = self._plan.origins
+        homes = [
+            [_home(grid, field, dim) for dim in origins.dims]
+            for _, size, grid, field in weighed
+            if size >= least
         ]
+        found = origins.blocks(max(homes, key=lambda each: sum(home.chunk for home in each)))
+        return found.bounds if found.records is None else found
 
-    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
-        """The tree of `read`, from one array of windows per part."""
-        return self._inner.assembled(columns, indices)
-
-    def blocks(self) -> IntArray:
-        """Bounds of the windows whose first rows lie in one chunk, of the array with most bytes."""
-        # A window begins at or after a chunk's first row from the quotient rounded up on.
-        bounds: IntArray = np.unique(-(-self._inner.blocks() // self._stride))
-        return np.unique(np.minimum(bounds, self._length))
+    # --- values ----------------------------------------------------------------------------------
 
     def read(self, indices: IntArray) -> Columns:
-        """Windows at `indices`: an array `(n, size, ...)`, or a dict of them, in new memory.
+        """Windows at `indices`: arrays `(n, ...)`, in the tree of a record, in new memory.
 
         Raises:
-            ReadError: If a chunk can not be read; the message names array, file and records. Or
-                if this process was forked from one that had used TensorStore.
+            ReadError: If a chunk can not be read; the message names array and file. Or if this
+                process was forked from one that had used TensorStore.
         """
-        wanted = checked_indices(indices, self._length, _WHAT)
-        windows = WindowRows(wanted * self._stride, self._size)
-        return _cut(self._inner.read(windows.rows), windows)
+        refuse_forked(LIBRARY, _WHAT)
+        wanted = checked_indices(indices, len(self), _WHAT)
+        return self.assembled([part.read(wanted) for part in self._laid_out().parts], wanted)
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        """The tree of `read`, from one column per part."""
+        plan, laid_out = self._plan, self._laid_out()
+        found: list[Any] = []
+        for k, field in enumerate(plan.taken):
+            place = laid_out.places.get(k)
+            if place is None:
+                values = self._repeated(k, len(indices))
+            else:
+                number, at = place
+                values = columns[number] if at is None else columns[number][at]
+                values = values.reshape(len(indices), *field.shape)
+            found.append(self._decoded(k, values, indices))
+        found += [coordinate.of(indices, plan.origins) for coordinate in self._coordinates]
+        return self._in_tree(found)
+
+    def _in_tree(self, leaves: list[Any]) -> Any:
+        count = len(self._plan.taken)
+        if self._named:
+            tree: Any = {field.name: leaves[k] for k, field in enumerate(self._plan.taken)}
+        else:
+            tree = self._tree.assembled(leaves[:count])
+        if not self._coordinates:
+            return tree
+        if not isinstance(tree, dict):
+            tree = {self._tree.own_name: tree}
+        names = [coordinate.name for coordinate in self._coordinates]
+        return {**tree, **dict(zip(names, leaves[count:], strict=True))}
+
+    def _repeated(self, k: int, count: int) -> AnyArray:
+        """A field that does not move: read once, for all records."""
+        field = self._plan.taken[k]
+        value = self._still.get(k)
+        if value is None:
+            array = self._tree.open()[field.number]
+            if 0 in field.shape:
+                value = np.empty(field.shape, array.dtype)
+            else:
+                part = array.box_part(_beginning(len(field.along)), (field.box_field(),), None)
+                value = part.read(np.zeros(1, np.int64))[0].reshape(field.shape)
+            with self._lock:
+                self._still[k] = value
+        out = recycled.empty((count, *field.shape), value.dtype)
+        out[...] = value
+        return out
+
+    def _decoded(self, k: int, values: AnyArray, indices: IntArray) -> AnyArray:
+        decoding = self._decodings[k]
+        if decoding is None:
+            return values
+        found = decoding.apply(values)
+        if self._pad is not None and self._pad.mode == "constant":
+            # What was padded before decoding has the raw value; it is to be the value delivered.
+            self._fill_outside(found, self._plan.taken[k], indices, self._pad.value)
+        return found
+
+    def _fill_outside(self, values: AnyArray, field: Taken, indices: IntArray, fill: Any) -> None:
+        origins, dims = self._plan.origins.at(indices), self._plan.origins.dims
+        axis = 1
+        for along in field.along:
+            if along.moves:
+                may = self._plan.ranges[along.dim]
+                cells = origins[:, dims.index(along.dim), None] + along.cells()
+                outside = (cells < may.start) | (cells >= may.stop)
+                if along.dropped:
+                    values[outside[:, 0]] = fill
+                elif outside.any():
+                    np.moveaxis(values, axis, 1)[outside] = fill
+            axis += not along.dropped
 
 
-def _cut(rows: Columns, windows: WindowRows) -> Columns:
-    if isinstance(rows, dict):
-        return {name: _cut(item, windows) for name, item in rows.items()}
-    found: AnyArray = windows.taken_from(rows)
-    return found
+# --- parts ---------------------------------------------------------------------------------------
 
 
-def _along_first(given: Any, name: str) -> int | None:
-    """What a mapping by axes says of axis 0; None if that is nothing."""
-    if not isinstance(given, Mapping):
-        raise ArgumentError(
-            f"{_WHAT}: {name} must be a dict by axis, such as {{0: 1024}}, got {given!r}"
-        )
-    for axis in given:
-        if isinstance(axis, bool) or axis != 0:
-            raise ArgumentError(
-                f"{_WHAT}: {name} names axis {axis!r}, and windows lie along axis 0 only so far;"
-                f" give {name}={{0: ...}}, the other axes are taken whole"
-            )
-    if 0 not in given:
+def _row_part(array: OpenArray, fields: Sequence[Taken], plan: Plan) -> ArrayPart | None:
+    """The windows as runs of whole rows; None where they are anything else."""
+    field, first = fields[0], fields[0].along[0]
+    whole = all(
+        axis.is_whole(cells) for axis, cells in zip(field.along[1:], array.shape[1:], strict=True)
+    )
+    if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
         return None
-    value = given[0]
+    begin, stop = first.runs[0]
+    low, high = plan.origins.reach(first.dim)
+    may = plan.ranges[first.dim]
+    if low + begin < may.start or high + stop > may.stop:
+        return None  # some are padded
+    along = plan.origins.along
+
+    def starts(indices: IntArray) -> IntArray:
+        origins = along(first.dim, indices)
+        return origins + begin if begin else origins
+
+    return array.part.in_windows(None if first.dropped else stop - begin, starts)
+
+
+def _box_part(
+    array: OpenArray, fields: Sequence[Taken], plan: Plan, pad: Padding | None
+) -> BoxPart:
+    """The windows as boxes of an array."""
+    columns = [
+        plan.origins.dims.index(axis.dim) if axis.moves else None for axis in fields[0].along
+    ]
+    boxes = tuple(field.box_field() for field in fields)
+
+    def origins(indices: IntArray) -> IntArray:
+        found = plan.origins.at(indices)
+        out = np.zeros((len(indices), len(columns)), np.int64)
+        for axis, column in enumerate(columns):
+            if column is not None:
+                out[:, axis] = found[:, column]
+        return out
+
+    return array.box_part(origins, boxes, pad)
+
+
+def _bounds(array: OpenArray, field: Taken, plan: Plan, pad: Padding | None) -> list[range]:
+    """The cells of an array that there are for windows; with padding what may not be read is not."""
+    return [
+        plan.ranges[axis.dim] if pad is not None and axis.moves else range(cells)
+        for axis, cells in zip(field.along, array.shape, strict=True)
+    ]
+
+
+class _Shifted:
+    """A reader of part of an array, whose cells are counted from the part's first one."""
+
+    def __init__(self, reader: BoxReader, first: tuple[int, ...]) -> None:
+        self._reader, self._first = reader, first
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        moved = [Box(tuple(map(operator.add, box.first, self._first)), box.out) for box in boxes]
+        return self._reader.start(moved, pool)
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return self._reader.stored_bytes(pieces)
+
+
+def _within(part: BoxPart, bounds: Sequence[range]) -> BoxPart:
+    """The same boxes, where only the cells in `bounds` are there and all others are padding."""
+    first = tuple(cells.start for cells in bounds)
+    shape = tuple(map(len, bounds))
+    if shape == part.shape:
+        return part
+    origins = part.origins
+    return dataclasses.replace(
+        part,
+        shape=shape,
+        shift=tuple(
+            (s + f) % c for s, f, c in zip(part.shift, first, part.chunk_shape, strict=True)
+        ),
+        origins=lambda indices: origins(indices) - np.array(first),
+        reader=_Shifted(part.reader, first),
+    )
+
+
+def _beginning(rank: int) -> Callable[[IntArray], IntArray]:
+    return lambda indices: np.zeros((len(indices), rank), np.int64)
+
+
+def _home(grid: Mapping[int, tuple[int, int, int]], field: Taken, dim: Dim) -> Home:
+    """How the windows of a field lie in the pieces of its array along a dimension."""
+    for axis, along in enumerate(field.along):
+        if along.dim == dim:
+            chunk, shift, length = grid[axis]
+            return Home(chunk, shift, along.runs[0][0], length)
+    return Home(1, 0, 0, 1)
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _decoding(array: OpenArray) -> Decoding | None:
+    return decoding_of(array.attributes, array.dtype, array.missing_value)
+
+
+def _checked_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
     try:
-        count = operator.index(value)
-    except TypeError:
-        count = None
-    if count is None or isinstance(value, bool):
-        raise ArgumentError(f"{_WHAT}: {name}[0] must be an integer, got {value!r}")
-    if count < 1:
-        raise SourceError(f"{_WHAT}: {name}[0] must be at least 1, got {count}")
-    return count
+        value = np.asarray(fill)
+        with np.errstate(all="ignore"):
+            kept = value.astype(dtype)
+        same = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
+    except (TypeError, ValueError):
+        same = False
+    if not same and not (np.dtype(dtype).kind in "fc" and isinstance(fill, int | float)):
+        field = f"field {name!r}" if name else "the array"
+        raise ArgumentError(
+            f"{_WHAT}: fill {fill!r} is no value of {field}, whose dtype is {dtype}; choose one"
+            " that it can have"
+        )
+
+
+def _shown(spec: ArraySpec) -> str:
+    """A field for people: its dtype and the length of each named axis."""
+    names = spec.dims or (None,) * len(spec.shape)
+    axes = [
+        f"{name} {length}" if name else f"{length}"
+        for name, length in zip(names, spec.shape, strict=True)
+    ]
+    return f"{spec.dtype} [{', '.join(axes)}]"

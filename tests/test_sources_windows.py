@@ -111,11 +111,18 @@ def test_any_windows_of_any_layout_by_read_and_in_a_stream(direct: bool, data: A
         shutil.rmtree(folder)
 
 
+def bounds_of(source: WindowDataSource) -> list[int]:
+    """The bounds of blocks of consecutive windows."""
+    found = source.blocks()
+    assert isinstance(found, np.ndarray)
+    return found.tolist()
+
+
 def check_blocks(source: WindowDataSource, stride: int, chunk_rows: int) -> None:
     """Blocks are the windows whose first rows lie in one chunk, as counted one by one."""
     home = np.arange(len(source)) * stride // chunk_rows
     begins = np.flatnonzero(np.diff(home, prepend=-1))
-    assert source.blocks().tolist() == [*begins.tolist(), len(source)]
+    assert bounds_of(source) == [*begins.tolist(), len(source)]
 
 
 def test_one_window_negative_indices_and_a_list_of_them(tokens: Path) -> None:
@@ -145,7 +152,7 @@ def test_arrays_of_a_group_give_the_same_windows(tmp_path: Path, direct: bool) -
     np.testing.assert_array_equal(found["x"], windows_of(x, 12, 7)[[3, 0, 3]])
     np.testing.assert_array_equal(found["deep"]["y"], windows_of(y, 12, 7)[[3, 0, 3]])
     # By chunks of y, which are the longer: windows begin at 0, 7, ..., 28 | 35, ..., 56 | 63, ...
-    assert source.blocks().tolist() == [0, 5, 9, 13]
+    assert bounds_of(source) == [0, 5, 9, 13]
     batches = list(MapDataset.source(source).shuffle(seed=1).batch(4))
     order = np.concatenate([batch["deep"]["y"][:, 0] // 7 for batch in batches])
     assert sorted(order.tolist()) == list(range(13))
@@ -161,7 +168,7 @@ def test_an_open_store_and_a_view_that_begins_in_a_chunk(tokens: Path) -> None:
     np.testing.assert_array_equal(source.read(np.arange(len(source))), wanted)
     np.testing.assert_array_equal(np.concatenate(list(MapDataset.source(source).batch(5))), wanted)
     # Chunks of 64 rows begin 28, 92, 156, ... rows into the view.
-    assert source.blocks().tolist()[:4] == [0, 1, 3, 4]
+    assert bounds_of(source)[:4] == [0, 1, 3, 4]
 
 
 def test_a_source_comes_through_pickling_and_as_source(tokens: Path) -> None:
@@ -178,11 +185,10 @@ def test_a_source_comes_through_pickling_and_as_source(tokens: Path) -> None:
 
 def test_repr_tells_what_is_left_over(tokens: Path) -> None:
     assert repr(WindowDataSource(tokens, {0: 300})).startswith(
-        "WindowDataSource(3 windows of 300 rows, 300 apart, 100 rows left over at the end, of"
-        " ZarrDataSource(1,000 records of uint16 []"
+        "WindowDataSource(3 windows of uint16 [300], 100 left over at the end of axis 0 in /"
     )
-    assert "0 rows left over" in repr(WindowDataSource(tokens, {0: 1_000}))
-    assert "199 rows left over" in repr(WindowDataSource(tokens, {0: 1}, {0: 400}))
+    assert "left over" not in repr(WindowDataSource(tokens, {0: 1_000}))
+    assert "199 left over at the end of axis 0" in repr(WindowDataSource(tokens, {0: 1}, {0: 400}))
 
 
 def test_the_fingerprint_covers_windows_and_arrays(tokens: Path, tmp_path: Path) -> None:
@@ -271,18 +277,23 @@ def test_windows_that_overlap_are_one_read() -> None:
 @pytest.mark.parametrize(
     ("sizes", "strides", "error", "said"),
     [
-        (16, None, ArgumentError, r"sizes must be a dict by axis, such as \{0: 1024\}, got 16"),
-        ({0: 16}, 16, ArgumentError, r"strides must be a dict by axis, .* got 16"),
-        ({}, None, ArgumentError, r"sizes says nothing of axis 0, got \{\}; .* sizes=\{0: 1024\}"),
-        ({1: 3}, None, ArgumentError, r"sizes names axis 1, .* axis 0 only so far"),
-        ({"time": 3}, None, ArgumentError, r"sizes names axis 'time', .* axis 0 only so far"),
-        ({0: 3}, {-1: 3}, ArgumentError, r"strides names axis -1, .* give strides=\{0: \.\.\.\}"),
-        ({False: 3}, None, ArgumentError, r"sizes names axis False"),
+        (16, None, ArgumentError, r"sizes must be a dict by dimension, .*\{0: 3\}, got 16"),
+        ({0: 16}, 16, ArgumentError, r"strides must be a dict by dimension, .* got 16"),
+        ({}, None, ArgumentError, r"nothing says how large windows are; give sizes=\{0: \.\.\.\}"),
+        ({1: 3}, None, ArgumentError, r"no array has the dimension 1, they have \[0\]"),
+        ({"time": 3}, None, ArgumentError, r"the dimension 'time', .* no names of axes: .* dims="),
+        ({0: 3}, {-2: 3}, ArgumentError, r"no array has the dimension -2"),
+        ({False: 3}, None, ArgumentError, r"sizes names the dimension False"),
         ({0: 1.5}, None, ArgumentError, r"sizes\[0\] must be an integer, got 1.5"),
         ({0: 3}, {0: True}, ArgumentError, r"strides\[0\] must be an integer, got True"),
         ({0: 0}, None, SourceError, r"sizes\[0\] must be at least 1, got 0"),
         ({0: 3}, {0: -1}, SourceError, r"strides\[0\] must be at least 1, got -1"),
-        ({0: 1_001}, None, SourceError, r"window of 1,001 rows does not fit into 1,000 rows"),
+        (
+            {0: 1_001},
+            None,
+            SourceError,
+            r"window of 1,001 cells along axis 0 does not fit into 1,000",
+        ),
     ],
 )
 def test_wrong_arguments(
@@ -302,7 +313,7 @@ def test_stores_that_can_not_be(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nothing"):
         WindowDataSource(tmp_path / "nothing", {0: 2})
     empty = write(tmp_path / "empty", values(0), 4)
-    with pytest.raises(SourceError, match=r"the arrays have no rows, and a window has 2"):
+    with pytest.raises(SourceError, match=r"there are no cells along axis 0, and a window has 2"):
         WindowDataSource(empty, {0: 2})
 
 

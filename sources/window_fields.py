@@ -1,0 +1,226 @@
+"""Fields of windows: which cells of an array each record has, along every axis.
+
+Invariant: along an axis a field takes runs of cells, counted from the window's origin where windows
+move along it and from the array's first cell elsewhere; together the runs fill it without a gap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.boxes import BoxField, Cut
+from windrow.sources.window_origins import Dim, Run
+
+_WHAT: Final = "WindowDataSource"
+_MOST_CUTS: Final = 4_096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a record: which array of the store it is from, and which of its cells it has.
+
+    Args:
+        array: Name of the array; None where there is only one.
+        offsets: By dimension, cells from the window's origin: an integer or a list of them. An
+            integer takes one cell and drops the axis, unless `sizes` names the dimension; a list
+            keeps the axis, with the cells (or windows) of all offsets one after the other.
+        sizes: By dimension, cells of this field's window, in place of the source's `sizes`.
+
+    Example:
+        >>> from windrow.sources import Field
+        >>> inputs = Field("t2m", {"time": [-12, -6, 0]})
+        >>> target = Field("t2m", {"time": 6})
+    """
+
+    array: str | None = None
+    offsets: Mapping[Any, int | Sequence[int]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.array is not None and not isinstance(self.array, str):
+            raise ArgumentError(f"Field: array must be the name of one, got {self.array!r}")
+        sizes = by_dim(self.sizes, "Field: sizes")
+        offsets: dict[Dim, int | tuple[int, ...]] = {}
+        for dim, given in by_dim(self.offsets, "Field: offsets"):
+            offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
+        object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field") for d, n in sizes})
+        object.__setattr__(self, "offsets", offsets)
+
+
+def _offsets(given: Any, what: str) -> int | tuple[int, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence | np.ndarray):
+        return integer(given, what)
+    found = tuple(integer(item, what) for item in given)
+    if not found:
+        raise ArgumentError(f"{what} is empty; give at least one offset")
+    return found
+
+
+def integer(value: Any, what: str) -> int:
+    """`value` as an int.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool | np.bool_):
+        raise ArgumentError(f"{what} must be an integer, got {value!r}")
+    return found
+
+
+def by_dim(given: Any, what: str) -> list[tuple[Dim, Any]]:
+    """The items of a mapping by dimension; none for None.
+
+    Raises:
+        ArgumentError: If it is no mapping by names or positions.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"{what} must be a dict by dimension, such as {{'time': 3}} or {{0: 3}}, got {given!r}"
+        )
+    return [(_dim(dim, what), value) for dim, value in given.items()]
+
+
+def _dim(given: Any, what: str) -> Dim:
+    if isinstance(given, str):
+        return given
+    try:
+        if not isinstance(given, bool | np.bool_):
+            return operator.index(given)
+    except TypeError:
+        pass
+    raise ArgumentError(
+        f"{what} names the dimension {given!r}; give a name or the number of an axis"
+    )
+
+
+def at_least_one(value: Any, dim: Dim, what: str) -> int:
+    """A size or stride along `dim`.
+
+    Raises:
+        ArgumentError: If it is no integer.
+        SourceError: If it is below 1.
+    """
+    found = integer(value, f"{what}[{dim!r}]")
+    if found < 1:
+        raise SourceError(f"{what}[{dim!r}] must be at least 1, got {found}")
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Along:
+    """What a field takes along one axis of its array.
+
+    Args:
+        dim: The dimension.
+        runs: Cells `[first, stop)` one after the other, from the origin or, where windows do not
+            move along the axis, of the array.
+        moves: Whether windows move along it.
+        dropped: Whether it is one cell, delivered without the axis.
+    """
+
+    dim: Dim
+    runs: tuple[Run, ...]
+    moves: bool
+    dropped: bool
+
+    @property
+    def length(self) -> int:
+        """Cells in all runs."""
+        return sum(stop - first for first, stop in self.runs)
+
+    def is_whole(self, cells: int) -> bool:
+        """Whether it is all of an axis of so many cells."""
+        return not self.moves and not self.dropped and self.runs == ((0, cells),)
+
+    def cells(self) -> IntArray:
+        """Each of its cells, `(length,)`."""
+        return np.concatenate([np.arange(first, stop) for first, stop in self.runs])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """A field as it is taken from its array.
+
+    Args:
+        name: Where it stands in a record, nested names joined by `/`; '' for the record itself.
+        number: Which array it is from.
+        along: One for each axis of the array.
+    """
+
+    name: str
+    number: int
+    along: tuple[Along, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As delivered."""
+        return tuple(axis.length for axis in self.along if not axis.dropped)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Names of the axes, as delivered."""
+        return tuple(axis.dim for axis in self.along if not axis.dropped)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it differs from record to record."""
+        return any(axis.moves for axis in self.along)
+
+    @property
+    def label(self) -> str:
+        """What a state remembers of it."""
+        axes = [
+            f"{axis.dim}{'+' if axis.moves else ''}{list(map(list, axis.runs))}"
+            + ("!" if axis.dropped else "")
+            for axis in self.along
+        ]
+        return f"{self.name}={self.number}({', '.join(axes)})"
+
+    def box_field(self) -> BoxField:
+        """The boxes it is put together from, with all axes of the array.
+
+        Raises:
+            SourceError: If there are too many of them.
+        """
+        if math.prod(len(axis.runs) for axis in self.along) > _MOST_CUTS:
+            raise SourceError(
+                f"{_WHAT}: field {self.name!r} would be put together from more than {_MOST_CUTS:,}"
+                " pieces; select ranges of neighbours, with slices, in place of lists"
+            )
+        parts: list[list[tuple[int, int, int]]] = []
+        for axis in self.along:
+            sizes = [stop - first for first, stop in axis.runs]
+            targets = itertools.accumulate(sizes[:-1], initial=0)
+            firsts = [first for first, _ in axis.runs]
+            parts.append(list(zip(firsts, targets, sizes, strict=True)))
+        cuts = []
+        for combination in itertools.product(*parts):
+            offset, target, shape = zip(*combination, strict=True)
+            cuts.append(Cut(offset, target, shape))
+        return BoxField(tuple(axis.length for axis in self.along), tuple(cuts))
+
+
+def runs_of_cells(cells: Sequence[int]) -> tuple[Run, ...]:
+    """Cells in their order as runs of neighbours."""
+    runs: list[Run] = []
+    for cell in cells:
+        if runs and runs[-1][1] == cell:
+            runs[-1] = runs[-1][0], cell + 1
+        else:
+            runs.append((cell, cell + 1))
+    return tuple(runs)

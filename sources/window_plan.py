@@ -1,0 +1,456 @@
+"""From what a user says of windows to which cells each record has.
+
+Invariant: a plan is made of names, lengths and coordinates alone; no values are read for it. Along
+a dimension that windows move along, all arrays that have it agree in length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.arrays import OpenArray
+from windrow.sources.base import IntArray
+from windrow.sources.coordinates import coordinate_of
+from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.window_fields import (
+    Along,
+    Field,
+    Taken,
+    at_least_one,
+    by_dim,
+    integer,
+    runs_of_cells,
+)
+from windrow.sources.window_origins import (
+    Axis,
+    Centers,
+    Dim,
+    Grid,
+    Origins,
+    Run,
+    listed_axis,
+    masked,
+    regular_axis,
+)
+
+_WHAT: Final = "WindowDataSource"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What a user says of windows, as `WindowDataSource` takes it."""
+
+    sizes: Any = None
+    strides: Any = None
+    start: Any = None
+    stop: Any = None
+    pad: bool = False
+    fields: Any = None
+    anchors: Any = None
+    centers: Any = None
+    dims: Any = None
+    select: Any = None
+    method: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Which cells each record has.
+
+    Args:
+        origins: Where windows begin.
+        taken: The fields.
+        lengths: Cells along each dimension.
+        ranges: Those that may be read; what lies outside is padding.
+        arrays: Names of the axes of each array.
+    """
+
+    origins: Origins
+    taken: tuple[Taken, ...]
+    lengths: Mapping[Dim, int]
+    ranges: Mapping[Dim, range]
+    arrays: tuple[tuple[Dim, ...], ...]
+
+
+def planned(opened: Sequence[OpenArray], request: Request) -> Plan:
+    """The plan for `request` over arrays that are open.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong kind or names no dimension or array.
+        SourceError: If windows do not fit, arrays do not agree, or a label is not there.
+        RecordIndexError: If a center is no cell of the arrays.
+    """
+    return _Planner(opened, request).plan()
+
+
+class _Planner:
+    """The steps from a request to a plan, in their order."""
+
+    def __init__(self, opened: Sequence[OpenArray], request: Request) -> None:
+        self._opened, self._request = opened, request
+        self._names = _axis_names(opened, request.dims)
+        self._fields = _fields_of(request.fields, opened)
+        self._used = sorted({number for _, _, number in self._fields})
+        self._sizes = {
+            self._dim(dim): at_least_one(size, dim, f"{_WHAT}: sizes")
+            for dim, size in by_dim(request.sizes, f"{_WHAT}: sizes")
+        }
+        self._strides = {
+            self._dim(dim): at_least_one(stride, dim, f"{_WHAT}: strides")
+            for dim, stride in by_dim(request.strides, f"{_WHAT}: strides")
+        }
+        self._anchors = {
+            self._dim(dim): given for dim, given in by_dim(request.anchors, f"{_WHAT}: anchors")
+        }
+        self._fields = [
+            (name, self._resolved(field), number) for name, field, number in self._fields
+        ]
+        self._centered: tuple[Dim, ...] = ()
+        if request.centers is not None:
+            self._centered = tuple(self._sizes)
+        self._moving = self._moving_dims()
+        self._lengths = self._agreed_lengths()
+        self._picked: dict[Dim, int | tuple[int, ...]] = {}
+        self._ranges = self._allowed()
+
+    def plan(self) -> Plan:
+        taken = tuple(
+            Taken(name, number, tuple(self._along(field, dim) for dim in self._names[number]))
+            for name, field, number in self._fields
+        )
+        origins = self._centers(taken) if self._centered else self._grid(taken)
+        return Plan(origins, taken, self._lengths, self._ranges, tuple(self._names))
+
+    # --- dimensions ------------------------------------------------------------------------------
+
+    def _dim(self, key: Dim) -> Dim:
+        """The dimension that a name or the number of an axis stands for."""
+        names = [self._names[number] for number in self._used]
+        if isinstance(key, int):
+            found = {dims[key] for dims in names if -len(dims) <= key < len(dims)}
+            if len(found) == 1:
+                return found.pop()
+            if found:
+                raise ArgumentError(
+                    f"{_WHAT}: axis {key} is {' and '.join(map(repr, sorted(found, key=str)))} of"
+                    " different arrays; give a name, or names for all axes with dims="
+                )
+        elif any(key in dims for dims in names):
+            return key
+        known = list(dict.fromkeys(dim for dims in names for dim in dims))
+        close = difflib.get_close_matches(str(key), [d for d in known if isinstance(d, str)], 1)
+        if not any(isinstance(dim, str) for dim in known):
+            more = "; the arrays have no names of axes: give them with dims=, or count axes from 0"
+        else:
+            more = f"; did you mean {close[0]!r}?" if close else ""
+        raise ArgumentError(f"{_WHAT}: no array has the dimension {key!r}, they have {known}{more}")
+
+    def _resolved(self, field: Field) -> Field:
+        return dataclasses.replace(
+            field,
+            offsets={self._dim(dim): given for dim, given in field.offsets.items()},
+            sizes={self._dim(dim): size for dim, size in field.sizes.items()},
+        )
+
+    def _moving_dims(self) -> tuple[Dim, ...]:
+        """The dimensions that windows move along, in the order of the largest array's axes."""
+        wanted: set[Dim] = {*self._sizes, *self._anchors}
+        for _, field, _ in self._fields:
+            wanted.update(field.offsets, field.sizes)
+        order = sorted(self._used, key=lambda number: -len(self._names[number]))
+        found = [dim for number in order for dim in self._names[number] if dim in wanted]
+        moving = tuple(dict.fromkeys(found))
+        if self._request.centers is None:
+            still = [dim for dim in self._strides if dim not in moving]
+            if still:
+                raise ArgumentError(
+                    f"{_WHAT}: strides names {still[0]!r}, and windows do not move along it; give"
+                    f" its size too, as sizes={{{still[0]!r}: ...}}"
+                )
+        if not moving:
+            raise ArgumentError(
+                f"{_WHAT}: nothing says how large windows are; give sizes={{{self._example()!r}:"
+                " ...}, offsets in fields, or anchors"
+            )
+        return moving
+
+    def _example(self) -> Dim:
+        return self._names[self._used[0]][0]
+
+    def _agreed_lengths(self) -> dict[Dim, int]:
+        found: dict[Dim, tuple[int, str]] = {}
+        for number in self._used:
+            array = self._opened[number]
+            for dim, length in zip(self._names[number], array.shape, strict=True):
+                known = found.setdefault(dim, (length, array.name))
+                if known[0] != length and (isinstance(dim, str) or dim in self._moving):
+                    raise SourceError(
+                        f"{_WHAT}: the arrays differ in length along {dim!r}\n"
+                        f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
+                        "Choose arrays that agree with names=, or name their axes with dims=."
+                    )
+        return {dim: length for dim, (length, _) in found.items()}
+
+    # --- cells that may be read ------------------------------------------------------------------
+
+    def _allowed(self) -> dict[Dim, range]:
+        ranges = {dim: range(length) for dim, length in self._lengths.items()}
+        bounds: dict[Dim, list[Any]] = {}
+        for at, (given, name) in enumerate(
+            ((self._request.start, "start"), (self._request.stop, "stop"))
+        ):
+            for key, value in by_dim(given, f"{_WHAT}: {name}"):
+                dim = self._dim(key)
+                bounds.setdefault(dim, [None, None])[at] = self._bound(dim, value, name)
+        for dim, (first, stop) in bounds.items():
+            ranges[dim] = ranges[dim][first:stop]
+        for key, label in by_dim(self._request.select, f"{_WHAT}: select"):
+            dim = self._dim(key)
+            if dim in bounds:
+                raise ArgumentError(
+                    f"{_WHAT}: select and start or stop both name {dim!r}; give one of them"
+                )
+            self._select(dim, label, ranges)
+        return ranges
+
+    def _bound(self, dim: Dim, value: Any, name: str) -> int:
+        cell, length = integer(value, f"{_WHAT}: {name}[{dim!r}]"), self._lengths[dim]
+        if not -length <= cell <= length:
+            raise SourceError(
+                f"{_WHAT}: {name}[{dim!r}] is {cell}, and there are {length:,} cells; choose"
+                f" -{length} <= {name} <= {length}"
+            )
+        return cell
+
+    def _select(self, dim: Dim, label: Any, ranges: dict[Dim, range]) -> None:
+        coordinate = self.coordinate(dim)
+        if isinstance(label, slice):
+            found = range_of(coordinate, label)
+            ranges[dim] = ranges[dim][found]
+            if not ranges[dim]:
+                raise SourceError(
+                    f"{_WHAT}: select[{dim!r}] = {label} holds none of the {self._lengths[dim]:,}"
+                    f" coordinates, {coordinate.values[:1]} to {coordinate.values[-1:]}"
+                )
+            return
+        if dim in self._moving:
+            raise ArgumentError(
+                f"{_WHAT}: windows move along {dim!r}, so select takes a slice of its labels, got"
+                f" {label!r}; for origins one by one give anchors"
+            )
+        if isinstance(label, list | tuple | np.ndarray) and np.ndim(label):
+            positions = [int(k) for k in positions_of(coordinate, label)]
+            if not positions:
+                raise SourceError(f"{_WHAT}: select[{dim!r}] is empty; give at least one label")
+            self._picked[dim] = tuple(positions)
+        else:
+            self._picked[dim] = position_of(coordinate, label, method=self._request.method)
+
+    def coordinate(self, dim: Dim) -> Coordinate:
+        found = coordinate_along(dim, self._opened, self._names, self._used)
+        if found is None:
+            raise SourceError(
+                f"{_WHAT}: there are no coordinates of {dim!r} beside the arrays, so that labels can"
+                " not be looked up; give cells with start and stop"
+            )
+        return found
+
+    # --- fields ----------------------------------------------------------------------------------
+
+    def _along(self, field: Field, dim: Dim) -> Along:
+        if dim in self._moving:
+            size = field.sizes.get(dim, self._sizes.get(dim))
+            offsets = field.offsets.get(dim, 0)
+            dropped = size is None and isinstance(offsets, int)
+            cells = 1 if size is None else size
+            before = cells // 2 if dim in self._centered else 0
+            runs: list[Run] = []
+            for offset in (offsets,) if isinstance(offsets, int) else offsets:
+                first = offset - before
+                if runs and runs[-1][1] == first:
+                    runs[-1] = runs[-1][0], first + cells
+                else:
+                    runs.append((first, first + cells))
+            return Along(dim, tuple(runs), True, dropped)
+        if dim in self._picked:
+            picked = self._picked[dim]
+            if isinstance(picked, int):
+                return Along(dim, ((picked, picked + 1),), False, True)
+            return Along(dim, runs_of_cells(picked), False, False)
+        cells_ = self._ranges[dim]
+        return Along(dim, ((cells_.start, cells_.stop),), False, False)
+
+    def _runs(self, taken: Sequence[Taken], dim: Dim) -> list[Run]:
+        """What windows read along a dimension, from their origin."""
+        runs = {
+            run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs
+        }
+        return sorted(runs)
+
+    # --- origins ---------------------------------------------------------------------------------
+
+    def _grid(self, taken: Sequence[Taken]) -> Grid:
+        return Grid([self._axis(dim, self._runs(taken, dim)) for dim in self._moving])
+
+    def _axis(self, dim: Dim, runs: list[Run]) -> Axis:
+        cells, pad = self._ranges[dim], self._request.pad
+        anchors = self._anchors.get(dim)
+        stride = self._strides.get(dim, self._sizes.get(dim, 1))
+        if anchors is None:
+            return regular_axis(dim, cells, runs, stride, pad=pad, shifted=dim not in self._sizes)
+        given = np.asarray(anchors)
+        if given.ndim != 1 or given.dtype.kind not in "biu":
+            raise ArgumentError(
+                f"{_WHAT}: anchors[{dim!r}] must be a mask or integers in one dimension, got shape"
+                f" {given.shape} and dtype {given.dtype}"
+            )
+        if given.dtype.kind == "b":
+            if len(given) != self._lengths[dim]:
+                raise ArgumentError(
+                    f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
+                    f" {self._lengths[dim]:,} cells; give one for each"
+                )
+            shifted = dim not in self._sizes
+            axis = regular_axis(dim, cells, runs, stride, pad=pad, shifted=shifted)
+            return masked(axis, given, runs)
+        if dim in self._strides:
+            raise ArgumentError(
+                f"{_WHAT}: anchors lists the origins along {dim!r}, so strides can not; leave"
+                " strides out, or give a mask"
+            )
+        origins = given.astype(np.int64)
+        origins[origins < 0] += self._lengths[dim]
+        return listed_axis(dim, origins, cells, runs, pad=pad)
+
+    def _centers(self, taken: Sequence[Taken]) -> Centers:
+        given = np.asanyarray(self._request.centers)
+        dims = self._centered
+        for name, there in (("strides", self._strides), ("anchors", self._anchors)):
+            if there:
+                raise ArgumentError(f"{_WHAT}: with centers there are no {name}; leave them out")
+        if len(dims) != len(self._moving):
+            still = [dim for dim in self._moving if dim not in dims]
+            raise ArgumentError(
+                f"{_WHAT}: with centers, sizes must name each dimension that windows move along;"
+                f" {still[0]!r} has offsets and no size"
+            )
+        if given.ndim == 1 and (len(dims) == 1 or not given.size):
+            given = given.reshape(-1, len(dims))
+        if given.ndim != 2 or given.shape[1] != len(dims):
+            raise ArgumentError(
+                f"{_WHAT}: centers must have shape (n, {len(dims)}), one column for each of"
+                f" {list(dims)}, got {given.shape}"
+            )
+        if given.size and given.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"{_WHAT}: centers must be integers, the cells in the middle of windows, got dtype"
+                f" {given.dtype}"
+            )
+        centers = Centers(dims, given if given.size else given.astype(np.int64))
+        runs = [self._runs(taken, dim) for dim in dims]
+        reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
+        centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
+        return centers
+
+
+def coordinate_along(
+    dim: Dim,
+    opened: Sequence[OpenArray],
+    names: Sequence[tuple[Dim, ...]],
+    used: Sequence[int],
+) -> Coordinate | None:
+    """The coordinates of a dimension, found beside one of the arrays that have it; None if none."""
+    if isinstance(dim, int):
+        return None
+    for number in used:
+        if dim in names[number]:
+            found = coordinate_of(opened[number].found, dim)
+            length = opened[number].shape[names[number].index(dim)]
+            if found is not None and len(found.values) == length:
+                return found
+    return None
+
+
+def _axis_names(opened: Sequence[OpenArray], given: Any) -> list[tuple[Dim, ...]]:
+    """Names of the axes of each array: as given, as stored, or else their numbers."""
+    names: list[tuple[Dim, ...]] = []
+    by_array = given if isinstance(given, Mapping) else {}
+    if given is not None and not by_array and isinstance(given, str | bytes):
+        raise ArgumentError(f"{_WHAT}: dims must be a tuple of names, got {given!r}")
+    for name in by_array:
+        if all(name != array.name for array in opened):
+            raise ArgumentError(
+                f"{_WHAT}: dims names the array {name!r}, and there are"
+                f" {[array.name for array in opened]}"
+            )
+    for array in opened:
+        own = by_array.get(array.name) if isinstance(given, Mapping) else given
+        rank = len(array.shape)
+        if own is None:
+            own = array.found.dims or (None,) * rank
+        elif len(tuple(own)) != rank:
+            raise ArgumentError(
+                f"{_WHAT}: dims {tuple(own)} are {len(tuple(own))} names, and array {array.name!r}"
+                f" has {rank} axes: shape {list(array.shape)}"
+            )
+        axes = tuple(k if name is None else name for k, name in enumerate(own))
+        if len(set(axes)) < rank:
+            raise ArgumentError(
+                f"{_WHAT}: two axes of array {array.name!r} have one name: {axes}; name them with"
+                " dims="
+            )
+        names.append(axes)
+    return names
+
+
+def _fields_of(given: Any, opened: Sequence[OpenArray]) -> list[tuple[str, Field, int]]:
+    """Name, field and number of the array of each field of a record."""
+    known = {array.name: number for number, array in enumerate(opened)}
+    if given is None:
+        return [(array.name, Field(), number) for number, array in enumerate(opened)]
+    if not isinstance(given, Mapping) or not given:
+        raise ArgumentError(
+            f"{_WHAT}: fields must be a dict of Field by name, such as"
+            f" {{'x': Field({next(iter(known))!r}, {{'time': [-6, 0]}})}}, got {given!r}"
+        )
+    found = []
+    for name, field in given.items():
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"{_WHAT}: names of fields must be texts, got {name!r}")
+        if isinstance(field, str):
+            field = Field(field)
+        if not isinstance(field, Field):
+            raise ArgumentError(f"{_WHAT}: fields[{name!r}] must be a Field, got {field!r}")
+        if field.array is None and len(opened) == 1:
+            number: int | None = 0
+        else:
+            number = _number_of(field.array, known, opened)
+        if number is None:
+            more = difflib.get_close_matches(str(field.array), known, 1)
+            raise ArgumentError(
+                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}, and there are"
+                f" {list(known)}" + (f"; did you mean {more[0]!r}?" if more else "")
+            )
+        found.append((name, field, number))
+    return found
+
+
+def _number_of(
+    name: str | None, known: Mapping[str, int], opened: Sequence[OpenArray]
+) -> int | None:
+    if name is not None and name not in known and len(opened) == 1:
+        # A single array has no name in the source; its own name is that of its folder.
+        own = opened[0].found.where.rstrip("/").rpartition("/")[2]
+        return 0 if name == own else None
+    return None if name is None else known.get(name)
+
+
+def coordinate_cells(along: Along, origins: IntArray) -> IntArray:
+    """The cells that a field takes along an axis, `(n, length)`; they may lie outside."""
+    return origins[:, None] + along.cells() if along.moves else along.cells()[None]

@@ -1,0 +1,1 @@
+from sources.window_coordinates import *

@@ -19,12 +19,13 @@ import numpy as np
 import tensorstore as ts
 
 from windrow.sources.base import IntArray
+from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, BoxReader
-from windrow.sources.zarr_chunks import ChunkStore
+from windrow.sources.zarr_chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
 from windrow.sources.zarr_guard import Guard
 from windrow.sources.zarr_plain import PlainArray, damaged
-from windrow.sources.zarr_read import Rows, file_in, reason
+from windrow.sources.zarr_read import Rows, StoreChecks, file_in, reason
 
 Cells = tuple[int, ...]
 
@@ -40,6 +41,10 @@ class DirectBoxReader:
         self._plain = plain
         self._chunks = ChunkStore(plain)
         self._grid = _Grid(plain.shape, plain.chunk_shape, (0,) * len(plain.shape))
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._plain)
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
@@ -91,11 +96,15 @@ class StoreBoxReader:
 
     def __init__(self, array: Rows, chunk_shape: Cells, shift: Cells) -> None:
         """Pieces are chunks of `chunk_shape`, of which the first begins `shift` before cell 0."""
-        self._array = array
+        self._array, self._chunk_shape, self._shift = array, chunk_shape, shift
         shape = (array.length, *array.row_shape)
         self._grid = _Grid(shape, chunk_shape, shift)
         self._origin: Cells = tuple(map(int, array.store.domain.inclusive_min))
         self._chunk_bytes = math.prod(chunk_shape) * array.dtype.itemsize
+
+    def checks(self) -> Checks:
+        """The pieces of the array."""
+        return StoreChecks(self._array, self._chunk_shape, self._shift)
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading all boxes, on TensorStore's own threads; done when they are filled.

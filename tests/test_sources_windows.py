@@ -115,7 +115,7 @@ def bounds_of(source: WindowDataSource) -> list[int]:
     """The bounds of blocks of consecutive windows."""
     found = source.blocks()
     assert isinstance(found, np.ndarray)
-    return found.tolist()
+    return [int(bound) for bound in found]
 
 
 def check_blocks(source: WindowDataSource, stride: int, chunk_rows: int) -> None:

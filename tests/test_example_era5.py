@@ -1,0 +1,138 @@
+"""The ERA5 example: its records are what xarray gives, it runs, and its forecast is one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples import train_era5 as example
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def field() -> Any:
+    return xarray.load_dataset(example.STORE, engine="zarr", consolidated=False)["t2m"]
+
+
+def hours_of(days: slice, field: Any) -> Any:
+    return field["time"].sel(time=days).values
+
+
+@given(data=st.data(), days=st.sampled_from([example.TRAINING, example.VALIDATION]))
+def test_a_record_is_what_xarray_selects(field: Any, data: st.DataObject, days: slice) -> None:
+    source = example.windows(example.STORE, days)
+    index = data.draw(st.integers(0, len(source) - 1))
+    record = source[index]
+    # The first hour has a whole day before it.
+    now = hours_of(days, field)[24 + index]
+    offsets = {"x": example.BEFORE, "day_before": example.DAY_BEFORE, "y": example.AHEAD}
+    assert set(record) == {*offsets, *(f"{name}_time" for name in offsets), "latitude", "longitude"}
+    for name, hours in offsets.items():
+        times = [now + np.timedelta64(hour, "h") for hour in hours]
+        expected = field.sel(time=times)
+        assert record[name].dtype == np.float32
+        np.testing.assert_array_equal(record[name], expected.values)
+        np.testing.assert_array_equal(record[f"{name}_time"], expected["time"].values)
+    np.testing.assert_array_equal(record["latitude"], field["latitude"].values)
+    np.testing.assert_array_equal(record["longitude"], field["longitude"].values)
+
+
+def test_each_hour_whose_window_lies_in_the_days_is_a_record(field: Any) -> None:
+    for days in (example.TRAINING, example.VALIDATION):
+        source = example.windows(example.STORE, days)
+        now = source.read(np.arange(len(source)))["x_time"][:, -1]
+        np.testing.assert_array_equal(now, hours_of(days, field)[24:-6])
+
+
+def test_training_and_validation_share_no_hour() -> None:
+    hours = []
+    for days in (example.TRAINING, example.VALIDATION):
+        source = example.windows(example.STORE, days)
+        record = source.read(np.arange(len(source)))
+        read = [record[f"{name}_time"].ravel() for name in ("x", "day_before", "y")]
+        hours.append(set(np.concatenate(read).astype("M8[h]").tolist()))
+    assert max(hours[0]) < min(hours[1])
+
+
+def test_plain_forecasts_are_what_they_are_called(field: Any) -> None:
+    source = example.windows(example.STORE, example.VALIDATION)
+    records = source.read(np.array([3, 40]))
+    params = example.train(source, steps=1, batch=2, seed=0)
+    said = example.forecasts_of(params, records)
+    times = records["y_time"]
+    day = np.timedelta64(24, "h")
+    for k in range(2):
+        now = field.sel(time=records["x_time"][k, -1]).values
+        before = field.sel(time=times[k] - day).values
+        start = field.sel(time=records["x_time"][k, -1] - day).values
+        np.testing.assert_array_equal(said["persistence"][k], np.stack([now] * 6))
+        np.testing.assert_array_equal(said["day before"][k], before)
+        np.testing.assert_allclose(
+            said["change of the day before"][k], now + (before - start), rtol=1e-6
+        )
+    assert said["network"].shape == records["y"].shape
+    assert np.abs(said["network"] - records["y"]).max() < 30
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    source = example.windows(example.STORE, example.TRAINING)
+    firsts = []
+    for seed in (1, 1, 2):
+        with iter(example.batches_of(source, 4, seed)) as batches:
+            firsts.append(next(batches))
+    assert set(firsts[0]) == {"x", "day_before", "y", "day"}
+    for name, values in firsts[0].items():
+        assert values.dtype == np.float32
+        np.testing.assert_array_equal(values, firsts[1][name])
+    assert not np.array_equal(firsts[0]["x"], firsts[2]["x"])
+
+
+def test_rmse() -> None:
+    np.testing.assert_allclose(
+        example.rmse(np.array([[3.0, -4.0], [0.0, 0.0]]), (1,)), [12.5**0.5, 0]
+    )
+
+
+def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "examples" / "train_era5.py"), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+
+
+def test_the_program_beats_persistence_and_draws(tmp_path: Path) -> None:
+    done = run(tmp_path, "--steps", "25", "--batch", "8", "--plot", "picture.png")
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^ +([a-z ]+?) +((?: +\d+\.\d\d){6})$", done.stdout, re.MULTILINE)
+    errors = {name: [float(text) for text in numbers.split()] for name, numbers in rows}
+    assert set(errors) == {"network", "persistence", "day before", "change of the day before"}
+    # A few steps are enough where the sun has set or risen in between.
+    assert errors["network"][-1] < 0.8 * errors["persistence"][-1]
+    picture = (tmp_path / "picture.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 50_000
+
+
+def test_wrong_options_and_stores_are_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "--steps", "0")
+    assert (done.returncode, "--steps and --batch must be at least 1" in done.stderr) == (2, True)
+    done = run(tmp_path, "--store", str(tmp_path / "none.zarr"))
+    assert done.returncode == 1
+    assert "none.zarr does not exist" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["jax", "matplotlib"])
+def test_a_missing_package_names_the_extra(tmp_path: Path, missing: str) -> None:
+    hide = f"import sys; sys.modules[{missing!r}] = None; import examples.train_era5"
+    command = [sys.executable, "-c", hide]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 1
+    assert "pip install '.[examples]'" in done.stderr

@@ -246,8 +246,6 @@ def _decoded(values: AnyArray, stored: _Stored) -> AnyArray:
     attributes, units = stored.attributes, stored.attributes.get("units")
     told = attributes.get("dtype")
     duration = isinstance(told, str) and told.startswith("timedelta64")
-    if duration:
-        attributes = {key: value for key, value in attributes.items() if key != "dtype"}
     decoding = decoding_of(attributes, values.dtype, stored.fill_value)
     timed = isinstance(units, str) and (" since " in units or duration)
     packed = decoding is not None and (decoding.scale is not None or decoding.offset is not None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from windrow.sources.labels import (
 )
 
 AnyArray = npt.NDArray[Any]
+
+_SHOWN_CHARACTERS: Final = 40
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +96,8 @@ class Coordinate:
         count = f"{len(self):,} value{'s' if len(self) > 1 else ''}"
         if self.direction == 0:
             low, high = (self.values[self._position(at)] for at in (0, len(self) - 1))
-            return f"it has {count} from {low} to {high} in no order"
-        return f"it goes from {self.values[0]} to {self.values[-1]} ({count})"
+            return f"it has {count} from {_shown(low)} to {_shown(high)} in no order"
+        return f"it goes from {_shown(self.values[0])} to {_shown(self.values[-1])} ({count})"
 
 
 def range_of(coordinate: Coordinate, wanted: slice) -> slice:
@@ -200,8 +202,12 @@ def positions_of(
                 f"{what}: a mask has one value per cell, got {len(given):,} for {len(coordinate):,}"
             )
         return np.flatnonzero(given).astype(np.int64)
-    if method is None and given is not None and given.dtype == coordinate.values.dtype:
-        return _positions(coordinate, given)
+    if method is None and given is not None:
+        own = coordinate.values.dtype
+        if given.dtype == own:
+            return _positions(coordinate, given)
+        if given.dtype.kind == own.kind and own.kind in "fU":
+            return _positions(coordinate, given.astype(own) if own.kind == "f" else given)
     found = (position_of(coordinate, one, method=method, tolerance=tolerance) for one in labels)
     return np.fromiter(found, np.int64, len(labels))
 
@@ -253,7 +259,7 @@ def _nearest(coordinate: Coordinate, label: Any, interval: Interval, tolerance: 
     if limit is not None and not _distance(key, interval.at) <= limit:
         raise SourceError(
             f"{what} has no label within {tolerance} of {label!r}; {coordinate.range}, the nearest"
-            f" is {coordinate.values[coordinate._position(place)]}; give a wider tolerance"
+            f" is {_shown(coordinate.values[coordinate._position(place)])}; give a wider tolerance"
         )
     return _only(
         coordinate, label, below(coordinate._ascending, key), up_to(coordinate._ascending, key)
@@ -287,8 +293,16 @@ def _absent(coordinate: Coordinate, label: Any, interval: Interval) -> SourceErr
     place = _nearest_place(coordinate, interval)
     if place is None:
         return SourceError(what)
-    nearest = coordinate.values[coordinate._position(place)]
+    nearest = _shown(coordinate.values[coordinate._position(place)])
     return SourceError(f'{what}, the nearest is {nearest}; give method="nearest" to take that one')
+
+
+def _shown(value: Any) -> str:
+    """A value for people; times without the zeros at their end."""
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="auto"))
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def _has_gaps(values: AnyArray) -> bool:

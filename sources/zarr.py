@@ -20,6 +20,8 @@ from windrow.sources.zarr_read import read_rows
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
+# A table has a number for each of them.
+_MOST_BLOCKS: Final = 2**27
 
 
 class ZarrDataSource(LaidOutSource):
@@ -114,12 +116,21 @@ class ZarrDataSource(LaidOutSource):
 
         It is the array with the most records per chunk, of those that have an eighth of a record's
         bytes or more: the chunks of the others lie in whole blocks of it, or weigh little.
+
+        Raises:
+            SourceError: If there are more chunks than a table of them can hold.
         """
         parts = [array.part for array in self._tree.open()]
         parts = [part for part in parts if not part.alone] or parts
         weight = sum(part.row_bytes for part in parts) / 8
         heavy = [part for part in parts if part.row_bytes >= weight] or parts
         part = max(heavy, key=lambda part: part.piece_rows)
+        if part.piece_count > _MOST_BLOCKS:
+            raise SourceError(
+                f"{_WHAT}: the arrays lie in {part.piece_count:,} chunks along the first axis, and"
+                f" blocks are made of at most {_MOST_BLOCKS:,}; shuffle all records instead, or"
+                " write larger chunks"
+            )
         edges = np.arange(part.piece_count + 1, dtype=np.int64) * part.piece_rows - part.shift
         bounds: IntArray = np.unique(np.clip(edges, 0, self._length))
         return bounds

@@ -348,15 +348,14 @@ def refuse_absurd(
     of_chunk = math.prod(size or 1 for size in chunk) * itemsize
     chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
     for what, size, most in (
-        ("a chunk", of_chunk, _MOST_BYTES),
-        ("the index of a shard", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
-        ("the whole", math.prod(shape) * itemsize, 2**62),
-        ("an axis", max(shape, default=0), 2**62),
+        ("a chunk has {:,} bytes", of_chunk, _MOST_BYTES),
+        ("the index of a shard has {:,} bytes", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
+        ("it has {:,} bytes", math.prod(max(1, size) for size in shape) * itemsize, 2**62),
     ):
         if size > most:
             raise SourceError(
-                f"{_WHAT}: {found.named} in {found.where} says that {what} has {size:,} bytes, and"
-                f" at most {most:,} are read. If that is so, write it in smaller chunks; else its"
+                f"{_WHAT}: {found.named} in {found.where} says that {what.format(size)}, and at"
+                f" most {most:,} are read. If that is so, write it in smaller chunks; else its"
                 " metadata are damaged"
             )
 

@@ -223,7 +223,8 @@ def _check_sizes(found: dict[str, Any]) -> None:
         raise _NotPlainError("its chunks have another number of axes than its shape")
     if math.prod(chunk) * itemsize > _MOST_CHUNK_BYTES:
         raise _NotPlainError("its chunks are larger than 2 GiB")
-    if math.prod(shape) * itemsize >= 2**62 or max(shape) >= 2**62:
+    # NumPy counts the cells of the other axes also where one axis has none.
+    if math.prod(max(1, size) for size in shape) * itemsize >= 2**62 or max(shape) >= 2**62:
         raise _NotPlainError("its shape is absurdly large")
     if shard is None:
         return

@@ -10,8 +10,6 @@ that NumPy has, its number stays; a declared length is checked before memory is 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -19,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from windrow.errors import SourceError, missing_extra
+from windrow.errors import SourceError
 from windrow.sources.arrays import ArrayTree
 from windrow.sources.cf import decoding_of, times_of
 from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, axis_names
+from windrow.sources.zarr_open import find_all
+from windrow.sources.zarr_python import PythonReader, of_any_length, open_python, why_python
 
 __all__ = [
     "Coordinate",
@@ -43,9 +43,6 @@ _LARGEST_LENGTH: Final = 2**27
 _LARGEST_BYTES: Final = 2**30
 _LARGEST_TEXTS: Final = 2**26  # characters, as an array of one width
 _DEEPEST: Final = 16
-_NUMBERS: Final = re.compile(r"bool|u?int\d+|float\d+\w*|bfloat16|complex\d+")
-# Filters of Zarr v2 that make texts of bytes and nothing else.
-_TEXT_FILTERS: Final = ("vlen-utf8", "vlen-bytes", "json2", "msgpack2")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +70,6 @@ class _Stored:
             else self.attributes.get("_ARRAY_DIMENSIONS")
         )
         return axis_names(names, len(self.shape or ()))
-
-    @property
-    def dtype(self) -> Any:
-        return self.meta.get("data_type" if self.modern else "dtype")
 
     @property
     def fill_value(self) -> Any:
@@ -218,25 +211,32 @@ def _read(stored: _Stored, dim: str) -> Coordinate:
             f"{stored.where} is said to have {length:,} values; at most {_LARGEST_LENGTH:,} are"
             " read. Write its metadata again, or select by position"
         )
-    numbers = _number_dtype(stored)
-    values = _numbers(stored) if numbers else _others(stored, length)
-    decoded = _decoded(values, stored) if values.dtype.kind in "biufcV" else values
+    try:
+        values = _values(stored)
+    except SourceError as error:
+        raise SourceError(f"{_WHAT} {stored.name!r} can not be read: {error}") from error
+    if values.dtype.kind in "SUO":
+        return Coordinate(stored.name, (dim,), _texts(values))
+    decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
     return Coordinate(stored.name, (dim,), decoded, None if decoded is values else values)
 
 
-def _number_dtype(stored: _Stored) -> bool:
-    dtype = stored.dtype
-    if not isinstance(dtype, str):
-        return False
-    if stored.modern:
-        return _NUMBERS.fullmatch(dtype) is not None
-    return re.fullmatch(r"[|<>=]?[biufc]\d+|bfloat16|float8_\w+|u?int[24]", dtype) is not None
-
-
-def _numbers(stored: _Stored) -> AnyArray:
+def _values(stored: _Stored) -> AnyArray:
+    """As they are stored."""
     local = stored.folder.local()
     place = ts.KvStore.open(stored.folder.kvstore()).result() if local is None else local
+    if of_any_length(stored.meta):
+        array = find_all(place)
+        if not isinstance(array, Found):
+            raise SourceError(f"{stored.folder.where} is no array any more; open the source again")
+        python = open_python(array, why_python(stored.meta))
+        return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
     part = ArrayTree(_WHAT, place).open()[0].part
+    if part.rows * part.row_bytes > _LARGEST_BYTES:
+        raise SourceError(
+            f"{stored.folder.where} is said to have {part.rows:,} values of {part.dtype}, more than"
+            f" {_LARGEST_BYTES:,} bytes; write its metadata again, or select by position"
+        )
     found: AnyArray = part.read(np.arange(part.rows, dtype=np.int64))
     return found
 
@@ -264,109 +264,11 @@ def _decoded(values: AnyArray, stored: _Stored) -> AnyArray:
     return found.astype(np.float32) if found.dtype.kind == "V" else found
 
 
-def _others(stored: _Stored, length: int) -> AnyArray:
-    """Texts, times and durations that are stored as such, through zarr-python."""
-    _refuse_objects(stored)
-    try:
-        import zarr
-    except ImportError as error:
-        raise missing_extra(
-            f"reading {stored.where}, of dtype {stored.dtype!r},", "zarr"
-        ) from error
-    local = stored.folder.local()
-    try:
-        array = zarr.open_array(
-            store=_in_memory(stored, length) if local is None else local,
-            mode="r",
-            zarr_format=3 if stored.modern else 2,
-        )
-        if array.dtype.itemsize * max(length, 1) > _LARGEST_BYTES:
-            raise SourceError(
-                f"{stored.where} is said to have {length:,} values of {array.dtype}, more than"
-                f" {_LARGEST_BYTES:,} bytes; write its metadata again, or select by position"
-            )
-        values = np.asarray(array[:])
-    except (SourceError, MemoryError):
-        raise
-    except Exception as error:  # of any library that zarr-python decodes with
-        raise SourceError(
-            f"{stored.where} can not be read by zarr-python: {type(error).__name__}: {error}"
-        ) from error
-    return values if values.dtype.kind in "biufcmM" else _texts(values, stored)
-
-
-def _refuse_objects(stored: _Stored) -> None:
-    codecs = list(_codec_names(stored.meta.get("codecs")))
-    for key in ("filters", "compressor"):
-        codecs.extend(_codec_names(stored.meta.get(key)))
-    pickled = [name for name in codecs if "pickle" in name.lower()]
-    if pickled:
-        raise SourceError(
-            f"{stored.where} holds pickled Python objects (codec {pickled[0]!r}), which are never"
-            " loaded: they could run any program. Write it as texts or numbers"
-        )
-    object_dtype = not stored.modern and str(stored.dtype).lstrip("|<>=") == "O"
-    if object_dtype and not any(name in _TEXT_FILTERS for name in codecs):
-        raise SourceError(
-            f"{stored.where} holds Python objects with the filters {codecs}; only texts are read,"
-            f" by {', '.join(_TEXT_FILTERS)}. Write it as texts or numbers"
-        )
-    for size in _chunk_sizes(stored):
-        if size > _LARGEST_LENGTH:
-            raise SourceError(
-                f"{stored.where} is said to have chunks of {size:,} values; at most"
-                f" {_LARGEST_LENGTH:,} are read. Write its metadata again"
-            )
-
-
-def _codec_names(value: Any) -> Iterator[str]:
-    """Names of codecs, those inside of others too."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _codec_names(item)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            if key in ("id", "name") and isinstance(item, str):
-                yield item
-            else:
-                yield from _codec_names(item)
-
-
-def _chunk_sizes(stored: _Stored) -> list[int]:
-    """Sizes of chunks along the axis; none where the metadata tell it in another way."""
-    sizes = stored.meta.get("chunks")
-    if stored.modern:
-        grid = stored.meta.get("chunk_grid")
-        inner = grid.get("configuration") if isinstance(grid, dict) else None
-        sizes = inner.get("chunk_shape") if isinstance(inner, dict) else None
-    return [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
-
-
-def _in_memory(stored: _Stored, length: int) -> Any:
-    """The array's metadata and chunks, in a store of zarr-python."""
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.storage import MemoryStore
-
-    sizes = _chunk_sizes(stored)
-    if len(sizes) != 1 or sizes[0] < 1:
-        raise SourceError(f"{stored.where} has chunks that are not known here; copy it to a disk")
-    encoding = stored.meta.get("chunk_key_encoding")
-    default = isinstance(encoding, dict) and encoding.get("name") == "default"
-    inner = encoding.get("configuration") if isinstance(encoding, dict) else None
-    separator = inner.get("separator", "/") if isinstance(inner, dict) else "/"
-    start = f"c{separator}" if default else ""
-    keys = ["zarr.json"] if stored.modern else [".zarray", ".zattrs"]
-    keys += [f"{start}{number}" for number in range(math.ceil(length / sizes[0]))]
-    buffer = default_buffer_prototype().buffer
-    found = ((key, stored.folder.read(key)) for key in keys)
-    return MemoryStore({key: buffer.from_bytes(raw) for key, raw in found if raw is not None})
-
-
-def _texts(values: AnyArray, stored: _Stored) -> AnyArray:
+def _texts(values: AnyArray) -> AnyArray:
     """Texts of one width, or as objects where one of them is far longer than the others."""
     if values.dtype.kind == "U":
         return values
-    texts = [_text(value, stored) for value in values.tolist()]
+    texts = [_text(value) for value in values.tolist()]
     if len(texts) * max(map(len, texts), default=0) <= _LARGEST_TEXTS:
         return np.array(texts, dtype=np.str_)
     found = np.empty(len(texts), dtype=object)
@@ -374,16 +276,10 @@ def _texts(values: AnyArray, stored: _Stored) -> AnyArray:
     return found
 
 
-def _text(value: Any, stored: _Stored) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.decode("latin-1")
-    if not isinstance(value, str):
-        raise SourceError(
-            f"{stored.where} holds a {type(value).__name__} among texts; write it as texts"
-        )
-    return value
+def _text(value: str | bytes | None) -> str:
+    if not isinstance(value, bytes):
+        return value or ""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -14,7 +14,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,18 @@ class RowReader(Protocol):
 
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         """Bytes of pieces in storage; an estimate where only reading tells."""
+        ...
+
+
+@runtime_checkable
+class RunReader(RowReader, Protocol):
+    """Reads runs of rows too, for little more than their bytes."""
+
+    def read_runs(self, first: IntArray, size: int) -> AnyArray:
+        """Rows `[first[k], first[k] + size)` of every `k`, `(n, size, ...)` in new memory.
+
+        Waits; raises ReadError.
+        """
         ...
 
 
@@ -257,7 +269,10 @@ class ArrayPart(Part):
     def read(self, indices: IntArray) -> AnyArray:
         if self.size is None:
             return self.reader.read(self.first_rows(indices))
-        windows = WindowRows(self.first_rows(indices), self.size)
+        first = self.first_rows(indices)
+        if isinstance(self.reader, RunReader):
+            return self.reader.read_runs(first, self.size)
+        windows = WindowRows(first, self.size)
         return windows.taken_from(self.reader.read(windows.rows))
 
 

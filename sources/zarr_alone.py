@@ -26,7 +26,7 @@ import zstandard
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.pieces import AnyArray, RowReader, Span
+from windrow.sources.pieces import AnyArray, RunReader, Span, WindowRows
 from windrow.sources.process import cores
 from windrow.sources.zarr_codecs import DamageError, Decoder, most_stored_bytes
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
@@ -62,7 +62,7 @@ _RIGHT: Final = 0x48674BC7
 
 def alone_reader(
     plain: PlainArray, name: str, where: str, *, most_open: int | None = None
-) -> RowReader | None:
+) -> RunReader | None:
     """A reader of single records; None where a record costs much more than its bytes.
 
     Its pieces are blocks of `plain.chunk_shape[0]` rows.
@@ -101,6 +101,10 @@ class _Stored(Protocol):
         """
         ...
 
+    def runs(self, first: IntArray, size: int) -> ByteArray | None:
+        """Bytes of `size` rows from each of `first` on, in new memory; None where `fetch` must do."""
+        ...
+
     def place(self, row: int) -> tuple[str, str]:
         """The file that holds a row, of its first cell, and what to say after it."""
         ...
@@ -130,6 +134,16 @@ class _AloneReader:
             each = _COPYING_THREAD_BYTES if self._stored.copies else _THREAD_BYTES
             worth = len(rows) * self._plain.row_bytes // each
             return self._read(rows, min(worth, cores()))
+
+    def read_runs(self, first: IntArray, size: int) -> AnyArray:
+        """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
+        with _turns.taken():
+            found = self._stored.runs(first, size) if len(first) and size else None
+        if found is None:
+            windows = WindowRows(first, size)
+            return windows.taken_from(self.read(windows.rows))
+        rows = self._arranged(found, len(first) * size)
+        return rows.reshape(len(first), size, *rows.shape[1:])
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans on one thread of `pool`; done when all their memory is filled."""
@@ -256,6 +270,19 @@ def _grouped(spans: Sequence[Span], most_rows: int) -> Iterator[list[Span]]:
         yield group
 
 
+def _by_chunk(first: IntArray, size: int, chunk_rows: int) -> tuple[IntArray, IntArray]:
+    """First row and length of the parts, each in one chunk, of runs of `size` rows, in order."""
+    chunks = first // chunk_rows
+    count = (first + (size - 1)) // chunk_rows - chunks + 1
+    total = int(count.sum())
+    if total == len(first):
+        return first, np.full(len(first), size, np.int64)
+    which = np.repeat(np.arange(len(first)), count)
+    bound = chunk_rows * (chunks[which] + np.arange(total) - (np.cumsum(count) - count)[which])
+    starts = np.maximum(first[which], bound)
+    return starts, np.minimum(first[which] + size, bound + chunk_rows) - starts
+
+
 def _cells_of(rows: IntArray, cells: int) -> IntArray:
     """Numbers of the cells of rows of `cells` each, `(rows * cells,)`."""
     return rows if cells == 1 else (rows[:, None] * cells + np.arange(cells)).ravel()
@@ -288,19 +315,38 @@ class _Raw:
         found = self._region and self._gathered(self._region, files, starts, threads)
         return found or self._sliced(files, starts)
 
+    def runs(self, first: IntArray, size: int) -> ByteArray | None:
+        region = self._region
+        if region is None or self._cells != 1:
+            return None
+        starts, rows = _by_chunk(first, size, self._plain.chunk_shape[0])
+        try:
+            files, places = self._located(starts)
+            if not self._are_mapped(region, files) or not region.ready[files].all():
+                return None
+        except (OSError, DamageError):
+            return None  # row by row it is told which one
+        return region.runs(files * region.step + places, rows * self._bytes)
+
+    def _are_mapped(self, region: FileRegion, files: IntArray) -> bool:
+        """Map these files, those that are there; False if one of them can not be."""
+        there = region.ready[files]
+        if there.all():
+            return True
+        for number in set(files[~there].tolist()):  # np.unique imports for 6 ms when first used
+            size = MISSING if number == MISSING else self._files.size(number)
+            if size != MISSING and not region.map(number, self._files.path(number), size):
+                return False
+        return True
+
     def _gathered(
         self, region: FileRegion, files: IntArray, starts: IntArray, threads: int
     ) -> tuple[ByteArray, bool] | None:
         """What `fetch` returns; None if not all files that are there can be mapped."""
+        if not self._are_mapped(region, files):
+            return None
         there = region.ready[files]
         lost = len(files) - np.count_nonzero(there)
-        if lost:
-            for number in set(files[~there].tolist()):  # np.unique imports for 6 ms when first used
-                size = MISSING if number == MISSING else self._files.size(number)
-                if size != MISSING and not region.map(number, self._files.path(number), size):
-                    return None
-            there = region.ready[files]
-            lost = len(files) - np.count_nonzero(there)
         places = files * region.step + starts
         if not lost:
             return region.rows(places, threads).reshape(-1), False
@@ -460,6 +506,9 @@ class _Coded:
             found = self._decoded(stored, threads)
             out.reshape(len(frames), -1)[there] = found.reshape(len(stored), -1)
         return out, True
+
+    def runs(self, first: IntArray, size: int) -> ByteArray | None:
+        return None
 
     def place(self, row: int) -> tuple[str, str]:
         return self._frames.place(row)

@@ -22,7 +22,7 @@ from windrow.errors import ReadError
 from windrow.sources import recycled
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.checks import Checks
-from windrow.sources.pieces import RowReader, Span
+from windrow.sources.pieces import RowReader, RunReader, Span
 from windrow.sources.process import cores
 from windrow.sources.threads import shared_pool
 from windrow.sources.zarr_codecs import (
@@ -36,6 +36,7 @@ from windrow.sources.zarr_codecs import (
 )
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
+from windrow.sources.zarr_strays import strays_of
 
 AnyArray = npt.NDArray[Any]
 Index = tuple[slice, ...]
@@ -57,8 +58,8 @@ class _Cell:
 class ChunkStore:
     """The stored chunks of a plain array, by their coordinates in its grid. Thread-safe."""
 
-    def __init__(self, plain: PlainArray) -> None:
-        """Open nothing yet."""
+    def __init__(self, plain: PlainArray, *, cells: bool = False) -> None:
+        """Open nothing yet; with `cells`, messages tell the cells of shards, not their records."""
         self.plain = plain
         self._decoder = Decoder(plain.codecs, plain.chunk_bytes)
         self._base = os.path.join(plain.folder, "")
@@ -68,7 +69,8 @@ class ChunkStore:
         self._shards: tuple[StoredFiles, ShardIndex] | None = None
         if plain.shard_shape is not None:
             files = StoredFiles(plain)
-            self._shards = files, ShardIndex(plain, files, name=plain.name, where=plain.folder)
+            index = ShardIndex(plain, files, name=plain.name, where=plain.folder, cells=cells)
+            self._shards = files, index
 
     def values(self, memory: ByteArray) -> AnyArray:
         """A decoded chunk as its values, in the order of the array's axes."""
@@ -132,24 +134,34 @@ class ChunkStore:
             return False
         return True
 
-    def decode(self, coords: tuple[int, ...], out: ByteArray) -> bool:
+    def decode(self, coords: tuple[int, ...], out: ByteArray, wanted: slice | None = None) -> bool:
         """Decode a chunk into `out`; False, and nothing done, if it is not stored.
+
+        Args:
+            coords: Of the chunk.
+            out: Memory of `chunk_bytes` bytes.
+            wanted: The bytes of it that must be filled; None for all. Of chunks that are not
+                encoded no others are read.
 
         Raises:
             DamageError: If it is damaged.
             OSError: If its file can not be read.
             ReadError: If the index of its shard is damaged.
         """
-        stored = self._decode_any(coords, out)
+        part = wanted if wanted is not None and not self.plain.codecs else slice(0, len(out))
+        stored = self._decode_any(coords, out, part)
         if stored and self.plain.dtype == np.bool_:
-            refuse_bools(out)
+            refuse_bools(out[part])
         return stored
 
-    def _decode_any(self, coords: tuple[int, ...], out: ByteArray) -> bool:
+    def _decode_any(self, coords: tuple[int, ...], out: ByteArray, part: slice) -> bool:
         if self._shards is not None:
             data = self._inner(coords, *self._shards)
             if data is None:
                 return False
+            if not self.plain.codecs:
+                out[part] = np.frombuffer(data[part], np.uint8)
+                return True
         else:
             try:
                 file = os.open(self._base + self.plain.key(coords), os.O_RDONLY | os.O_CLOEXEC)
@@ -159,7 +171,7 @@ class ChunkStore:
                 size = os.fstat(file).st_size
                 self._refuse_size(size)
                 if not self.plain.codecs:
-                    _read_into(file, out)
+                    _read_into(file, out[part], part.start)
                     return True  # straight to where it is wanted
                 if self._decoder.takes_bytes:
                     data = _read_bytes(file, size)
@@ -392,6 +404,9 @@ class PlainChecks(Checks):
     def file(self, number: int) -> str:
         return self._chunks.file(self.coords(number))
 
+    def strays(self) -> list[str]:
+        return strays_of(self._plain)
+
     def _tried(self, coords: tuple[int, ...], attempt: Callable[[], bool]) -> bool:
         try:
             stored = attempt()
@@ -409,7 +424,7 @@ class PlainChecks(Checks):
 class CheckedReader:
     """Another reader of a plain array, whose rows are checked as `DirectReader` checks its own."""
 
-    def __init__(self, reader: RowReader, plain: PlainArray) -> None:
+    def __init__(self, reader: RunReader, plain: PlainArray) -> None:
         """Check what `reader`, of single records of `plain`, gives."""
         self._reader, self._plain = reader, plain
 
@@ -444,10 +459,21 @@ class CheckedReader:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         found = self._reader.read(rows)
         self._refuse_bools(found, rows)
+        self._refuse_gone(rows)
+        return found
+
+    def read_runs(self, first: IntArray, size: int) -> AnyArray:
+        """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
+        found = self._reader.read_runs(first, size)
+        if self._plain.dtype == np.bool_:
+            self._refuse_bools(found, (first[:, None] + np.arange(size)).ravel())
+        self._refuse_gone(first)
+        return found
+
+    def _refuse_gone(self, rows: IntArray) -> None:
         if len(rows):
             # Files stay mapped, so that they can be read when the array is long another one.
             self._plain.guard.refuse_gone(self._plain.folder)
-        return found
 
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         """Bytes of pieces in storage; an estimate where only reading tells."""
@@ -467,12 +493,15 @@ class CheckedReader:
             raise damaged(plain.name, plain.folder, held, str(error), records=records) from error
 
 
-def _read_into(file: int, out: ByteArray) -> None:
+def _read_into(file: int, out: ByteArray, begin: int = 0) -> None:
+    """Fill `out` from byte `begin` of a file on."""
+    if begin:
+        os.lseek(file, begin, os.SEEK_SET)
     at = 0
     while at < len(out):
         got = os.readv(file, [out[at:].data])
         if not got:
-            raise DamageError(f"it ends at byte {at:,} of {len(out):,}")
+            raise DamageError(f"it ends at byte {begin + at:,} of {begin + len(out):,}")
         at += got
 
 

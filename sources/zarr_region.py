@@ -251,20 +251,28 @@ class FileRegion:
         size = self._row_bytes
         first = np.concatenate(([0], cuts))
         length = np.diff(first, append=len(starts)) * size
-        places = starts[first]
-        if len(starts) * size < len(first) * _LONG_RUN_BYTES:
+        return self.runs(starts[first], length).reshape(-1, size)
+
+    def runs(self, starts: IntArray, sizes: IntArray) -> ByteArray:
+        """Runs of bytes joined, in new memory, from files that are all mapped.
+
+        Args:
+            starts: Where each run begins, `number * step` and the place in the file; int64 `(n,)`.
+            sizes: Bytes of each run; it lies in one file.
+        """
+        total = int(sizes.sum())
+        if total < len(starts) * _LONG_RUN_BYTES:
             held = self._bytes.data
-            ends = (places + length).tolist()
-            runs = zip(places.tolist(), ends, strict=True)
+            runs = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
             joined = bytearray().join([held[start:stop] for start, stop in runs])
-            return np.frombuffer(joined, np.uint8).reshape(-1, size)
-        out = np.empty(len(starts) * size, np.uint8)
-        at_each = (first * size).tolist()
-        for at, start, count in zip(at_each, places.tolist(), length.tolist(), strict=True):
+            return np.frombuffer(joined, np.uint8)
+        out = np.empty(total, np.uint8)
+        at_each = (np.cumsum(sizes) - sizes).tolist()
+        for at, start, count in zip(at_each, starts.tolist(), sizes.tolist(), strict=True):
             for done in range(0, count, _MOST_COPIED_BYTES):
                 stop = min(done + _MOST_COPIED_BYTES, count)
                 out[at + done : at + stop] = self._bytes[start + done : start + stop]
-        return out.reshape(-1, size)
+        return out
 
 
 _lock: Final = threading.Lock()

@@ -141,7 +141,9 @@ def _slices(job: Job, depth: int, size: int = 1) -> Iterator[Any]:
     step = job.batch_size if size == 1 else job.data.block_records(job.layout)
 
     def submit(first: int) -> Callable[[], Any]:
-        result: Callable[[], Any] = store[first * size : (first + step) * size].read().result
+        result: Callable[[], Any] = (
+            store[first * size : min(first + step, job.records) * size].read().result
+        )
         return result
 
     return _in_flight(submit, range(0, job.records, step), depth)

@@ -96,10 +96,12 @@ class OpenArray:
     @property
     def missing_value(self) -> Any:
         """The fill value of an array of Zarr v2, which by xarray's convention means none."""
+        metadata = self.found.metadata
         if self.plain is not None:
             metadata = self.plain.guard.metadata
+        if metadata is not None:
             return metadata.get("fill_value") if metadata.get("zarr_format") == 2 else None
-        if self.rows is None or self.rows.store.spec().to_json().get("driver") != "zarr":
+        if self.rows is None or spec_of(self.rows.store).get("driver") != "zarr":
             return None
         return self.rows.store.fill_value
 
@@ -118,7 +120,9 @@ class OpenArray:
         """The array as records that are boxes of it; see `BoxPart`."""
         if self.python is not None:
             reader: BoxReader = PythonBoxReader(self.python)
-            chunk_shape, shift = self.python.chunk_shape, (0,) * len(self.shape)
+            sizes = zip(self.python.chunk_shape, self.shape, strict=True)
+            chunk_shape = tuple(max(1, min(cells, size)) for cells, size in sizes)
+            shift = (0,) * len(self.shape)
         else:
             reader, chunk_shape, shift = box_reader(self.plain, self.rows, self.chunk)
         return BoxPart(
@@ -358,7 +362,7 @@ def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
         named = f"array {found.name!r}" if found.name else "the array"
         raise SourceError(
             f"{what}: {named} in {found.where} can not be decoded directly: {way}. Leave"
-            " direct=True out to read it through TensorStore"
+            " direct=True out to read it by TensorStore, or by zarr-python"
         )
     return "" if found.folder is None else way
 

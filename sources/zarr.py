@@ -20,6 +20,7 @@ from windrow.sources.zarr_read import read_rows
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
+_MOST_ROW_BYTES: Final = 2**34
 # A table has a number for each of them.
 _MOST_BLOCKS: Final = 2**27
 
@@ -62,6 +63,13 @@ class ZarrDataSource(LaidOutSource):
                 "The first axis counts records: choose arrays of one length by names=[...] or with"
                 " a dict."
             )
+        for array, part in zip(self._tree.open(), parts, strict=True):
+            if part.row_bytes > _MOST_ROW_BYTES:
+                raise SourceError(
+                    f"{_WHAT}: a row of {array.found.named} in {array.found.where} has"
+                    f" {part.row_bytes:,} bytes, and at most {_MOST_ROW_BYTES:,} are read; cut it"
+                    " with WindowDataSource"
+                )
         self._length = parts[0].rows
 
     def __len__(self) -> int:

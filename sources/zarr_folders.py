@@ -100,8 +100,18 @@ class LocalFolder:
             ) from error
 
     def listed(self) -> list[str] | None:
+        own = os.path.join(os.path.realpath(self.where), "")
         with os.scandir(self.where) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            # A link to a folder above would be a group in itself, without end.
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir()
+                and not (
+                    entry.is_symlink()
+                    and own.startswith(os.path.join(os.path.realpath(entry.path), ""))
+                )
+            )
 
     def child(self, path: str) -> LocalFolder:
         return LocalFolder(os.path.join(self.where, *path.split("/")))

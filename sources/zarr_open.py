@@ -35,6 +35,7 @@ _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
 # What follows the last | of a URL, where it opens no array but other keys.
 _ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
 _MOST_BYTES: Final = 2**31
+_MOST_GROUPS: Final = 16
 _BESIDE: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
@@ -112,8 +113,8 @@ def _find_node(folder: Folder, name: str) -> FoundTree:
     return found
 
 
-def _try_node(folder: Folder, name: str) -> FoundTree | None:
-    """The arrays of a node; None if `folder` is no node."""
+def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
+    """The arrays of a node; None if `folder` is no node. `depth` counts the groups above it."""
     if (meta := metadata_of(folder, "zarr.json")) is not None:
         kind = meta.get("node_type")
         if kind == "array":
@@ -128,7 +129,7 @@ def _try_node(folder: Folder, name: str) -> FoundTree | None:
         nodes = listed.get("metadata") if isinstance(listed, dict) else None
         if isinstance(nodes, dict):
             return _consolidated(folder, name, _nodes_v3(nodes), attributes)
-        return _group(folder, name, attributes)
+        return _group(folder, name, attributes, depth)
     if (meta := metadata_of(folder, ".zarray")) is not None:
         return _array(folder, name, meta, metadata_of(folder, ".zattrs"))
     if (meta := metadata_of(folder, ".zmetadata")) is not None:
@@ -136,9 +137,9 @@ def _try_node(folder: Folder, name: str) -> FoundTree | None:
         if isinstance(nodes, dict):
             return _consolidated(folder, name, _nodes_v2(nodes), _attributes(nodes.get(".zattrs")))
     if meta is not None or folder.read(".zgroup") is not None:
-        return _group(folder, name, _attributes(metadata_of(folder, ".zattrs")))
+        return _group(folder, name, _attributes(metadata_of(folder, ".zattrs")), depth)
     if (meta := metadata_of(folder, "attributes.json")) is not None:
-        return _n5(folder, name, meta)
+        return _n5(folder, name, meta, depth)
     if (meta := metadata_of(folder, "info")) is not None and _scales(meta):
         return _precomputed(folder, name, meta, 0)
     return None
@@ -193,11 +194,11 @@ def _spec(driver: str, folder: Folder, **settings: Any) -> Any:
     return spec
 
 
-def _n5(folder: Folder, name: str, meta: Mapping[str, Any]) -> FoundTree | None:
+def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> FoundTree | None:
     """An array of N5, whose attributes lie among its metadata, or a group of them."""
     shape = sizes_of(meta.get("dimensions"))
     if shape is None:
-        return _group(folder, name, meta, bare=True)
+        return _group(folder, name, meta, depth, bare=True)
     return Found(
         name=name,
         where=folder.where,
@@ -291,9 +292,14 @@ def _consolidated(
 
 
 def _group(
-    folder: Folder, name: str, attributes: Mapping[str, Any], *, bare: bool = False
+    folder: Folder, name: str, attributes: Mapping[str, Any], depth: int, *, bare: bool = False
 ) -> FoundTree | None:
     """A group by the folders in it; where `bare`, a folder without metadata may be a group too."""
+    if depth > _MOST_GROUPS:
+        raise SourceError(
+            f"{_WHAT}: {folder.where} lies in more than {_MOST_GROUPS} groups, one in the other; if"
+            " a link leads back to a group above it, remove it, or give a dict of the arrays"
+        )
     children = folder.listed()
     if children is None:
         raise SourceError(
@@ -304,9 +310,9 @@ def _group(
     items: dict[str, FoundTree] = {}
     for path in children:
         child, inner = folder.child(path), _joined(name, path)
-        found = _try_node(child, inner)
+        found = _try_node(child, inner, depth + 1)
         if found is None and bare:
-            found = _group(child, inner, {}, bare=True)
+            found = _group(child, inner, {}, depth + 1, bare=True)
         if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
             items[path] = found
     return _filled(folder, name, FoundGroup(items, attributes))
@@ -420,11 +426,10 @@ def _opened(item: Found, future: Any) -> Any:
         )
     if not store.readable:
         raise SourceError(f"{_WHAT}: {named} was opened for writing only; open it with read=True")
-    if item.shape is not None:
-        layout, unknown = store.chunk_layout, (None,) * store.rank
-        chunk = tuple(layout.read_chunk.shape or unknown)
-        shard = tuple(layout.write_chunk.shape or unknown)
-        refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
+    layout, unknown = store.chunk_layout, (None,) * store.rank
+    chunk = tuple(layout.read_chunk.shape or unknown)
+    shard = tuple(layout.write_chunk.shape or unknown)
+    refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
     return store
 
 

@@ -149,6 +149,15 @@ def test_values_of_a_function(store: Any) -> None:
             pickle.dumps(ZarrDataSource(arrays))
 
 
+def test_what_views_tell(store: Any) -> None:
+    view = ts.virtual_chunked(numbered, dtype=ts.int64, shape=[50, 3])[ts.d[:].label["x", ""]]
+    for value, dims in ((view, ("x", None)), (store, (None, None))):
+        (array,) = ArrayTree("source", value).open()
+        assert array.dims == dims
+        assert array.attributes == {}
+        assert array.missing_value is None
+
+
 def test_a_function_that_fails_is_a_read_error() -> None:
     def broken(domain: Any, chunk: Any, parameters: Any) -> None:
         raise ValueError("nothing here")
@@ -336,6 +345,21 @@ def test_an_array_of_very_many_chunks(tmp_path: Path) -> None:
     assert next(iter(chain)).shape == (3,)
     with pytest.raises(SourceError, match=r"lie in 68,719,476,736 chunks .* shuffle all records"):
         source.blocks()
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_rows_of_absurd_size(tmp_path: Path, direct: bool | None) -> None:
+    path = liar(tmp_path / "a", 2, {"shape": [64, HUGE], "chunks": [16, 2**10]})
+    with pytest.raises(SourceError, match=r"a row of the array .* has 8,796,093,022,208 bytes"):
+        ZarrDataSource(path, direct=direct)
+
+
+def test_a_spec_of_absurd_size(tmp_path: Path) -> None:
+    path = liar(tmp_path / "a", 2, {"chunks": [HUGE]})
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{path}/"}}
+    for value in (spec, f"{path.as_uri()}/|zarr2:", ts.open(spec).result()):
+        with pytest.raises(SourceError, match=r"a chunk has 8,796,093,022,208 bytes"):
+            ZarrDataSource(value)
 
 
 def test_a_volume_of_absurd_size(tmp_path: Path) -> None:

@@ -264,6 +264,17 @@ def test_groups_of_key_value_stores(tmp_path: Path, zarr_format: Any) -> None:
     assert ZarrDataSource(path.as_uri(), direct=True)[5]["a"] == 5
 
 
+def test_links_that_lead_back(tmp_path: Path) -> None:
+    path = nested(tmp_path / "g", 3)
+    (path / "b" / "self").symlink_to(path, target_is_directory=True)
+    (path / "b" / "here").symlink_to(path / "b", target_is_directory=True)
+    assert set(ZarrDataSource(path).arrays) == {"a", "b/c", "b/d/e"}
+    (path / "b" / "other").symlink_to(path / "empty", target_is_directory=True)
+    (path / "empty" / "back").symlink_to(path / "b", target_is_directory=True)
+    with pytest.raises(SourceError, match="lies in more than 16 groups, one in the other; if a li"):
+        ZarrDataSource(path)
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -111,13 +111,32 @@ def test_what_tensorstore_can_not_decode(
     batches = list(MapDataset.source(source).seed(3).shuffle().batch(5).to_iter_dataset())
     whole = np.concatenate(batches)
     np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(values.astype(native), axis=0))
-    windows = WindowDataSource(path, sizes={0: 3}, strides={0: 2}, direct=direct)
+    dims = ("a", "b") if "one name" in why else None
+    windows = WindowDataSource(path, sizes={0: 3}, strides={0: 2}, dims=dims, direct=direct)
     np.testing.assert_array_equal(windows[4], values[8:11])
     if direct is None:
         with pytest.raises(SourceError, match="can not be decoded directly"):
             ZarrDataSource(path, direct=True)
     with pytest.raises(SourceError, match=r"is read by zarr-python .* open it with zarr\.open_arr"):
         _ = source.arrays
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_boxes(tmp_path: Path, version: Any) -> None:
+    values = np.arange(9 * 10 * 3, dtype="i4").reshape(9, 10, 3)
+    codec = numcodecs.Delta(dtype="i4") if version == 2 else v3.Delta(dtype="i4")
+    path = write(tmp_path / "a", version, values, chunks=(4, 4, 5), filters=[codec], fill_value=3)
+    sizes, strides = {0: 3, 1: 4}, {0: 2, 1: 3}
+    source = WindowDataSource(path, sizes=sizes, strides=strides)
+    expected = [values[a : a + 3, b : b + 4] for a in (0, 2, 4, 6) for b in (0, 3, 6)]
+    np.testing.assert_array_equal(source.read(np.arange(12)[::-1]), expected[::-1])
+    chain = MapDataset.source(source).seed(0).shuffle().batch(5).to_iter_dataset()
+    got = np.concatenate(list(chain))
+    np.testing.assert_array_equal(
+        got[np.argsort(got[:, 0, 0, 0])], sorted(expected, key=lambda box: int(box[0, 0, 0]))
+    )
+    (array,) = ArrayTree("source", path).open()
+    assert array.missing_value == (3 if version == 2 else None)
 
 
 @settings(deadline=None, max_examples=20)

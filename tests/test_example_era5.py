@@ -14,6 +14,7 @@ import xarray
 from hypothesis import given
 from hypothesis import strategies as st
 
+import windrow
 from examples import train_era5 as example
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,6 +96,17 @@ def test_the_order_depends_on_the_seed_alone() -> None:
         assert values.dtype == np.float32
         np.testing.assert_array_equal(values, firsts[1][name])
     assert not np.array_equal(firsts[0]["x"], firsts[2]["x"])
+
+
+def test_the_five_lines_of_the_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n([^`]*era5_uk_[^`]*)^```$", page, re.MULTILINE)
+    names: dict[str, Any] = {"windrow": windrow}
+    monkeypatch.chdir(ROOT)
+    exec(block, names)
+    with iter(names["dataset"]) as batches:
+        shapes = {name: field.shape for name, field in next(batches).items()}
+    assert shapes == {"x": (16, 3, 33, 49), "y": (16, 6, 33, 49)}
 
 
 def test_rmse() -> None:

@@ -218,21 +218,17 @@ def test_the_order_over_places_is_frozen() -> None:
 # --- grids by arithmetic -------------------------------------------------------------------------
 
 
-class Backwards:
+class Backwards(Squares):
     """Four blocks of so many records that no table holds them, the last record first."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.bounds = np.linspace(0, length, 5).astype(np.int64)
-
-    def records(self, places: IntArray) -> IntArray:
-        """Which record stands at each place."""
-        return self.length - 1 - places
+    def blocks(self) -> Blocks:
+        bounds = np.linspace(0, len(self), 5).astype(np.int64)
+        return Blocks(bounds, lambda places: len(self) - 1 - places)
 
 
 def test_10_to_the_12_records_need_no_table() -> None:
     length = 10**12
-    large = layouts.told(Backwards(length), length, "Backwards", "")
+    large = layouts.told(Backwards(10**6, 1), length)
     places = np.array([0, length - 1, length // 2, 12345])
     assert large.at(places).tolist() == (length - 1 - places).tolist()
     joined = layouts.joined([layouts.even(5, 2), large])
@@ -361,6 +357,16 @@ def test_a_pickled_chain_is_the_same() -> None:
     again = pickle.loads(pickle.dumps(shuffled()))
     assert list(again) == list(shuffled())
     assert repr(again) == repr(shuffled())
+    backwards = M.source(Backwards(12, 1)).block_shuffle(3)  # its function is a lambda
+    assert list(pickle.loads(pickle.dumps(backwards))) == list(backwards)
+
+
+def test_a_source_that_tells_another_order_in_another_process_is_refused() -> None:
+    source = Homes([0, 1, 0, 1, 0])
+    again = pickle.loads(pickle.dumps(M.source(source).block_shuffle(3)))
+    again._node.parent.source.homes[:] = [1, 0, 1, 0, 0]
+    with pytest.raises(PlanError, match=r"Homes.blocks\(\) tells another order since"):
+        list(again)
 
 
 def test_building_and_printing_read_nothing() -> None:

@@ -97,9 +97,7 @@ def layout(node: Node) -> Layout:
     """
     match node:
         case SourceNode(source=LaidOut()):
-            source = node.source
-            who, fingerprint = type(source).__name__, source.fingerprint
-            return layouts.told(source.blocks(), node.length, who, fingerprint)
+            return layouts.told(node.source, node.length)
         case SeedNode() | ValueNode():
             return layout(node.parent)
         case SliceNode():

@@ -80,20 +80,42 @@ class Layout:
 class ToldElements(Elements):
     """What the function of a source tells, which is checked as far as it is cheap.
 
+    It is pickled without the function, for which the source is asked again: that may be a lambda,
+    or hold a table.
+
     Args:
+        source: The source.
+        length: Number of its records.
         records: Which record stands at each place.
-        length: Number of records.
-        who: The source, for errors.
-        fingerprint: Of the source.
     """
 
-    records: Callable[[IntArray], Any]
+    source: Any
     length: int
-    who: str
-    fingerprint: str
+    records: Callable[[IntArray], Any] | None
     _token: str = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_token", self._named())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "records": None}
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def at(self, places: IntArray) -> IntArray:
+        records = self.records or self._asked_again()
+        found = np.asarray(records(places.copy()))
+        if found.shape != places.shape or found.dtype.kind not in "iu":
+            raise self._no_permutation(
+                f"{len(places)} places gave an array of shape {found.shape} and dtype {found.dtype}"
+            )
+        if found.size and (found.min() < 0 or found.max() >= self.length):
+            raise self._no_permutation(f"got records from {found.min()} to {found.max()}")
+        return found.astype(np.int64, copy=False)
+
+    def _named(self) -> str:
         # All places of a short source; else some that no grid of chunks can have a rhythm with.
         if self.length <= _PROBES:
             places = np.arange(self.length)
@@ -103,27 +125,25 @@ class ToldElements(Elements):
         found = self.at(places)
         if len(np.unique(found)) < len(found):
             raise self._no_permutation("some record comes twice")
-        digest = hashlib.sha256(f"{self.length}:{self.fingerprint}:".encode())
+        digest = hashlib.sha256(f"{self.length}:{self.source.fingerprint}:".encode())
         digest.update(found.astype("<i8").tobytes())
-        object.__setattr__(self, "_token", digest.hexdigest())
+        return digest.hexdigest()
 
-    @property
-    def token(self) -> str:
-        return self._token
-
-    def at(self, places: IntArray) -> IntArray:
-        found = np.asarray(self.records(places.copy()))
-        if found.shape != places.shape or found.dtype.kind not in "iu":
-            raise self._no_permutation(
-                f"{len(places)} places gave an array of shape {found.shape} and dtype {found.dtype}"
+    def _asked_again(self) -> Callable[[IntArray], Any]:
+        blocks = self.source.blocks()
+        records = blocks.records if isinstance(blocks, PlacedBlocks) else None
+        again = None if records is None else ToldElements(self.source, self.length, records)
+        if records is None or again is None or again.token != self.token:
+            raise PlanError(
+                f"block_shuffle: {type(self.source).__name__}.blocks() tells another order since"
+                " the chain was pickled; build the chain again"
             )
-        if found.size and (found.min() < 0 or found.max() >= self.length):
-            raise self._no_permutation(f"got records from {found.min()} to {found.max()}")
-        return found.astype(np.int64, copy=False)
+        object.__setattr__(self, "records", records)
+        return records
 
     def _no_permutation(self, what: str) -> PlanError:
         return PlanError(
-            f"block_shuffle: {self.who}.blocks().records must give each of its {self.length}"
+            f"block_shuffle: {type(self.source).__name__}.blocks().records must give each of its {self.length}"
             f" records at one place: {what}; mend it, or give block="
         )
 
@@ -211,12 +231,13 @@ class PlacedBlocks(Protocol):
         ...
 
 
-def told(blocks: Any, length: int, who: str, fingerprint: str) -> Layout:
+def told(source: Any, length: int) -> Layout:
     """The layout that a source of `length` records tells, checked: it may be the user's own.
 
     Raises:
         PlanError: If the blocks do not part the records.
     """
+    blocks = source.blocks()
     records = blocks.records if isinstance(blocks, PlacedBlocks) else None
     bounds = np.array(blocks.bounds if isinstance(blocks, PlacedBlocks) else blocks)
     if not (
@@ -228,11 +249,11 @@ def told(blocks: Any, length: int, who: str, fingerprint: str) -> Layout:
         and (bounds[1:] >= bounds[:-1]).all()
     ):
         raise PlanError(
-            f"block_shuffle: {who}.blocks() must be integers that increase"
+            f"block_shuffle: {type(source).__name__}.blocks() must be integers that increase"
             f" from 0 to its length {length}, got {bounds!r}; mend it, or give block="
         )
     check_count(len(bounds) - 1)
-    elements = None if records is None else ToldElements(records, length, who, fingerprint)
+    elements = None if records is None else ToldElements(source, length, records)
     return Layout(without_empty(bounds.astype(np.int64)), elements)
 
 

@@ -291,7 +291,7 @@ LENGTHS = (0, 1, 2, 3, 5, 7, 10, 13, 31, 64, 97, 1009, 65536, 65537, 70001, 1_00
 LARGEST_WINDOW = 1000
 # Through these a source's pieces can be seen.
 CLEAR = {"pieces", "seed", "map", "batched_map", "map_with_index", "random_map", "filter"}
-CLEAR |= {"slice", "repeat", "concatenate", "batch"}
+CLEAR |= {"slice", "reindex", "repeat", "concatenate", "batch"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -216,7 +216,8 @@ def test_an_array_spec_checks_its_names() -> None:
 
 def test_zarr_rows_have_the_names_of_their_dimensions(tmp_path: Path) -> None:
     values = xarray.DataArray(np.zeros((6, 3, 4), np.float32), dims=("time", "lat", "lon"))
-    xarray.Dataset({"t": values, "n": values[:, 0, 0].astype(np.int16)}).to_zarr(tmp_path / "a")
+    both = xarray.Dataset({"t": values, "n": values[:, 0, 0].astype(np.int16)})
+    both.to_zarr(tmp_path / "a", consolidated=False)
     dataset = M.source(ZarrDataSource(tmp_path / "a"))
     assert dataset.element_spec == {
         "t": ArraySpec((3, 4), np.float32, ("lat", "lon")),

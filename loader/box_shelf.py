@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.shelves import Place, Shelf
-from windrow.sources import BoxPart
+from windrow.sources import BoxPart, Cut
 from windrow.sources.boxes import BoxFragments, Fields
 from windrow.sources.pieces import Box
 
@@ -39,9 +39,6 @@ class BoxShelf(Shelf):
         self._shift = np.array(part.shift, np.int64)
         self._memory = np.empty((slots, *chunk), part.dtype)
         self._strides = np.array(self._memory.strides, np.int64) // max(1, part.dtype.itemsize)
-        self._cuts = [(field, cut) for field in part.fields for cut in field.cuts]
-        self._sizes = np.array([cut.shape for _, cut in self._cuts], np.int64)
-        self._only = [len(field.cuts) == 1 for field in part.fields]
 
     def fragments(self, indices: IntArray) -> tuple[BoxFragments, IntArray]:
         found = self._part.fragments(indices)
@@ -67,10 +64,13 @@ class BoxShelf(Shelf):
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         future.result()
 
-    def straight(self, number: int, wanted: Sequence[BoxFragments], *, last: bool) -> bool:
+    def may_skip(self, rounds: int, *, last: bool) -> bool:
         # Copied where it is decoded, while that is in the processor's cache. What other rounds may
         # come back to is kept.
         return last
+
+    def skips(self, number: int, wanted: Sequence[BoxFragments]) -> bool:
+        return True
 
     def targets(self, out: Fields, fragments: BoxFragments) -> list[Box]:
         return self._part.boxes(out, fragments)
@@ -86,12 +86,78 @@ class BoxShelf(Shelf):
 
     def fill(self, out: Fields, fragments: BoxFragments, slots: IntArray) -> None:
         begin = self._begin(fragments)
-        views = self._part.views(out, fragments)
         stops = (begin + fragments.lengths).tolist()
+        views = self._part.views(out, fragments)
         for slot, view, first, stop in zip(
             slots.tolist(), views, begin.tolist(), stops, strict=True
         ):
             view[...] = self._memory[slot][tuple(map(slice, first, stop))]
+
+    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
+        fields: list[AnyArray] = []
+        left = np.ones(len(fragments), np.bool_)
+        number = 0  # of the cut
+        for at, field in enumerate(self._part.fields):
+            many = [
+                self._whole(fragments, number + k, cut, count) for k, cut in enumerate(field.cuts)
+            ]
+            first = many[0]
+            if len(field.cuts) == 1 and first is not None:
+                fields.append(self._taken(field.shape, count, fragments.taken(first), slots[first]))
+            else:
+                fields.append(self._part.empty_field(at, count))
+                for cut, whole in zip(field.cuts, many, strict=True):
+                    if whole is not None:
+                        self._put(fields[-1], cut, fragments.taken(whole), slots[whole])
+            for whole in many:
+                if whole is not None:
+                    left[whole] = False
+            number += len(field.cuts)
+        out = tuple(fields)
+        rest = np.flatnonzero(left)
+        if len(rest):
+            self.fill(out, fragments.taken(rest), slots[rest])
+        return out
+
+    def _whole(self, fragments: BoxFragments, number: int, cut: Cut, count: int) -> IntArray | None:
+        """The fragments of a cut that lie in one piece, if they are worth to be taken in one call."""
+        if math.prod(cut.shape) * self._part.dtype.itemsize > _SMALL_BYTES:
+            return None
+        mine = np.flatnonzero(fragments.cuts == number)
+        whole: IntArray = mine[(fragments.lengths[mine] == cut.shape).all(axis=1)]
+        return whole if len(whole) and 2 * len(whole) >= count else None
+
+    def _taken(
+        self, shape: tuple[int, ...], count: int, whole: BoxFragments, slots: IntArray
+    ) -> AnyArray:
+        """A field in one call, which copies once; of records that are not `whole`, anything."""
+        runs, at = self._runs(shape, whole, slots)
+        every = np.full(count, at[0])
+        every[whole.records] = at
+        return np.ascontiguousarray(runs[every])
+
+    def _put(self, out: AnyArray, cut: Cut, whole: BoxFragments, slots: IntArray) -> None:
+        """The boxes of one cut in one call."""
+        runs, at = self._runs(cut.shape, whole, slots)
+        stops = (t + n for t, n in zip(cut.target, cut.shape, strict=True))
+        out[(slice(None), *map(slice, cut.target, stops))][whole.records] = runs[at]
+
+    def _runs(
+        self, shape: tuple[int, ...], whole: BoxFragments, slots: IntArray
+    ) -> tuple[AnyArray, IntArray]:
+        """A view of the boxes that begin at every cell of the shelf; and which of them these are.
+
+        It overlaps itself, and of what reaches out of a slot it has anything.
+        """
+        strides = self._strides[1:]
+        extent = 1 + int(((np.array(shape) - 1) * strides).sum())
+        runs = np.lib.stride_tricks.as_strided(
+            self._memory,
+            (self._memory.size - extent + 1, *shape),
+            (self._memory.itemsize, *self._memory.strides[1:]),
+            writeable=False,
+        )
+        return runs, slots * self._strides[0] + self._begin(whole) @ strides
 
     def _begin(self, fragments: BoxFragments) -> IntArray:
         """Where fragments begin in their slots, of which the first cell is a piece's first."""
@@ -99,43 +165,3 @@ class BoxShelf(Shelf):
         if self._shift.any():
             begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
         return begin
-
-    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
-        if len(self._cuts) > len(self._only) or not len(fragments):
-            out = self.empty(count)
-            self.fill(out, fragments, slots)
-            return out
-        found: list[AnyArray] = []
-        left = np.ones(len(fragments), np.bool_)
-        for number, (field, cut) in enumerate(self._cuts):
-            size = math.prod(field.shape) * self._part.dtype.itemsize
-            mine = np.flatnonzero(fragments.cuts == number)
-            whole = mine[(fragments.lengths[mine] == self._sizes[number]).all(axis=1)]
-            if size > _SMALL_BYTES or 2 * len(whole) < count:
-                found.append(self._part.empty_field(number, count))
-                continue
-            found.append(self._taken(cut.shape, count, fragments.taken(whole), slots[whole]))
-            left[whole] = False
-        rest = np.flatnonzero(left)
-        out = tuple(found)
-        if len(rest):
-            self.fill(out, fragments.taken(rest), slots[rest])
-        return out
-
-    def _taken(
-        self, shape: tuple[int, ...], count: int, whole: BoxFragments, slots: IntArray
-    ) -> AnyArray:
-        """A column in one call, which copies once; of records that are not `whole`, anything."""
-        strides = self._memory.strides[1:]
-        extent = 1 + sum((n - 1) * int(s) for n, s in zip(shape, self._strides[1:], strict=True))
-        runs = np.lib.stride_tricks.as_strided(
-            self._memory,
-            (self._memory.size - extent + 1, *shape),
-            (self._memory.itemsize, *strides),
-            writeable=False,
-        )
-        begin = self._begin(whole)
-        at = slots * self._strides[0] + begin @ self._strides[1:]
-        every = np.full(count, at[0])
-        every[whole.records] = at
-        return np.ascontiguousarray(runs[every])

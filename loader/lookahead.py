@@ -39,8 +39,10 @@ IntArray = npt.NDArray[np.int64]
 _TASK_BYTES = 256 << 10
 # Pieces of lists whose sizes are looked at for the largest: all of most sources.
 _SAMPLED = 1 << 20
-# What planning a record, and a round, costs in indices, and how much of that no budget counts.
+# What planning a record, and a round, costs in indices, and how much of that no budget counts. A
+# fragment of a box costs more for each axis.
 _INDEX_BYTES = 64
+_AXIS_BYTES = 32
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
 # In place of the future of a read whose pieces the shelf has taken over.
@@ -128,6 +130,7 @@ class PartAhead:
     def __init__(self, part: Part, records: int, budget: Budget, pool: Executor) -> None:
         self._piece_bytes = _largest_bytes(part)
         self._record_bytes = _bytes_per_record(part, records)
+        self._index_bytes = _index_bytes(part)
         self.planned_bytes = 0  # of records
         self.index_bytes = 0  # of their indices
         self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
@@ -186,7 +189,7 @@ class PartAhead:
 
     def _account(self, ticket: _Ticket, sign: int) -> None:
         self.planned_bytes += sign * ticket.count * self._record_bytes
-        self.index_bytes += sign * (_TICKET_BYTES + len(ticket.fragments) * _INDEX_BYTES)
+        self.index_bytes += sign * (_TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
 
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
@@ -287,8 +290,10 @@ class PartAhead:
     def _direct(self, piece: _Piece) -> list[Any] | None:
         """Where rounds want a piece, if it is to be read straight there."""
         shelf = self._shelf
+        if not shelf.may_skip(len(piece.uses), last=self._is_last(piece)):
+            return None
         wanted = [ticket.fragments.taken(ticket.of_piece(at)) for ticket, at in piece.uses]
-        if not shelf.straight(piece.number, wanted, last=self._is_last(piece)):
+        if not shelf.skips(piece.number, wanted):
             return None
         targets: list[Any] = []
         for (ticket, at), fragments in zip(piece.uses, wanted, strict=True):
@@ -506,6 +511,11 @@ def _bytes_per_record(part: Part, records: int) -> int:
     if isinstance(part, BoxPart):
         return part.record_bytes
     return int(_sampled_bytes(part).mean() * part.piece_count / max(1, records))
+
+
+def _index_bytes(part: Part) -> int:
+    """Bytes to plan one fragment."""
+    return _INDEX_BYTES + (_AXIS_BYTES * (1 + len(part.shape)) if isinstance(part, BoxPart) else 0)
 
 
 class Lookahead:

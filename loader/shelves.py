@@ -73,18 +73,21 @@ class Shelf(abc.ABC):
         """Take over what a read gave; raises its error."""
 
     @abc.abstractmethod
-    def straight(self, number: int, wanted: Sequence[Any], *, last: bool) -> bool:
-        """Whether a piece is to be read straight to where rounds want it, without a slot.
+    def may_skip(self, rounds: int, *, last: bool) -> bool:
+        """Whether a piece may go straight to where rounds want it, without a slot.
 
         Args:
-            number: Of the piece.
-            wanted: Its fragments, for each round that wants it.
+            rounds: How many want it.
             last: Whether it is likely that no later round wants it.
         """
 
     @abc.abstractmethod
+    def skips(self, number: int, wanted: Sequence[Any]) -> bool:
+        """Whether piece `number`, which may, does so; `wanted` are its fragments by round."""
+
+    @abc.abstractmethod
     def targets(self, out: Any, fragments: Any) -> list[Any]:
-        """Where the fragments of one piece, which is `straight`, belong in `out`."""
+        """Where the fragments of one piece, which skips its slot, belong in `out`."""
 
     @abc.abstractmethod
     def empty(self, count: int) -> Any:
@@ -137,13 +140,15 @@ class ArrayShelf(Shelf):
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         future.result()
 
-    def straight(self, number: int, wanted: Sequence[Fragments], *, last: bool) -> bool:
-        # Where one round wants it whole and in order.
+    def may_skip(self, rounds: int, *, last: bool) -> bool:
+        return rounds == 1 and self._part.size is None
+
+    def skips(self, number: int, wanted: Sequence[Fragments]) -> bool:
+        # Where it is wanted whole and in order.
         first, stop = self._part.bounds(number)
-        if self._part.size is not None or len(wanted) != 1 or len(wanted[0]) != stop - first:
-            return False
         records, sources = wanted[0].records, wanted[0].sources
-        return bool(np.all(np.diff(records) == 1) and np.all(np.diff(sources) == 1))
+        whole = len(records) == stop - first
+        return whole and bool(np.all(np.diff(records) == 1) and np.all(np.diff(sources) == 1))
 
     def targets(self, out: AnyArray, fragments: Fragments) -> list[AnyArray]:
         first = int(fragments.records[0])
@@ -217,7 +222,10 @@ class ListShelf(Shelf):
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
         self._pieces.update(zip(slots, future.result(), strict=True))
 
-    def straight(self, number: int, wanted: Sequence[Fragments], *, last: bool) -> bool:
+    def may_skip(self, rounds: int, *, last: bool) -> bool:
+        return False
+
+    def skips(self, number: int, wanted: Sequence[Fragments]) -> bool:
         return False
 
     def targets(self, out: list[Any], fragments: Fragments) -> list[Any]:

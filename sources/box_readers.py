@@ -24,7 +24,7 @@ from windrow.sources.pieces import AnyArray, Box, BoxReader
 from windrow.sources.zarr_chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
 from windrow.sources.zarr_guard import Guard
-from windrow.sources.zarr_plain import PlainArray, damaged
+from windrow.sources.zarr_plain import PlainArray, damaged, held_cells
 from windrow.sources.zarr_read import Rows, StoreChecks, file_in, reason
 
 Cells = tuple[int, ...]
@@ -39,7 +39,7 @@ class DirectBoxReader:
     def __init__(self, plain: PlainArray) -> None:
         """Open nothing yet."""
         self._plain = plain
-        self._chunks = ChunkStore(plain)
+        self._chunks = ChunkStore(plain, cells=True)
         self._grid = _Grid(plain.shape, plain.chunk_shape, (0,) * len(plain.shape))
 
     def checks(self) -> Checks:
@@ -69,9 +69,11 @@ class DirectBoxReader:
         plain = self._plain
         corner = [k * c for k, c in zip(coords, plain.chunk_shape, strict=True)]
         straight, memory = next(self._straight(boxes), (None, None))
+        part = None
         if memory is None:
             memory = scratch("chunk", plain.chunk_bytes)
-        if not self._chunks.decode(coords, memory):
+            part = None if plain.codecs else self._bytes_of(boxes, corner)
+        if not self._chunks.decode(coords, memory, part):
             for box in boxes:
                 box.out[...] = plain.fill
             return False
@@ -81,6 +83,17 @@ class DirectBoxReader:
                 inside = zip(box.first, corner, box.out.shape, strict=True)
                 box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
         return True
+
+    def _bytes_of(self, boxes: Sequence[Box], corner: Sequence[int]) -> slice:
+        """The bytes of a chunk, as it is stored, from the first to the last that boxes want."""
+        first, stop = _bounds(boxes)
+        begin = end = 0
+        for axis in self._plain.axes:
+            cells = self._plain.chunk_shape[axis]
+            begin = begin * cells + first[axis] - corner[axis]
+            end = end * cells + stop[axis] - 1 - corner[axis]
+        itemsize = self._plain.dtype.itemsize
+        return slice(begin * itemsize, (end + 1) * itemsize)
 
     def _straight(self, boxes: Sequence[Box]) -> Iterator[tuple[Box, ByteArray]]:
         """The boxes whose bytes are exactly one decoded chunk, and these bytes."""
@@ -185,7 +198,7 @@ class _Grid:
         """The cells of a chunk, for a message."""
         axes = zip(coords, self._chunk, self._shift, self._shape, strict=True)
         spans = [(max(0, k * c - s), min(n, (k + 1) * c - s)) for k, c, s, n in axes]
-        return f"cells [{', '.join(f'{first}:{stop}' for first, stop in spans)}]"
+        return held_cells(spans)
 
 
 class _Reads:
@@ -244,13 +257,17 @@ class _Reads:
             self.done.set_exception(self._failed[1])
 
 
+def _bounds(boxes: Sequence[Box]) -> tuple[Cells, Cells]:
+    """The cells `[first, stop)` along each axis of the smallest box around some."""
+    stops = ([f + n for f, n in zip(b.first, b.out.shape, strict=True)] for b in boxes)
+    first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
+    return first, tuple(map(max, zip(*stops, strict=True)))
+
+
 def _around(boxes: Sequence[Box]) -> Box:
     """The smallest box around some, in memory of its own."""
-    first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
-    stops = zip(
-        *((f + n for f, n in zip(b.first, b.out.shape, strict=True)) for b in boxes), strict=True
-    )
-    shape = [max(stop) - low for stop, low in zip(stops, first, strict=True)]
+    first, stop = _bounds(boxes)
+    shape = [s - f for f, s in zip(first, stop, strict=True)]
     return Box(first, np.empty(shape, boxes[0].out.dtype))
 
 

@@ -211,6 +211,11 @@ def held_records(first: int, stop: int) -> str:
     return f"record {first}" if stop - first <= 1 else f"records {first} to {stop - 1}"
 
 
+def held_cells(spans: Sequence[tuple[int, int]]) -> str:
+    """Cells `[first, stop)` along each axis, for a message."""
+    return f"cells [{', '.join(f'{first}:{stop}' for first, stop in spans)}]"
+
+
 def _with_fill(guard: Guard, found: dict[str, Any]) -> Guard:
     fill = np.asarray(found["fill"], found["dtype"]).tobytes()
     return dataclasses.replace(guard, fill=fill)

@@ -26,7 +26,7 @@ import numpy as np
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.zarr_plain import PlainArray, damaged, held_records
+from windrow.sources.zarr_plain import PlainArray, damaged, held_cells, held_records
 
 try:
     import resource
@@ -221,6 +221,7 @@ class ShardIndex:
         *,
         name: str,
         where: str,
+        cells: bool = False,
         limit_bytes: int = INDEX_BYTES,
     ) -> None:
         """Read nothing yet.
@@ -230,10 +231,11 @@ class ShardIndex:
             files: Its shards.
             name: Name of the array in the source, for messages.
             where: Place of the array, for messages.
+            cells: Whether messages tell the cells of a shard or chunk, where rows are no records.
             limit_bytes: Bytes of all indices kept.
         """
         self._plain, self._files = plain, files
-        self._name, self._where = name, where
+        self._name, self._where, self._cells = name, where, cells
         self._axes = _axes(plain, files.grid)
         self._per_shard = math.prod(plain.shard_grid)
         shards = math.prod(files.grid)
@@ -324,27 +326,30 @@ class ShardIndex:
         return _entries(np.frombuffer(found, "<u8", 2 * self._per_shard).reshape(-1, 2), size)
 
     def _refuse(self, shard: int, why: str, cause: Exception | None = None) -> NoReturn:
-        rows = (self._plain.shard_shape or self._plain.chunk_shape)[0]
-        first = int(np.unravel_index(shard, self._files.grid)[0]) * rows
-        self._raise(shard, (first, min(first + rows, self._plain.shape[0])), why, cause)
+        self._raise(shard, shard, self._plain.shard_shape or self._plain.chunk_shape, why, cause)
 
     def _refuse_range(self, shard: int, chunk: int) -> NoReturn:
-        rows = self._plain.chunk_shape[0]
-        first = chunk // math.prod(self._plain.grid[1:]) * rows
         why = "its index points past the end of the file"
-        self._raise(shard, (first, min(first + rows, self._plain.shape[0])), why, None)
+        self._raise(shard, chunk, self._plain.chunk_shape, why, None)
 
     def _raise(
-        self, shard: int, records: tuple[int, int], why: str, cause: Exception | None
+        self, shard: int, number: int, size: tuple[int, ...], why: str, cause: Exception | None
     ) -> NoReturn:
+        """Refuse what is lost with a shard: block `number` of the grid of blocks of this size."""
+        shape = self._plain.shape
+        spans = []
+        for n, cells in zip(reversed(shape), reversed(size), strict=True):
+            number, at = divmod(number, -(-n // cells))
+            spans.append((at * cells, min((at + 1) * cells, n)))
+        spans.reverse()
         file = self._files.path(shard)
         raise damaged(
             self._name,
             self._where,
-            held_records(*records),
+            held_cells(spans) if self._cells else held_records(*spans[0]),
             f"{file}, shard {shard}: {why}",
             file=file,
-            records=records,
+            records=None if self._cells else spans[0],
         ) from cause
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,8 @@ from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSo
 from windrow.sources.arrays import ArrayTree, OpenArray
 from windrow.sources.box_readers import StoreBoxReader
 from windrow.sources.pieces import Box
+from windrow.sources.zarr_chunks import ChunkStore
+from windrow.sources.zarr_plain import PlainArray, plain_array
 
 AnyArray = npt.NDArray[Any]
 Mode = Literal["constant", "edge", "reflect"]
@@ -240,7 +243,7 @@ def viewed(
 ) -> tuple[ts.TensorStore, AnyArray]:
     kind = draw(st.sampled_from(["moved", "backwards", "strided", "transposed", "listed"]))
     axis = draw(st.integers(0, array.ndim - 1))
-    at = (slice(None),) * axis
+    at: tuple[Any, ...] = (slice(None),) * axis
     if kind == "moved":
         return store[ts.d[axis].translate_by[-5]], array
     if kind == "backwards":
@@ -569,3 +572,90 @@ def every_chunk_unknown(opened: OpenArray) -> OpenArray:
     return opened.__class__(
         opened.found, opened.part, (None, None, None), opened.plain, opened.rows, opened.why
     )
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_of_chunks_that_are_not_encoded_only_what_is_wanted_is_read(
+    tmp_path: Path, sharded: bool, order: list[int]
+) -> None:
+    codecs: list[Any] = [{"name": "transpose", "configuration": {"order": order}}, "bytes"]
+    outer = [8, 6]
+    if sharded:
+        settings = {"chunk_shape": outer, "codecs": codecs}
+        codecs, outer = [{"name": "sharding_indexed", "configuration": settings}], [16, 6]
+    grid = {"name": "regular", "configuration": {"chunk_shape": outer}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(tmp_path)},
+        "metadata": {"codecs": codecs, "chunk_grid": grid, "shape": [16, 12], "data_type": "uint8"},
+    }
+    store = ts.open(spec, create=True).result()
+    array = np.arange(1, 193, dtype=np.uint8).reshape(16, 12)
+    store[...] = array
+    plain = plain_array(str(tmp_path))
+    assert isinstance(plain, PlainArray)
+    memory = np.zeros(48, np.uint8)
+    assert ChunkStore(plain).decode((1, 1), memory, slice(13, 20))
+    chunk = array[8:, 6:].transpose(order).ravel()
+    np.testing.assert_array_equal(memory, np.where(np.isin(np.arange(48), range(13, 20)), chunk, 0))
+    origins = np.array([[8, 6], [11, 7], [5, 3], [15, 11], [0, 0]])
+    part = reopened(tmp_path, direct=True).box_part(
+        origins.__getitem__, (whole((3, 2)),), Padding("edge")
+    )
+    wanted = expected(array, part.fields[0], origins, part.padding)
+    for record in range(5):
+        np.testing.assert_array_equal(part.read(np.array([record]))[0][0], wanted[record])
+
+
+def test_a_damaged_index_of_a_shard_is_told_by_cells(tmp_path: Path) -> None:
+    codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 4]}}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [8, 16]}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(tmp_path)},
+        "metadata": {"codecs": codecs, "chunk_grid": grid, "shape": [32, 30], "data_type": "int32"},
+    }
+    ts.open(spec, create=True).result()[...] = 1
+    shard = tmp_path / "c" / "1" / "1"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    part = every_tile(reopened(tmp_path, direct=True))
+    with pytest.raises(ReadError, match=r"cells \[8:16, 16:30\] can not be read.*shard 3"):
+        part.read(np.array([6]))
+    assert part.read(np.array([5]))[0].min() == 1
+
+
+def test_memory_stays_within_the_budget() -> None:
+    array = np.random.default_rng(0).integers(0, 99, (256, 256), np.int64)
+    origins = np.random.default_rng(1).integers(0, 256 - 40, (400, 2))
+    part, _ = counting(array, (32, 32), (40, 40), origins)
+    record, piece = 40 * 40 * 8, 32 * 32 * 8
+    resident, in_flight = 64 * piece, 4 * piece
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    class Watching(CountingBoxes):
+        def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+            nonlocal most
+            alive.extend(weakref.ref(owner(box.out)) for box in boxes)
+            here = {id(found): found.nbytes for ref in alive if (found := ref()) is not None}
+            most = max(most, sum(here.values()))
+            done = super().start(boxes, pool)
+            self.boxes.clear()
+            return done
+
+    object.__setattr__(part, "reader", Watching(array, (32, 32), (0, 0)))
+    options = ReadOptions(
+        resident_bytes=resident, in_flight_bytes=in_flight, block_bytes=1, prefetch_bytes=1
+    )
+    for batch in MapDataset.source(BoxSource([part], 400)).batch(4).to_iter_dataset(options):
+        del batch
+    assert most > resident / 2
+    # Two batches at a time are with the consumer, or being made.
+    assert most <= resident + in_flight + 3 * 4 * record
+
+
+def owner(array: AnyArray) -> AnyArray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

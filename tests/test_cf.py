@@ -190,6 +190,16 @@ def test_small_floats_and_complex_numbers_decode() -> None:
     pair = np.array([1 + 2j, 3j], np.complex64)
     got = by_us(pair, {"_FillValue": ["AAAAAAAA8D8=", "AAAAAAAAAEA="]})
     assert np.isnan(got).tolist() == [True, False]
+    got = by_us(pair, {"_FillValue": 3j, "scale_factor": 2.0}, np.complex64(3j))
+    assert got.dtype == np.complex64
+    assert got[0] == 2 + 4j
+    assert np.isnan(got[1])
+
+
+def test_factors_may_be_lists_of_one_and_any_integer() -> None:
+    values = np.array([1, 2], np.int16)
+    assert_same(by_us(values, {"scale_factor": [0.5]}), np.array([0.5, 1.0]))
+    assert_same(by_us(values, {"scale_factor": 2**70}), np.array([2.0**70, 2.0**71]))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (4, 0)])
@@ -305,6 +315,9 @@ def test_times_beyond_nanoseconds_are_in_microseconds() -> None:
     assert floats.dtype == np.dtype("M8[us]")
     assert str(floats[0]) == "2000-01-01T12:00:00.000000"
     assert np.isnat(floats[2])
+    far = times_of(np.array([5500, 2**62]), "ns since 5000-01-01", None)
+    assert far.dtype == np.dtype("M8[us]")
+    assert str(far[0]) == "5000-01-01T00:00:00.000005"
 
 
 def test_durations_are_those_of_xarray() -> None:

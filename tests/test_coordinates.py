@@ -286,6 +286,10 @@ def test_labels_in_no_order_are_found() -> None:
     numbers = labelled([7, -2, 5])
     assert positions_of(numbers, np.array([5, 7, -2])).tolist() == [2, 0, 1]
     assert position_of(labelled([2.0, np.nan, 1.0]), 1.0) == 2
+    assert position_of(labelled([True, False]), False) == 1
+    raw = labelled([b"b", b"a"])
+    assert [position_of(raw, label) for label in ("a", b"b")] == [1, 0]
+    assert range_of(raw, slice(None, "b")) == slice(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +307,14 @@ def test_labels_in_no_order_are_found() -> None:
         ([], 1.0, r"no label 1.0; it has no values"),
         ([1, 1, 2], 1, r"the label 1 names 2 cells; select by position"),
         ([1.0, 2.0], float("nan"), r"label is NaN"),
+        (["a"], b"\xff", r"label b'\\xff' is no UTF-8 text"),
+        (DAYS, np.datetime64("NaT"), r"label is NaT, which no value equals; give a time"),
+        (np.array([1], "m8[h]"), np.timedelta64("NaT"), r"label is NaT.*give a duration"),
+        (np.array([1], "m8[h]"), np.timedelta64(1, "M"), r"no fixed length; give it in days"),
     ],
 )
 def test_absent_labels_name_the_range_and_the_nearest(
-    values: list[Any], label: Any, message: str
+    values: Any, label: Any, message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
         position_of(labelled(values), label)
@@ -332,6 +340,7 @@ def test_texts_that_cover_several_times_name_the_way_out() -> None:
         ([1, 2], True, r"holds numbers, and True is a bool"),
         (["a"], 1, r"holds texts, and 1 is a int; give a text"),
         (DAYS, 5, r"holds times, and 5 is a int; give an ISO text"),
+        ([b"a"], 1, r"holds bytes, and 1 is a int; give bytes or a text"),
         (np.array([1], "m8[h]"), "1h", r"holds durations, and '1h' is a str"),
         ([1, 2], None, r"holds numbers, and None is a NoneType"),
     ],
@@ -359,6 +368,8 @@ def test_nearest_needs_an_order_and_distances() -> None:
         position_of(labelled([1, 3, 2]), 1, method="nearest")
     with pytest.raises(ArgumentError, match="is for numbers and times"):
         position_of(labelled(["a"]), "a", method="nearest")
+    with pytest.raises(SourceError, match="no label 1; it has no values"):
+        position_of(labelled(np.empty(0)), 1, method="nearest")
     with pytest.raises(SourceError, match=r"no label within 0.5 of 4; .* the nearest is 3; give a"):
         position_of(labelled([1, 3]), 4, method="nearest", tolerance=0.5)
     with pytest.raises(SourceError, match="tolerance must be 0 or more, got -1"):
@@ -601,6 +612,12 @@ def test_texts_of_several_chunks_are_read(tmp_path: pathlib.Path, place: str) ->
         at: Any = str(path / "a")
         at = ts.KvStore.open(f"file://{at}/").result() if place == "kvstore" else at
         assert read(at, "x").values.tolist() == texts.tolist()
+
+
+def test_bytes_are_texts(tmp_path: pathlib.Path) -> None:
+    values = np.array(["å".encode(), b"\xff", b""])  # the second is no UTF-8
+    array_in(group_of(tmp_path, 2), "x", values, ["x"])
+    assert read(str(tmp_path / "a"), "x").values.tolist() == ["å", "ÿ", ""]
 
 
 def edited(path: pathlib.Path, **changes: Any) -> None:

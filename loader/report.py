@@ -20,12 +20,14 @@ class BadPiece:
     Args:
         array: Name of the array in the source; '' where there is one only.
         piece: Its number: of an array the chunk, in C order of the grid of chunks; of ArrayRecord
-            files the record group, over all files; of other sources the record.
+            files the record group, over all files; of other sources the record. -1 for a file
+            that the array has no place for.
         file: The file it is stored in, where that is known.
         offset: The byte of the file at which it begins, where that is known: 0 for a chunk in a
             file of its own.
         first_record: The first record of the source that some of it belongs to.
-        stop_record: One past the last such record.
+        stop_record: One past the last such record; some records between the two need not belong
+            to it. 0 where there are none.
         error: What is wrong, in words.
     """
 
@@ -39,6 +41,9 @@ class BadPiece:
 
     def __str__(self) -> str:
         named = f"array {self.array!r}, " if self.array else ""
+        place = self.file or "an unknown file"
+        if self.piece < 0:
+            return f"{named}{place}: {self.error}"
         last = self.stop_record - 1
         held = f"records {self.first_record} to {last}"
         if last <= self.first_record:

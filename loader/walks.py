@@ -45,6 +45,14 @@ _ALWAYS_BELIEVED_BYTES: Final = 256 * 2**20
 _DATA_ERRORS: Final = (OSError, ValueError, EOFError, zlib.error, struct.error)
 
 
+NO_PIECE: Final = -1
+"""Number of what is wrong with an array and with none of its pieces; it comes before theirs."""
+_STRAY: Final = (
+    "the file is no chunk of the array as its metadata has it: the shape or the shape of chunks is"
+    " wrong, or the file is left over; correct the metadata, or remove the file"
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bad:
     """A piece that can not be read, by its number in the walk, and what is wrong."""
@@ -121,7 +129,7 @@ class Walk(abc.ABC):
 
     @abc.abstractmethod
     def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """For each bad piece the first record it belongs to, and one past the last."""
+        """For bad pieces, ascending, the first record each belongs to, and one past the last."""
 
     def placed(self, bad: Bad) -> Bad:
         """`bad` with what is known of its place besides."""
@@ -245,6 +253,18 @@ class _ChunkWalk(Walk):
         while some := list(itertools.islice(chunks, count)):
             done = sum(map(self._checks.cell_bytes, some))
             yield Task(held, done, functools.partial(self._run, some))
+        yield Task(0, 0, self._strays)
+
+    def _strays(self, _: Callable[[], bool]) -> Found:
+        found = Found()
+        try:
+            files = self._checks.strays()
+        except OSError as error:
+            found.refuse(NO_PIECE, error)
+            return found
+        for file in files:
+            found.refuse(NO_PIECE, ReadError(_STRAY, file=file))
+        return found
 
     def _run(self, chunks: list[int], stopped: Callable[[], bool]) -> Found:
         found = Found()
@@ -292,7 +312,9 @@ class _ChunkWalk(Walk):
                 )
 
     def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        return self._pieces.records([number // self._across for number in numbers])
+        of_chunks = [number for number in numbers if number != NO_PIECE]
+        spans = self._pieces.records([number // self._across for number in of_chunks])
+        return [(0, 0)] * (len(numbers) - len(of_chunks)) + spans
 
 
 class _PieceWalk(Walk):

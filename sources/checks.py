@@ -73,6 +73,14 @@ class Checks(abc.ABC):
     def file(self, number: int) -> str | None:
         """The local file that a chunk belongs in; None where that is not known."""
 
+    @abc.abstractmethod
+    def strays(self) -> list[str]:
+        """Files of chunks that the array has no place for, as far as they can be told.
+
+        Raises:
+            OSError: If a folder can not be listed.
+        """
+
     @final
     def coords(self, number: int) -> Cells:
         """Coordinates of a chunk in the grid."""

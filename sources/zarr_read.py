@@ -180,6 +180,9 @@ class StoreChecks(Checks):
     def file(self, number: int) -> None:
         return None
 
+    def strays(self) -> list[str]:
+        return []
+
     def _cells(self, number: int) -> Any:
         axes = zip(self._origin, *self.bounds(number), strict=True)
         return self._array.store[tuple(slice(o + a, o + b) for o, a, b in axes)]

@@ -146,8 +146,8 @@ class Blocks:
         bounds: int64 `(blocks + 1,)`, from 0 to the length, never falling: block `k` is the
             places `[bounds[k], bounds[k + 1])`.
         records: Which record stands at each of some places, int64 `(n,)` to int64 `(n,)`: a
-            permutation of `[0, length)`, picklable. It may compute, so that no
-            source needs a table. None where record `i` stands at place `i`.
+            permutation of `[0, length)`. It may compute, so that no source needs a table. None
+            where record `i` stands at place `i`.
     """
 
     bounds: IntArray
@@ -264,7 +264,9 @@ class ArrayPart(Part):
 
     def in_windows(self, size: int | None, starts: Callable[[IntArray], IntArray]) -> ArrayPart:
         """The same array with `size` rows to a record, or one row without that axis."""
-        return dataclasses.replace(self, size=size, starts=starts)
+        # Windows may overlap, and what they share is then decoded once only where pieces are kept.
+        alone = self.alone and (size is None or isinstance(self.reader, RunReader))
+        return dataclasses.replace(self, size=size, starts=starts, alone=alone)
 
     def read(self, indices: IntArray) -> AnyArray:
         if self.size is None:

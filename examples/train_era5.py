@@ -7,6 +7,7 @@
    no window reaches from one into the other.
 2. A small convolutional network is trained in JAX.
 3. Its errors are compared with those of three plain forecasts, and one case is drawn.
+   (The network was chosen with these days in sight: for a claim about weather, keep other days.)
 
 The data are a month of hourly temperatures (examples/data); --store takes any other Zarr group with
 an array t2m, in kelvin, over time, latitude and longitude of that month and area.
@@ -280,12 +281,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="windows in a batch [16]")
     parser.add_argument("--store", default=STORE, help="Zarr group [that of examples/data]")
     parser.add_argument(
-        "--plot", type=pathlib.Path, default="era5.png", help="picture to write [era5.png]"
+        "--plot",
+        type=pathlib.Path,
+        default=pathlib.Path("era5.png"),
+        help="picture to write [era5.png]",
     )
     parser.add_argument("--seed", type=int, default=0, help="of order and parameters [0]")
     args = parser.parse_args()
     if args.steps < 1 or args.batch < 1:
         parser.error("--steps and --batch must be at least 1")
+    if not args.plot.parent.is_dir():
+        parser.error(f"--plot: there is no folder {args.plot.parent}")
     source = windows(args.store, TRAINING)
     print(source)
     params = train(source, steps=args.steps, batch=args.batch, seed=args.seed)

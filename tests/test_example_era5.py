@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import windrow
 from examples import train_era5 as example
+from tools import write_era5
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -136,6 +137,8 @@ def test_the_program_beats_persistence_and_draws(tmp_path: Path) -> None:
 def test_wrong_options_and_stores_are_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "--steps", "0")
     assert (done.returncode, "--steps and --batch must be at least 1" in done.stderr) == (2, True)
+    done = run(tmp_path, "--plot", "none/picture.png")
+    assert (done.returncode, "there is no folder none" in done.stderr) == (2, True)
     done = run(tmp_path, "--store", str(tmp_path / "none.zarr"))
     assert done.returncode == 1
     assert "none.zarr does not exist" in done.stderr
@@ -148,3 +151,12 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, missing: str) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 1
     assert "pip install '.[examples]'" in done.stderr
+
+
+def test_the_tool_writes_the_store_of_the_example(field: Any, tmp_path: Path) -> None:
+    write_era5.write(field.to_dataset(), tmp_path / "store")
+    again = xarray.load_dataset(tmp_path / "store", engine="zarr", consolidated=False)["t2m"]
+    assert again.identical(field)
+    files = [path.relative_to(tmp_path / "store") for path in (tmp_path / "store").rglob("*")]
+    shipped = [path.relative_to(example.STORE) for path in example.STORE.rglob("*")]
+    assert sorted(files) == sorted(shipped)

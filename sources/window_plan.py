@@ -230,13 +230,17 @@ class _Planner:
 
     def _select(self, dim: Dim, label: Any, ranges: dict[Dim, range]) -> None:
         coordinate = self.coordinate(dim)
+        if isinstance(label, str) and coordinate.values.dtype.kind == "M":
+            # A text may cover many times, such as all of a month.
+            covered = range_of(coordinate, slice(label, label))
+            if dim in self._moving or covered.stop - covered.start > 1:
+                label = slice(label, label)
         if isinstance(label, slice):
-            found = range_of(coordinate, label)
-            ranges[dim] = ranges[dim][found]
+            ranges[dim] = ranges[dim][range_of(coordinate, label)]
             if not ranges[dim]:
                 raise SourceError(
                     f"{_WHAT}: select[{dim!r}] = {label} holds none of the {self._lengths[dim]:,}"
-                    f" coordinates, {coordinate.values[:1]} to {coordinate.values[-1:]}"
+                    f" coordinates: {coordinate.range}"
                 )
             return
         if dim in self._moving:

@@ -87,7 +87,7 @@ class WindowDataSource(LaidOutSource):
         select: Mapping[Any, Any] | None = None,
         method: str | None = None,
         coordinates: bool | Sequence[str] = False,
-        decode: bool = False,
+        decode: Any = False,
         direct: bool | None = None,
     ) -> None:
         """Open the arrays; metadata and coordinates are read, and no values.
@@ -126,7 +126,8 @@ class WindowDataSource(LaidOutSource):
                 the dimensions (`x_time` of a field `x` where fields differ along `time`); or the
                 names of those wanted. Outside of the array they are NaN or NaT.
             decode: Whether to apply `scale_factor` and `add_offset` and to turn fill values into
-                NaN, as attributes say by the CF conventions.
+                NaN, as attributes say by the CF conventions. With True the dtype is the one that
+                xarray chooses, often float64; a float dtype, such as 'float32', is taken instead.
             direct: As for `ZarrDataSource`.
 
         Raises:
@@ -141,8 +142,7 @@ class WindowDataSource(LaidOutSource):
         """
         if pad is not None and pad not in _PADS:
             raise ArgumentError(f"{_WHAT}: pad must be one of {_PADS} or None, got {pad!r}")
-        if not isinstance(decode, bool):
-            raise ArgumentError(f"{_WHAT}: decode must be True or False, got {decode!r}")
+        wanted = _float_dtype(decode)
         self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
         request = Request(
             sizes,
@@ -161,7 +161,8 @@ class WindowDataSource(LaidOutSource):
         self._plan = planned(opened, request)
         self._named = fields is not None
         self._decodings = tuple(
-            _decoding(opened[field.number]) if decode else None for field in self._plan.taken
+            None if decode is False else _decoding(opened[field.number], wanted)
+            for field in self._plan.taken
         )
         self._pad = None if pad is None else self._padding(opened, pad, fill)
         self._coordinates = window_coordinates(
@@ -490,8 +491,26 @@ def _home(grid: Mapping[int, tuple[int, int, int]], field: Taken, dim: Dim) -> H
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def _decoding(array: OpenArray) -> Decoding | None:
-    return decoding_of(array.attributes, array.dtype, array.missing_value)
+def _float_dtype(decode: Any) -> np.dtype[Any] | None:
+    """The dtype that decoded values are to have; None for the one that follows from theirs."""
+    if isinstance(decode, bool):
+        return None
+    try:
+        dtype: np.dtype[Any] = np.dtype(decode)
+    except TypeError:
+        dtype = np.dtype(object)
+    if decode is None or dtype.kind != "f":
+        raise ArgumentError(
+            f"{_WHAT}: decode must be True, False or a float dtype such as 'float32', got {decode!r}"
+        )
+    return dtype
+
+
+def _decoding(array: OpenArray, dtype: np.dtype[Any] | None) -> Decoding | None:
+    found = decoding_of(array.attributes, array.dtype, array.missing_value)
+    if found is None or dtype is None or found.dtype.kind != "f":
+        return found
+    return dataclasses.replace(found, dtype=dtype)
 
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:

@@ -460,8 +460,79 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
         ({"fields": {"x": Field("b")}}, ArgumentError, "is of array 'b'"),
         ({"fields": {"x": 3}}, ArgumentError, "must be a Field, got 3"),
         ({"select": {"y": 3}}, SourceError, "there are no coordinates of 'y'"),
-        ({"decode": 1}, ArgumentError, "decode must be True or False"),
+        ({"decode": 1}, ArgumentError, "decode must be True, False or a float dtype"),
         ({"coordinates": True}, SourceError, "there are no coordinates"),
     ):
         with pytest.raises(error, match=message):
             WindowDataSource(path, {"y": 2}, **more)
+
+
+# --- labels and values ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """Eight days of hours of a packed field on a falling latitude."""
+    group = zarr.create_group(str(tmp_path / "g"))
+    raw = np.arange(192 * 4, dtype="i2").reshape(192, 4)
+    raw[3, 1] = -999
+    told = {"scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -999}
+    field = group.create_array(
+        "t", shape=raw.shape, dtype="i2", chunks=(24, 3), dimension_names=("time", "lat")
+    )
+    field[...] = raw
+    field.attrs.update(told)
+    hours = group.create_array("time", data=np.arange(192), dimension_names=("time",))
+    hours.attrs["units"] = "hours since 2019-02-27"
+    group.create_array("lat", data=np.array([60.0, 50.0, 40.0, 30.0]), dimension_names=("lat",))
+    return tmp_path / "g"
+
+
+@pytest.mark.parametrize("select", ["2019-02", slice("2019-02-27", "2019-02-28")])
+def test_a_text_selects_all_times_that_it_covers(packed: Path, select: Any) -> None:
+    source = WindowDataSource(packed, {"time": 12}, select={"time": select}, coordinates=["time"])
+    assert len(source) == 4
+    assert str(source[3]["time"][-1]) == "2019-02-28T23:00:00.000000000"
+    whole = WindowDataSource(packed, {"lat": 1}, select={"time": select})
+    assert whole.spec["t"].shape == (48, 1)
+    one = WindowDataSource(packed, {"lat": 1}, select={"time": "2019-02-28T05"})
+    assert one[0]["t"].tolist() == [4 * 29]
+
+
+def test_selected_labels_bound_what_is_read_and_what_is_padded(packed: Path) -> None:
+    source = WindowDataSource(
+        packed, {"time": 36}, pad="edge", select={"time": "2019-02-28", "lat": [60, 30, 40]}
+    )
+    found = source[0]["t"]
+    assert found.shape == (36, 3)
+    assert found[:, 0].tolist() == [4 * h for h in range(24, 48)] + [4 * 47] * 12
+    assert (found[0] - found[0, 0]).tolist() == [0, 3, 2]
+
+
+@pytest.mark.parametrize(("decode", "dtype"), [(True, "f8"), ("float32", "f4"), (np.float32, "f4")])
+def test_packed_values_are_decoded_and_padded_as_delivered(
+    packed: Path, decode: Any, dtype: str
+) -> None:
+    source = WindowDataSource(
+        packed, {"time": 5, "lat": 3}, pad="constant", fill=np.nan, decode=decode, coordinates=True
+    )
+    assert source.spec["t"].dtype == np.dtype(dtype)
+    first, last = source[0], source[len(source) - 1]
+    assert first["t"].dtype == np.dtype(dtype)
+    assert first["t"][0].tolist() == [100, 100.5, 101]
+    assert np.isnan(first["t"][3, 1])
+    assert np.isnan(last["t"]).tolist() == [
+        [row > 1 or cell > 0 for cell in range(3)] for row in range(5)
+    ]
+    assert last["t"][1, 0] == 100 + (191 * 4 + 3) / 2
+    assert np.isnat(last["time"]).tolist() == [False, False, True, True, True]
+    assert str(last["lat"]) == "[30. nan nan]"
+    batch = next(iter(MapDataset.source(source).batch(len(source))))
+    np.testing.assert_array_equal(batch["t"][-1], last["t"])
+
+
+def test_a_coordinate_and_a_field_can_not_share_a_name(packed: Path) -> None:
+    with pytest.raises(SourceError, match="both named 'time'; give the field another name"):
+        WindowDataSource(packed, {"time": 2}, fields={"time": Field("t")}, coordinates=True)
+    with pytest.raises(SourceError, match=r"no coordinates 'lon' .* \['time', 'lat'\]"):
+        WindowDataSource(packed, {"time": 2}, coordinates=["lon"])

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, Union
 import numpy as np
 import tensorstore as ts
 
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.box_readers import box_reader
 from windrow.sources.boxes import BoxField, BoxPart, Padding
@@ -27,7 +27,7 @@ from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_chunks import CheckedReader, DirectReader
 from windrow.sources.zarr_guard import spec_of
 from windrow.sources.zarr_names import ChosenTree, Found, axis_names, choose
-from windrow.sources.zarr_open import find_all, open_all, unread
+from windrow.sources.zarr_open import find_all, open_all, open_each, unread
 from windrow.sources.zarr_plain import PlainArray, plain_array
 from windrow.sources.zarr_python import (
     PythonArray,
@@ -166,7 +166,7 @@ class ArrayTree:
             raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
         self._what, self._direct = what, direct
         self._found: list[Found] = []
-        chosen, self._left_out = choose(find_all(arrays), names)
+        chosen, self._left_out = choose(find_all(arrays, names), names)
         self._chose = names is not None
         self._layout = _numbered(chosen, self._found)
         opened = _records(what, self._found, direct)
@@ -277,7 +277,7 @@ class ArrayTree:
         place = "/".join(names[0] for names in shared) or "several places"
         if self._left_out and not self._chose:
             labels = _listed([item.name for item in self._left_out])
-            return f"{place}, {_ways(opened)}; without the coordinates {labels}"
+            return f"{place}, {_ways(opened)}; coordinates: {labels}"
         return f"{place}, {_ways(opened)}"
 
     @property
@@ -315,7 +315,7 @@ def open_arrays(
         for item, way in zip(found, plain, strict=True)
         if isinstance(way, str) and item not in python
     ]
-    stores = iter(open_all(left))
+    stores = iter(open_each(left))
     opened = []
     for item, way in zip(found, plain, strict=True):
         if not isinstance(way, str):
@@ -325,6 +325,16 @@ def open_arrays(
         else:
             opened.append(_through_store(item, next(stores), way))
     return tuple(opened)
+
+
+def _instead(found: Found, error: SourceError) -> OpenArray:
+    """The array by zarr-python, where TensorStore gives `error`; that error if it can not either."""
+    if found.metadata is None:
+        raise error
+    try:
+        return _through_python(found, "TensorStore can not open it")
+    except (SourceError, MissingExtraError):
+        raise error from error.__cause__
 
 
 def _records(what: str, found: Sequence[Found], direct: bool | None) -> tuple[OpenArray, ...]:
@@ -400,6 +410,8 @@ def _through_python(found: Found, why: str) -> OpenArray:
 
 
 def _through_store(found: Found, store: Any, why: str) -> OpenArray:
+    if isinstance(store, SourceError):
+        return _instead(found, store)
     rows = rows_of(store, found.name, found.where)
     part = ArrayPart(
         name=found.name,

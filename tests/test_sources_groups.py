@@ -67,7 +67,7 @@ def test_what_xarray_wrote_gives_its_data(
     source = ZarrDataSource(path)
     assert list(source[2]) == ["t2m", "wind"]
     np.testing.assert_array_equal(source.read(np.array([5, 0]))["wind"], -FIELD[[5, 0]])
-    assert "without the coordinates area, height, lat, lon and 2 more" in repr(source)
+    assert "; coordinates: area, height, lat, lon and 2 more" in repr(source)
     assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
 
 
@@ -112,7 +112,7 @@ def test_where_all_are_coordinates_all_are_taken(tmp_path: Path) -> None:
     coordinates.to_zarr(tmp_path / "g", zarr_format=3)
     source = ZarrDataSource(tmp_path / "g")
     assert source[3] == {"time": 3}
-    assert repr(source).endswith("/g/time, decoded directly; without the coordinates level)")
+    assert repr(source).endswith("/g/time, decoded directly; coordinates: level)")
     xr.Dataset(coords={"level": 3.0}).to_zarr(tmp_path / "h", zarr_format=3)
     with pytest.raises(SourceError, match=r"every array that was found has shape \(\)"):
         ZarrDataSource(tmp_path / "h")
@@ -298,6 +298,13 @@ def test_a_remote_group_needs_consolidated_metadata(tmp_path: Path, zarr_format:
     with served(tmp_path) as url:
         with pytest.raises(SourceError, match="has no consolidated metadata"):
             ZarrDataSource(f"{url}/g")
+        chosen = ZarrDataSource({"x": f"{url}/g"}, names=["x/b/d/e", "x/a"])
+        assert chosen[4] == {"x": {"b": {"d": {"e": 4}}, "a": 4}}
+        assert pickle.loads(pickle.dumps(chosen))[3]["x"]["a"] == 3
+        with pytest.raises(SourceError, match="names has 'no', which is not there; there are a"):
+            ZarrDataSource(f"{url}/g", names=["a", "no"])
+        with pytest.raises(SourceError, match="has no consolidated metadata"):
+            ZarrDataSource(f"{url}/g", names=["a", "b"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             zarr.consolidate_metadata(str(path), zarr_format=zarr_format)

@@ -148,6 +148,7 @@ class StoreFolder:
 
     where: str
     store: Any  # its keys are those of the folder
+    known: tuple[str, ...] = ()  # paths of what to look for where it can not be listed
 
     def read(self, key: str) -> bytes | None:
         try:
@@ -160,7 +161,7 @@ class StoreFolder:
 
     def listed(self) -> list[str] | None:
         if not _is_local(self.store.spec().to_json()):
-            return None
+            return sorted({path.partition("/")[0] for path in self.known}) or None
         try:
             keys = self.store.list().result(timeout=ANSWER_S)
         except (ValueError, RuntimeError, OSError) as error:
@@ -169,7 +170,8 @@ class StoreFolder:
         return sorted({text.partition("/")[0] for text in texts if "/" in text} - {""})
 
     def child(self, path: str) -> StoreFolder:
-        return StoreFolder(f"{self.where}{path}/", self.store / f"{path}/")
+        known = tuple(name[len(path) + 1 :] for name in self.known if name.startswith(path + "/"))
+        return StoreFolder(f"{self.where}{path}/", self.store / f"{path}/", known)
 
     def above(self) -> tuple[StoreFolder, str] | None:
         path = self.store.path.rstrip("/")
@@ -194,8 +196,12 @@ class StoreFolder:
         )
 
 
-def store_folder(value: Any) -> StoreFolder:
+def store_folder(value: Any, known: tuple[str, ...] = ()) -> StoreFolder:
     """The folder of a URL, or of an open `ts.KvStore`.
+
+    Args:
+        value: The URL or store.
+        known: Paths in it of what to look for where it can not be listed.
 
     Raises:
         SourceError: If a URL can not be opened.
@@ -208,10 +214,10 @@ def store_folder(value: Any) -> StoreFolder:
             where = str(store.url)
         except (NotImplementedError, ValueError):
             where = "an open KvStore"
-        return StoreFolder(where if where.endswith("/") else where + "/", store)
+        return StoreFolder(where if where.endswith("/") else where + "/", store, known)
     url = value if value.endswith(("/", ":")) else value + "/"
     try:
-        return StoreFolder(url, ts.KvStore.open(url).result(timeout=ANSWER_S))
+        return StoreFolder(url, ts.KvStore.open(url).result(timeout=ANSWER_S), known)
     except (ValueError, RuntimeError, OSError) as error:
         raise SourceError(f"{WHAT}: {value!r} can not be opened: {reason(error)}") from error
 

@@ -19,12 +19,10 @@ from windrow.sources import zarr_folders
 from windrow.sources.paths import is_remote, local_path, refuse_unfinished
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import (
-    ChosenTree,
     Found,
     FoundGroup,
     FoundTree,
     axis_names,
-    choose,
 )
 from windrow.sources.zarr_read import reason
 
@@ -40,50 +38,51 @@ _BESIDE: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
-def find_arrays(value: Any, names: Sequence[str] | None = None) -> ChosenTree:
-    """The arrays that `value` names and that give records, as a tree of dicts.
+def find_all(value: Any, names: Sequence[str] | None = None) -> FoundTree:
+    """Every array that `value` names; of a group that can not be listed, those of `names`.
 
     Args:
         value: As for `ZarrDataSource`.
-        names: Those of a group to take, nested names joined by `/`; None for all that are data.
+        names: As for `ZarrDataSource`; `zarr_names.choose` takes those from what is found.
 
     Raises:
-        ArgumentError: If `value` names no array, or `names` are no names.
+        ArgumentError: If `value` names no array.
         NotFoundError: If a path or URL holds neither array nor group.
-        SourceError: If metadata can not be read, a group holds no arrays, or not one of `names`.
+        SourceError: If metadata can not be read, or a group holds no arrays.
         ConversionError: If the conversion that writes the folder has not finished.
     """
-    return choose(find_all(value), names)[0]
+    given = names if isinstance(names, list | tuple) else ()
+    return _find(value, "", tuple(name.strip("/") for name in given if isinstance(name, str)))
 
 
-def find_all(value: Any, name: str = "") -> FoundTree:
-    """Every array that `value` names. Raises as `find_arrays` does."""
+def _find(value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
     if isinstance(value, ts.TensorStore):
         return Found(name, _place(value), value)
     if isinstance(value, ts.Spec):
         return Found(name, "the spec given", value)
     if isinstance(value, ts.KvStore):
-        return _find_node(store_folder(value), name)
+        return _find_node(store_folder(value, known), name)
     if isinstance(value, Mapping):
         if isinstance(value.get("driver"), str):
             return Found(name, "the spec given", dict(value))
-        return _find_each(value, name)
+        return _find_each(value, name, known)
     if isinstance(value, str | os.PathLike):
-        return _find_path(os.fspath(value), name)
+        return _find_path(os.fspath(value), name, known)
     raise ArgumentError(
         f"{_WHAT}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
         " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore"
     )
 
 
-def _find_each(value: Mapping[Any, Any], name: str) -> FoundTree:
+def _find_each(value: Mapping[Any, Any], name: str, known: tuple[str, ...]) -> FoundTree:
     if not value:
         raise SourceError(f"{_WHAT}: the dict {name!r} holds no arrays; give it at least one")
     tree: dict[str, FoundTree] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise ArgumentError(f"{_WHAT}: keys must be texts, got {key!r}")
-        tree[key] = find_all(item, _joined(name, key))
+        inner = tuple(path[len(key) + 1 :] for path in known if path.startswith(key + "/"))
+        tree[key] = _find(item, _joined(name, key), inner)
     return tree
 
 
@@ -91,12 +90,12 @@ def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
 
-def _find_path(text: str | bytes, name: str) -> FoundTree:
+def _find_path(text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         last = text.rpartition("|")[2].partition(":")[0]
         if "|" in text and last not in _ADAPTERS:
             return Found(name, text, text)
-        return _find_node(store_folder(text), name)
+        return _find_node(store_folder(text, known), name)
     path = local_path(text, what=_WHAT)  # type: ignore[arg-type]  # bytes are refused there
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
@@ -304,8 +303,8 @@ def _group(
     if children is None:
         raise SourceError(
             f"{_WHAT}: the group {folder.where} has no consolidated metadata, and listing a remote"
-            " store could take very long; consolidate it (zarr.consolidate_metadata), or give a"
-            " dict of its arrays"
+            " store could take very long; consolidate it (zarr.consolidate_metadata), or choose"
+            " its arrays: names=['image', ...]"
         )
     items: dict[str, FoundTree] = {}
     for path in children:
@@ -373,6 +372,20 @@ def open_all(found: list[Found]) -> list[Any]:
         SourceError: If an array can not be opened, has no first axis or a dtype that is not read.
         NotFoundError: If there is nothing where a URL points.
     """
+    stores = open_each(found)
+    for store in stores:
+        if isinstance(store, SourceError):
+            raise store
+    return stores
+
+
+def open_each(found: list[Found]) -> list[Any]:
+    """As `open_all`, but the SourceError in place of an array that TensorStore can not open.
+
+    Raises:
+        SourceError: If a dtype is not read, or a spec can not be used.
+        NotFoundError: If there is nothing where a URL points.
+    """
     for item in found:
         meta = item.metadata or {}
         dtype = meta.get("dtype", meta.get("data_type"))
@@ -385,7 +398,13 @@ def open_all(found: list[Found]) -> list[Any]:
         else ts.open(item.spec, open=True, read=True)
         for item in _parsable(found)
     ]
-    return [_opened(item, future) for item, future in zip(found, futures, strict=True)]
+    stores = []
+    for item, future in zip(found, futures, strict=True):
+        try:
+            stores.append(_opened(item, future))
+        except SourceError as error:
+            stores.append(error)
+    return stores
 
 
 def _parsable(found: list[Found]) -> Iterator[Found]:

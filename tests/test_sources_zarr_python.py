@@ -159,6 +159,14 @@ def test_any_indices(tmp_path_factory: pytest.TempPathFactory, data: Any) -> Non
     np.testing.assert_array_equal(ZarrDataSource(path).read(wanted), values[wanted])
 
 
+def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
+    codec = numcodecs.Zstd(level=1, checksum=True)
+    path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
+    source = ZarrDataSource(path, direct=False)
+    np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
+    assert repr(source).endswith("read by zarr-python (TensorStore can not open it))")
+
+
 def test_categories(tmp_path: Path) -> None:
     words = np.array([["a", "bb"], ["bb", "ccc"], ["a", "a"]], "<U3")
     codec = numcodecs.Categorize(["a", "bb", "ccc"], dtype="<U3")

@@ -3,7 +3,8 @@
 A stream is made in rounds. The pieces that the records of a round lie in are planned when the round
 is, many rounds before its turn. Each piece is then read once for all rounds within that horizon.
 While it has a slot of the shelf its records are gathered when their round comes; when the slot is
-wanted for another piece, its records are copied to where the planned rounds want them.
+wanted for another piece, its records are copied to where the planned rounds want them. Where it is
+likely that no later round wants it, it is read straight there and has no slot.
 
 Contract, for each part of a source:
 1. A piece is read at most once for the rounds that were planned when its read was started.

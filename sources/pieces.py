@@ -4,8 +4,8 @@ Storage is read in pieces: chunks of a Zarr array, inner chunks of its shards, r
 ArrayRecord file. A source with such storage is made of parts, one for each array (or for all its
 files), and each part tells which pieces given records need, what they weigh, and starts reads.
 
-Invariants: pieces of a part count from 0; a record needs at least one piece; to tell a layout
-reads no records, and to start a read waits for none.
+Invariants: pieces of a part count from 0; a record needs at least one piece, unless it is all
+padding; to tell a layout reads no records, and to start a read waits for none.
 """
 
 from __future__ import annotations

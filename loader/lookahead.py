@@ -291,7 +291,7 @@ class PartAhead:
     def _direct(self, piece: _Piece) -> list[Any] | None:
         """Where rounds want a piece, if it is to be read straight there."""
         shelf = self._shelf
-        if not shelf.may_skip(len(piece.uses), last=self._is_last(piece)):
+        if not piece.uses or not shelf.may_skip(len(piece.uses), last=self._is_last(piece)):
             return None
         wanted = [ticket.fragments.taken(ticket.of_piece(at)) for ticket, at in piece.uses]
         if not shelf.skips(piece.number, wanted):

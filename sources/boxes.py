@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from windrow.errors import SourceError
 from windrow.sources import recycled
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, Box, BoxReader, Needs, Part
@@ -33,6 +34,7 @@ _IN_FLIGHT_BYTES: Final = 256 * 2**20
 _TASK_BYTES: Final = 256 * 2**10
 # Below this one thread is done before a second one has begun.
 _WORTH_THREADS_BYTES: Final = 2**20
+_MOST_PIECES: Final = 2**62
 
 Fields: TypeAlias = tuple[AnyArray, ...]
 
@@ -139,10 +141,9 @@ class _Plan:
         self.grid = -(-(self.shape + self.shift) // self.chunk)
         sizes = [int(count) for count in self.grid]
         self.pieces = math.prod(sizes)
-        # Numbers of pieces along each axis; Python's integers, so that none overflows unseen.
-        self.weights = np.array(
-            [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))], np.int64
-        )
+        # From one piece to the next along each axis; Python's integers do not overflow unseen.
+        weights = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+        self.weights = np.array([min(weight, _MOST_PIECES) for weight in weights], np.int64)
         self.field_of = [number for number, _ in cuts]
         self.offsets = np.array([cut.offset for _, cut in cuts], np.int64).reshape(rows)
         self.targets = np.array([cut.target for _, cut in cuts], np.int64).reshape(rows)
@@ -166,6 +167,9 @@ class BoxPart(Part):
         fields: What a record takes, at least one field.
         padding: What lies outside the array; None where no box ever lies there.
         shift: Cells of the first chunk that lie before cell 0, along each axis; () for none.
+
+    Raises:
+        SourceError: If the array has more chunks than can be numbered.
     """
 
     name: str
@@ -183,6 +187,13 @@ class BoxPart(Part):
         shift = self.shift or (0,) * len(self.shape)
         object.__setattr__(self, "shift", shift)
         plan = _Plan(self.shape, self.chunk_shape, shift, self.fields)
+        if plan.pieces > _MOST_PIECES:
+            named = f"array {self.name!r}" if self.name else "the array"
+            raise SourceError(
+                f"{named} has {plan.pieces:,} chunks, shape {list(self.shape)} in chunks of"
+                f" {list(self.chunk_shape)}, and at most {_MOST_PIECES:,} can be numbered; open a"
+                " part of it with TensorStore and give that"
+            )
         object.__setattr__(self, "_plan", plan)
 
     @property
@@ -280,7 +291,8 @@ class BoxPart(Part):
         stop = first + sizes
         if padding is None:
             return first, stop, np.zeros_like(first), None
-        outside = np.flatnonzero(((first < 0) | (stop > plan.shape)).any(axis=1))
+        reaches = ((first < 0) | (stop > plan.shape)).any(axis=1)
+        outside = np.flatnonzero(reaches & (sizes > 0).all(axis=1))
         if not len(outside):
             return first, stop, np.zeros_like(first), None
         low, high, places = first.copy(), stop.copy(), np.zeros_like(first)

@@ -19,13 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow import MapDataset, ReadOptions
-from windrow.errors import ReadError
+from windrow.errors import ReadError, SourceError
+from windrow.run import Run
 from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSource, Padding
 from windrow.sources.arrays import ArrayTree, OpenArray
 from windrow.sources.box_readers import StoreBoxReader
 from windrow.sources.pieces import Box
 from windrow.sources.zarr_chunks import ChunkStore
 from windrow.sources.zarr_plain import PlainArray, plain_array
+from windrow.transforms.streams import ToStreamNode
 
 AnyArray = npt.NDArray[Any]
 Mode = Literal["constant", "edge", "reflect"]
@@ -373,6 +375,16 @@ def test_pieces_are_exact_in_grids_of_any_size() -> None:
     ]
 
 
+def test_more_chunks_than_can_be_numbered_are_refused() -> None:
+    with pytest.raises(
+        SourceError, match=r"array 'x' has 1,208,925,819,614,629,174,706,176 chunks"
+    ):
+        BoxPart(
+            "x", (2**40, 2**40), np.dtype("u1"), (1, 1), CountingBoxes(np.zeros(0), (1, 1), (0, 0)),
+            np.zeros((1, 2), np.int64).__getitem__, (whole((1, 1)),),
+        )  # fmt: skip
+
+
 def test_pieces_weigh_what_lies_in_the_array() -> None:
     origins = np.zeros((1, 2), np.int64)
     part, _ = counting(np.zeros((5, 7), np.int16), (4, 3), (1, 1), origins, shift=(3, 0))
@@ -459,6 +471,26 @@ def test_a_field_that_all_records_share_is_decoded_once() -> None:
     for batch in MapDataset.source(BoxSource([part], 100)).batch(10).to_iter_dataset(options):
         np.testing.assert_array_equal(batch["0.0"], np.tile(reader.array, (10, 1, 1)))
     assert len(reader.decoded) == 1
+
+
+def test_rounds_that_were_dropped_want_nothing() -> None:
+    part, reader = patches(4)
+    source = BoxSource([part], 60)
+    node = MapDataset.source(source).to_iter_dataset(ReadOptions(resident_bytes=1))._node
+    assert isinstance(node, ToStreamNode)
+    run = Run(node)
+    lookahead = run.lookahead(node)
+    assert lookahead is not None
+    ahead = lookahead.of(source, part)
+    assert ahead is not None
+    first = ahead.plan(0, np.arange(2))
+    ahead.plan(1, np.arange(2, 30))
+    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
+    np.testing.assert_array_equal(first()[0], wanted[:2])
+    last = ahead.plan(2, np.arange(30, 40))
+    ahead.drop(1)
+    np.testing.assert_array_equal(last()[0], wanted[30:40])
+    run.end_threads()
 
 
 # --- files ---------------------------------------------------------------------------------------

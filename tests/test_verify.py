@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import dataclasses
+import doctest
 import itertools
 import json
 import pickle
 import shutil
+import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
@@ -25,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import windrow
-from windrow import MapDataset, Report, sources, verify
+from windrow import MapDataset, Report, sources, verification, verify
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources import (
     ArrayPart,
@@ -589,7 +590,8 @@ def test_an_interrupt_waits_for_no_read() -> None:
         def __getitem__(self, index: int) -> Any:
             if not begun.is_set():
                 begun.set()
-                _thread.interrupt_main()
+                # A signal, which ends what the main thread waits for.
+                signal.pthread_kill(int(threading.main_thread().ident or 0), signal.SIGINT)
             go_on.wait(60)
             return super().__getitem__(index)
 
@@ -745,6 +747,11 @@ def test_facts_of_errors_survive_pickling() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         windrow.verify(**{"source": [1], **arguments})
+
+
+def test_the_example_of_the_docstring() -> None:
+    tried = doctest.testmod(verification)
+    assert (tried.attempted, tried.failed) == (3, 0)
 
 
 def test_progress_without_a_terminal_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,9 @@
 """Recycled memory: large arrays, whose pages are used again.
 
-malloc gives an array of more than 32 MiB back to the system when it is freed. The pages of the next
-one are cleared anew, which takes as long as filling it. Memory of such arrays waits here for the
-next one of its size.
+malloc gives an array of more than 32 MiB back to the system when it is freed, and mostly also one of
+some MiB that another thread than its maker frees. The pages of the next one are cleared anew, which
+takes as long as filling it: batches of 25 MB came two to three times slower. Memory of such arrays
+waits here for the next one of its size.
 
 Invariant: memory waits only when nothing looks at it any more, and little of it waits at a time.
 """
@@ -10,6 +11,7 @@ Invariant: memory waits only when nothing looks at it any more, and little of it
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,12 +22,14 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-# glibc's DEFAULT_MMAP_THRESHOLD_MAX: smaller memory it keeps by itself.
-_LARGE_BYTES: Final = 32 << 20
+_LARGE_BYTES: Final = 4 << 20
 # Sizes are rounded up, so that a shorter last batch finds memory too.
-_STEP_BYTES: Final = 8 << 20
-_MOST_WAITING: Final = 3
-_MOST_WAITING_BYTES: Final = 512 << 20
+_STEP_BYTES: Final = 1 << 20
+_LARGEST_BYTES: Final = 170 << 20
+# More than a few arrays wait only where they are small.
+_MOST_WAITING: Final = 32
+_FEW: Final = 3
+_MOST_BYTES: Final = 128 << 20
 
 # Filled by finalizers, in whatever thread: a deque needs no lock for that.
 _waiting: Final[collections.deque[Bytes]] = collections.deque(maxlen=_MOST_WAITING)
@@ -35,13 +39,13 @@ def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """An array of any content, as `np.empty` makes it; a large one may be in memory used before."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    if size < _LARGE_BYTES or size > _MOST_WAITING_BYTES // _MOST_WAITING or kind.hasobject:
+    if size < _LARGE_BYTES or size > _LARGEST_BYTES or kind.hasobject:
         return np.empty(shape, kind)
     rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
     memory = _taken(rounded)
     if memory is None:
         memory = np.empty(rounded, np.uint8)
-    return np.ndarray(shape, kind, lent(memory, _waiting.append))
+    return np.ndarray(shape, kind, lent(memory, _wait))
 
 
 def lent(memory: Bytes, back: Callable[[Bytes], object]) -> Bytes:
@@ -56,9 +60,21 @@ def lent(memory: Bytes, back: Callable[[Bytes], object]) -> Bytes:
     return found
 
 
+def waiting_bytes() -> int:
+    """Bytes of memory that waits."""
+    return sum(held.size for held in list(_waiting))
+
+
 def forget() -> None:
     """Give the memory that waits back to the system."""
     _waiting.clear()
+
+
+def _wait(memory: Bytes) -> None:
+    _waiting.append(memory)
+    while len(_waiting) > _FEW and waiting_bytes() > _MOST_BYTES:
+        with contextlib.suppress(IndexError):  # another thread took it
+            _waiting.popleft()
 
 
 def _taken(size_bytes: int) -> Bytes | None:

@@ -77,6 +77,10 @@ class Plan:
     ranges: Mapping[Dim, range]
     arrays: tuple[tuple[Dim, ...], ...]
 
+    def runs(self, dim: Dim) -> list[Run]:
+        """What windows read along a dimension, from their origin."""
+        return _runs(self.taken, dim)
+
 
 def planned(opened: Sequence[OpenArray], request: Request) -> Plan:
     """The plan for `request` over arrays that are open.
@@ -290,17 +294,10 @@ class _Planner:
         cells_ = self._ranges[dim]
         return Along(dim, ((cells_.start, cells_.stop),), False, False)
 
-    def _runs(self, taken: Sequence[Taken], dim: Dim) -> list[Run]:
-        """What windows read along a dimension, from their origin."""
-        runs = {
-            run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs
-        }
-        return sorted(runs)
-
     # --- origins ---------------------------------------------------------------------------------
 
     def _grid(self, taken: Sequence[Taken]) -> Grid:
-        return Grid([self._axis(dim, self._runs(taken, dim)) for dim in self._moving])
+        return Grid([self._axis(dim, _runs(taken, dim)) for dim in self._moving])
 
     def _axis(self, dim: Dim, runs: list[Run]) -> Axis:
         cells, pad = self._ranges[dim], self._request.pad
@@ -357,10 +354,16 @@ class _Planner:
                 f" {given.dtype}"
             )
         centers = Centers(dims, given if given.size else given.astype(np.int64))
-        runs = [self._runs(taken, dim) for dim in dims]
+        runs = [_runs(taken, dim) for dim in dims]
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
         centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
         return centers
+
+
+def _runs(taken: Sequence[Taken], dim: Dim) -> list[Run]:
+    return sorted(
+        {run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs}
+    )
 
 
 def coordinate_along(

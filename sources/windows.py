@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
@@ -23,29 +20,17 @@ from windrow.sources.arrays import LIBRARY, ArrayTree, OpenArray
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.boxes import BoxPart, Padding
 from windrow.sources.cf import Decoding, decoding_of
-from windrow.sources.pieces import AnyArray, ArrayPart, Blocks, Box, BoxReader, LaidOutSource
+from windrow.sources.pieces import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.process import refuse_forked
 from windrow.sources.window_coordinates import window_coordinates
 from windrow.sources.window_fields import Taken
-from windrow.sources.window_origins import Dim, Home
-from windrow.sources.window_plan import Plan, Request, planned
+from windrow.sources.window_parts import Parts, blocks_of, parts_of
+from windrow.sources.window_plan import Request, planned
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect")
 _SHOWN_FIELDS: Final = 4
 _SHOWN_CHARACTERS: Final = 300
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """The parts of a source, and which of them, at which place, has each field that moves.
-
-    `grids` has chunk, shift and length along each axis that windows move along, for each part.
-    """
-
-    parts: tuple[BoxPart | ArrayPart, ...]
-    grids: tuple[Mapping[int, tuple[int, int, int]], ...]
-    places: Mapping[int, tuple[int, int | None]]
 
 
 class WindowDataSource(LaidOutSource):
@@ -179,7 +164,7 @@ class WindowDataSource(LaidOutSource):
         self._forget()
 
     def _forget(self) -> None:
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._still: dict[int, AnyArray] = {}  # values of the fields that do not move
         self._lock = threading.Lock()
 
@@ -249,61 +234,25 @@ class WindowDataSource(LaidOutSource):
         refuse_forked(LIBRARY, _WHAT)
         return self._laid_out().parts
 
-    def _laid_out(self) -> _Parts:
+    def _laid_out(self) -> Parts:
         found = self._parts
         if found is None:
-            parts: list[BoxPart | ArrayPart] = []
-            grids: list[Mapping[int, tuple[int, int, int]]] = []
-            places: dict[int, tuple[int, int | None]] = {}
-            for number, array in enumerate(self._tree.open()):
-                mine = [
-                    k
-                    for k, field in enumerate(self._plan.taken)
-                    if field.number == number and field.moves and 0 not in field.shape
-                ]
-                if not mine:
-                    continue
-                fields = [self._plan.taken[k] for k in mine]
-                rows = _row_part(array, fields, self._plan)
-                for at, k in enumerate(mine):
-                    places[k] = len(parts), at if rows is None else None
-                pad = self._pad
-                if pad is not None and self._decodings[mine[0]] is not None:
-                    pad = dataclasses.replace(pad, value=0)  # a raw one; see `_decoded`
-                if rows is not None:
-                    parts.append(rows)
-                    grids.append({0: (rows.piece_rows, rows.shift, rows.rows)})
-                    continue
-                boxes = _box_part(array, fields, self._plan, pad)
-                parts.append(_within(boxes, _bounds(array, fields[0], self._plan, pad)))
-                axes = zip(boxes.chunk_shape, boxes.shift, boxes.shape, strict=True)
-                grids.append(dict(enumerate(axes)))
-            found = self._parts = _Parts(tuple(parts), tuple(grids), places)
+            pads = [
+                # Fields that are decoded are padded when they are; see `_decoded`.
+                self._pad and dataclasses.replace(self._pad, value=0) if decoding else self._pad
+                for decoding in self._decodings
+            ]
+            found = self._parts = parts_of(self._tree.open(), self._plan, pads)
         return found
 
     def blocks(self) -> IntArray | Blocks:
         """The windows by the chunk they begin in, of the array that its chunks tell most of.
 
         It is the array with the largest chunks, of those that have an eighth of a record's bytes
-        or more.
+        or more. Where windows are longer than its chunks, a block is several chunks: for 8 windows
+        side by side, or as many chunks as 16 MiB, so that what blocks share is little of them.
         """
-        laid_out = self._laid_out()
-        weighed = []
-        for k, (number, _) in laid_out.places.items():
-            part, field = laid_out.parts[number], self._plan.taken[k]
-            size_bytes = math.prod(field.shape) * part.dtype.itemsize
-            weighed.append((part.alone, size_bytes, laid_out.grids[number], field))
-        weighed = [item for item in weighed if not item[0]] or weighed
-        if not weighed:
-            return np.unique([0, len(self)])
-        least = sum(size for _, size, _, _ in weighed) / 8
-        origins = self._plan.origins
-        homes = [
-            [_home(grid, field, dim) for dim in origins.dims]
-            for _, size, grid, field in weighed
-            if size >= least
-        ]
-        found = origins.blocks(max(homes, key=lambda each: sum(home.chunk for home in each)))
+        found = blocks_of(self._laid_out(), self._plan)
         return found.bounds if found.records is None else found
 
     # --- values ----------------------------------------------------------------------------------
@@ -390,102 +339,8 @@ class WindowDataSource(LaidOutSource):
             axis += not along.dropped
 
 
-# --- parts ---------------------------------------------------------------------------------------
-
-
-def _row_part(array: OpenArray, fields: Sequence[Taken], plan: Plan) -> ArrayPart | None:
-    """The windows as runs of whole rows; None where they are anything else."""
-    field, first = fields[0], fields[0].along[0]
-    whole = all(
-        axis.is_whole(cells) for axis, cells in zip(field.along[1:], array.shape[1:], strict=True)
-    )
-    if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
-        return None
-    begin, stop = first.runs[0]
-    low, high = plan.origins.reach(first.dim)
-    may = plan.ranges[first.dim]
-    if low + begin < may.start or high + stop > may.stop:
-        return None  # some are padded
-    along = plan.origins.along
-
-    def starts(indices: IntArray) -> IntArray:
-        origins = along(first.dim, indices)
-        return origins + begin if begin else origins
-
-    return array.part.in_windows(None if first.dropped else stop - begin, starts)
-
-
-def _box_part(
-    array: OpenArray, fields: Sequence[Taken], plan: Plan, pad: Padding | None
-) -> BoxPart:
-    """The windows as boxes of an array."""
-    columns = [
-        plan.origins.dims.index(axis.dim) if axis.moves else None for axis in fields[0].along
-    ]
-    boxes = tuple(field.box_field() for field in fields)
-
-    def origins(indices: IntArray) -> IntArray:
-        found = plan.origins.at(indices)
-        out = np.zeros((len(indices), len(columns)), np.int64)
-        for axis, column in enumerate(columns):
-            if column is not None:
-                out[:, axis] = found[:, column]
-        return out
-
-    return array.box_part(origins, boxes, pad)
-
-
-def _bounds(array: OpenArray, field: Taken, plan: Plan, pad: Padding | None) -> list[range]:
-    """The cells of an array that there are for windows; with padding what may not be read is not."""
-    return [
-        plan.ranges[axis.dim] if pad is not None and axis.moves else range(cells)
-        for axis, cells in zip(field.along, array.shape, strict=True)
-    ]
-
-
-class _Shifted:
-    """A reader of part of an array, whose cells are counted from the part's first one."""
-
-    def __init__(self, reader: BoxReader, first: tuple[int, ...]) -> None:
-        self._reader, self._first = reader, first
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        moved = [Box(tuple(map(operator.add, box.first, self._first)), box.out) for box in boxes]
-        return self._reader.start(moved, pool)
-
-    def stored_bytes(self, pieces: IntArray) -> IntArray:
-        return self._reader.stored_bytes(pieces)
-
-
-def _within(part: BoxPart, bounds: Sequence[range]) -> BoxPart:
-    """The same boxes, where only the cells in `bounds` are there and all others are padding."""
-    first = tuple(cells.start for cells in bounds)
-    shape = tuple(map(len, bounds))
-    if shape == part.shape:
-        return part
-    origins = part.origins
-    return dataclasses.replace(
-        part,
-        shape=shape,
-        shift=tuple(
-            (s + f) % c for s, f, c in zip(part.shift, first, part.chunk_shape, strict=True)
-        ),
-        origins=lambda indices: origins(indices) - np.array(first),
-        reader=_Shifted(part.reader, first),
-    )
-
-
 def _beginning(rank: int) -> Callable[[IntArray], IntArray]:
     return lambda indices: np.zeros((len(indices), rank), np.int64)
-
-
-def _home(grid: Mapping[int, tuple[int, int, int]], field: Taken, dim: Dim) -> Home:
-    """How the windows of a field lie in the pieces of its array along a dimension."""
-    for axis, along in enumerate(field.along):
-        if along.dim == dim:
-            chunk, shift, length = grid[axis]
-            return Home(chunk, shift, along.runs[0][0], length)
-    return Home(1, 0, 0, 1)
 
 
 # --- arguments -----------------------------------------------------------------------------------

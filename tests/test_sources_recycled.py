@@ -66,7 +66,11 @@ def test_little_waits() -> None:
     del many
     held = [recycled.empty((LARGE,), np.int64) for _ in range(3)]
     assert {address(array) for array in held} <= places
-    recycled.forget()
+    assert recycled.waiting_bytes() == 0
+    del held
+    several = [recycled.empty((LARGE // 8,), np.int64) for _ in range(60)]
+    del several
+    assert 100 << 20 < recycled.waiting_bytes() <= 128 << 20
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 0), "f4"), ((), "i8"), ((4,), "O"), ((7,), "?")])

@@ -87,7 +87,7 @@ def test_any_windows_of_any_layout_by_read_and_in_a_stream(direct: bool, data: A
         np.testing.assert_array_equal(found, wanted[indices])
         in_part = source.parts[0].read(np.array(indices, np.int64) % len(wanted))
         np.testing.assert_array_equal(in_part, wanted[indices])
-        check_blocks(source, stride or size, chunk_rows)
+        check_blocks(source, size, stride or size, chunk_rows)
 
         dataset: MapDataset[Any] = MapDataset.source(source)
         order = data.draw(st.sampled_from(["in order", "shuffle", "blocks"]), "order")
@@ -118,8 +118,13 @@ def bounds_of(source: WindowDataSource) -> list[int]:
     return [int(bound) for bound in found]
 
 
-def check_blocks(source: WindowDataSource, stride: int, chunk_rows: int) -> None:
-    """Blocks are the windows whose first rows lie in one chunk, as counted one by one."""
+def check_blocks(source: WindowDataSource, size: int, stride: int, chunk_rows: int) -> None:
+    """Blocks are the windows whose first rows lie in one chunk, as counted one by one.
+
+    Where windows are longer than chunks they are those of several chunks, for 8 windows.
+    """
+    if chunk_rows < size:
+        chunk_rows *= -(-8 * size // chunk_rows)
     home = np.arange(len(source)) * stride // chunk_rows
     begins = np.flatnonzero(np.diff(home, prepend=-1))
     assert bounds_of(source) == [*begins.tolist(), len(source)]

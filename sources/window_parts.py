@@ -1,0 +1,210 @@
+"""Parts of windows: how the cells that records have are read, and which of them lie together.
+
+Invariant: windows of whole rows that are small are runs of rows, gathered many in a call; all
+others are boxes. Either way the cells are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from windrow.sources.arrays import OpenArray
+from windrow.sources.base import IntArray
+from windrow.sources.boxes import BoxPart, Padding
+from windrow.sources.pieces import ArrayPart, Blocks, Box, BoxReader
+from windrow.sources.window_fields import Taken
+from windrow.sources.window_origins import Home
+from windrow.sources.window_plan import Plan
+
+# Windows of at most so many bytes are gathered many in a call; larger ones are worth a call each.
+_LARGE_BYTES: Final = 64 * 2**10
+# A block of chunks that are shorter than windows is for so many windows side by side, or so large.
+_WINDOWS_SIDE_BY_SIDE: Final = 8
+_BLOCK_BYTES: Final = 16 * 2**20
+
+_Axis: TypeAlias = tuple[int, int, int]  # cells of a chunk, before the first cell, of the array
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """The parts of a source, and which of them has each field that moves.
+
+    Args:
+        parts: One for each array that windows move along.
+        grids: Of each part, its chunks along each axis.
+        places: By number of a field, the part, and the field's number there; None for all of it.
+    """
+
+    parts: tuple[BoxPart | ArrayPart, ...]
+    grids: tuple[Mapping[int, _Axis], ...]
+    places: Mapping[int, tuple[int, int | None]]
+
+
+def parts_of(opened: Sequence[OpenArray], plan: Plan, pads: Sequence[Padding | None]) -> Parts:
+    """The parts that give the fields of a plan, of which `pads` has the padding."""
+    parts: list[BoxPart | ArrayPart] = []
+    grids: list[Mapping[int, _Axis]] = []
+    places: dict[int, tuple[int, int | None]] = {}
+    for number, array in enumerate(opened):
+        mine = [
+            k
+            for k, field in enumerate(plan.taken)
+            if field.number == number and field.moves and 0 not in field.shape
+        ]
+        if not mine:
+            continue
+        fields = [plan.taken[k] for k in mine]
+        rows = _row_part(array, fields, plan)
+        places.update({k: (len(parts), at if rows is None else None) for at, k in enumerate(mine)})
+        if rows is not None:
+            parts.append(rows)
+            grids.append({0: (rows.piece_rows, rows.shift, rows.rows)})
+            continue
+        boxes = _box_part(array, fields, plan, pads[mine[0]])
+        parts.append(_within(boxes, _bounds(array, fields[0], plan, pads[mine[0]])))
+        axes = zip(boxes.chunk_shape, boxes.shift, boxes.shape, strict=True)
+        grids.append(dict(enumerate(axes)))
+    return Parts(tuple(parts), tuple(grids), places)
+
+
+def blocks_of(laid_out: Parts, plan: Plan) -> Blocks:
+    """The windows by the chunk they begin in; see `WindowDataSource.blocks`."""
+    weighed = []
+    for k, (number, _) in laid_out.places.items():
+        part, field = laid_out.parts[number], plan.taken[k]
+        size_bytes = math.prod(field.shape) * part.dtype.itemsize
+        weighed.append((part.alone, size_bytes, number, field))
+    weighed = [item for item in weighed if not item[0]] or weighed
+    if not weighed:
+        return Blocks(np.unique([0, len(plan.origins)]))
+    least = sum(size for _, size, _, _ in weighed) / 8
+    candidates = [
+        (_homes(laid_out.grids[number], field, plan), laid_out.parts[number])
+        for _, size, number, field in weighed
+        if size >= least
+    ]
+    homes, part = max(candidates, key=lambda item: sum(home.chunk for home in item[0]))
+    return plan.origins.blocks(_joined(homes, part, plan))
+
+
+def _homes(grid: Mapping[int, _Axis], field: Taken, plan: Plan) -> list[Home]:
+    """How the windows of a field lie in the chunks of its array, along each dimension."""
+    homes = {dim: Home(1, 0, 0, 1) for dim in plan.origins.dims}
+    for axis, along in enumerate(field.along):
+        if along.dim in homes:
+            chunk, shift, length = grid[axis]
+            homes[along.dim] = Home(chunk, shift, along.runs[0][0], length)
+    return list(homes.values())
+
+
+def _joined(homes: Sequence[Home], part: BoxPart | ArrayPart, plan: Plan) -> list[Home]:
+    """Several chunks as one, where windows are longer than chunks."""
+    counts = []
+    for dim, home in zip(plan.origins.dims, homes, strict=True):
+        runs = plan.runs(dim)
+        extent = max(stop for _, stop in runs) - min(first for first, _ in runs)
+        wanted = -(-_WINDOWS_SIDE_BY_SIDE * extent // home.chunk)
+        counts.append(max(1, wanted) if home.chunk < min(extent, home.length) else 1)
+    if isinstance(part, BoxPart):
+        piece_bytes = part.piece_bytes
+    else:
+        piece_bytes = part.piece_rows * part.row_bytes
+    most = max(1, _BLOCK_BYTES // max(1, piece_bytes))
+    while math.prod(counts) > most:
+        at = counts.index(max(counts))
+        counts[at] = max(1, min(counts[at] - 1, counts[at] * most // math.prod(counts)))
+    return [
+        dataclasses.replace(home, chunk=home.chunk * count)
+        for home, count in zip(homes, counts, strict=True)
+    ]
+
+
+def _row_part(array: OpenArray, fields: Sequence[Taken], plan: Plan) -> ArrayPart | None:
+    """The windows as runs of whole rows; None where they are anything else."""
+    field, first = fields[0], fields[0].along[0]
+    whole = all(
+        axis.is_whole(cells) for axis, cells in zip(field.along[1:], array.shape[1:], strict=True)
+    )
+    if len(fields) > 1 or not whole or not first.moves or len(first.runs) > 1:
+        return None
+    begin, stop = first.runs[0]
+    if array.part.row_bytes * (stop - begin) > _LARGE_BYTES:
+        return None
+    low, high = plan.origins.reach(first.dim)
+    may = plan.ranges[first.dim]
+    if low + begin < may.start or high + stop > may.stop:
+        return None  # some are padded
+    along = plan.origins.along
+
+    def starts(indices: IntArray) -> IntArray:
+        origins = along(first.dim, indices)
+        return origins + begin if begin else origins
+
+    return array.part.in_windows(None if first.dropped else stop - begin, starts)
+
+
+def _box_part(
+    array: OpenArray, fields: Sequence[Taken], plan: Plan, pad: Padding | None
+) -> BoxPart:
+    """The windows as boxes of an array."""
+    columns = [
+        plan.origins.dims.index(axis.dim) if axis.moves else None for axis in fields[0].along
+    ]
+    boxes = tuple(field.box_field() for field in fields)
+
+    def origins(indices: IntArray) -> IntArray:
+        found = plan.origins.at(indices)
+        out = np.zeros((len(indices), len(columns)), np.int64)
+        for axis, column in enumerate(columns):
+            if column is not None:
+                out[:, axis] = found[:, column]
+        return out
+
+    return array.box_part(origins, boxes, pad)
+
+
+def _bounds(array: OpenArray, field: Taken, plan: Plan, pad: Padding | None) -> list[range]:
+    """The cells of an array that there are for windows; with padding what may not be read is not."""
+    return [
+        plan.ranges[axis.dim] if pad is not None and axis.moves else range(cells)
+        for axis, cells in zip(field.along, array.shape, strict=True)
+    ]
+
+
+class _Shifted:
+    """A reader of part of an array, whose cells are counted from the part's first one."""
+
+    def __init__(self, reader: BoxReader, first: tuple[int, ...]) -> None:
+        self._reader, self._first = reader, first
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        moved = [Box(tuple(map(operator.add, box.first, self._first)), box.out) for box in boxes]
+        return self._reader.start(moved, pool)
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return self._reader.stored_bytes(pieces)
+
+
+def _within(part: BoxPart, bounds: Sequence[range]) -> BoxPart:
+    """The same boxes, where only the cells in `bounds` are there and all others are padding."""
+    first = tuple(cells.start for cells in bounds)
+    shape = tuple(map(len, bounds))
+    if shape == part.shape:
+        return part
+    origins = part.origins
+    return dataclasses.replace(
+        part,
+        shape=shape,
+        shift=tuple(
+            (s + f) % c for s, f, c in zip(part.shift, first, part.chunk_shape, strict=True)
+        ),
+        origins=lambda indices: origins(indices) - np.array(first),
+        reader=_Shifted(part.reader, first),
+    )

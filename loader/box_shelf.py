@@ -69,11 +69,14 @@ class BoxShelf(Shelf):
         # come back to is kept.
         return last
 
-    def skips(self, number: int, wanted: Sequence[BoxFragments]) -> bool:
+    def skips(self, number: int, fragments: BoxFragments, mine: IntArray) -> bool:
         return True
 
     def targets(self, out: Fields, fragments: BoxFragments) -> list[Box]:
         return self._part.boxes(out, fragments)
+
+    def chosen(self, targets: list[Box], fragments: BoxFragments, mine: IntArray) -> list[Box]:
+        return [targets[at] for at in mine.tolist()]
 
     # --- columns ---------------------------------------------------------------------------------
 

@@ -41,9 +41,9 @@ _TASK_BYTES = 256 << 10
 # Pieces of lists whose sizes are looked at for the largest: all of most sources.
 _SAMPLED = 1 << 20
 # What planning a record, and a round, costs in indices, and how much of that no budget counts. A
-# fragment of a box costs more for each axis.
+# fragment of a box costs more, since it is a view of a column too.
 _INDEX_BYTES = 64
-_AXIS_BYTES = 32
+_BOX_BYTES, _AXIS_BYTES = 384, 64
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
 # In place of the future of a read whose pieces the shelf has taken over.
@@ -113,6 +113,7 @@ class _Ticket:
         self.pieces: list[_Piece] = []
         self.served: set[int] = set()
         self.out: Any = None
+        self.targets: Any = None  # in `out`
 
     @functools.cached_property
     def _by_piece(self) -> tuple[IntArray, IntArray]:
@@ -293,18 +294,23 @@ class PartAhead:
         shelf = self._shelf
         if not piece.uses or not shelf.may_skip(len(piece.uses), last=self._is_last(piece)):
             return None
-        wanted = [ticket.fragments.taken(ticket.of_piece(at)) for ticket, at in piece.uses]
-        if not shelf.skips(piece.number, wanted):
+        ticket, at = piece.uses[0]
+        if not shelf.skips(piece.number, ticket.fragments, ticket.of_piece(at)):
             return None
-        targets: list[Any] = []
-        for (ticket, at), fragments in zip(piece.uses, wanted, strict=True):
-            if ticket.out is None:
-                ticket.out = shelf.empty(ticket.count)
+        chosen: list[Any] = []
+        for ticket, at in piece.uses:
+            if ticket.targets is None:
+                self._give_column(ticket)
+                ticket.targets = shelf.targets(ticket.out, ticket.fragments)
             ticket.served.add(at)
-            targets += shelf.targets(ticket.out, fragments)
+            chosen += shelf.chosen(ticket.targets, ticket.fragments, ticket.of_piece(at))
         piece.uses.clear()  # else piece and ticket would keep each other, and the column, alive
         del self._known[piece.number]
-        return targets
+        return chosen
+
+    def _give_column(self, ticket: _Ticket) -> None:
+        if ticket.out is None:
+            ticket.out = self._shelf.empty(ticket.count)
 
     def _is_last(self, piece: _Piece) -> bool:
         """Whether the rounds that want a piece are likely to be the last ones to do so.
@@ -365,8 +371,7 @@ class PartAhead:
         """Copy a piece's records to the rounds that want them, so that its slot can be taken."""
         del self._known[piece.number]
         for ticket, at in piece.uses:
-            if ticket.out is None:
-                ticket.out = self._shelf.empty(ticket.count)
+            self._give_column(ticket)
             mine = ticket.of_piece(at)
             slots = np.full(len(mine), piece.slot)
             self._shelf.fill(ticket.out, ticket.fragments.taken(mine), slots)
@@ -446,6 +451,7 @@ class PartAhead:
     def _let_go(self, ticket: _Ticket) -> None:
         self._made += ticket.count
         self._account(ticket, -1)
+        ticket.targets = None  # or it would keep the column alive
         self._tickets[ticket.round].remove(ticket)
         if not self._tickets[ticket.round]:
             del self._tickets[ticket.round]
@@ -516,7 +522,9 @@ def _bytes_per_record(part: Part, records: int) -> int:
 
 def _index_bytes(part: Part) -> int:
     """Bytes to plan one fragment."""
-    return _INDEX_BYTES + (_AXIS_BYTES * (1 + len(part.shape)) if isinstance(part, BoxPart) else 0)
+    if isinstance(part, BoxPart):
+        return _BOX_BYTES + _AXIS_BYTES * len(part.shape)
+    return _INDEX_BYTES
 
 
 class Lookahead:

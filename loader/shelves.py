@@ -54,7 +54,7 @@ class Place:
 
     number: int
     slot: int = -1
-    out: list[Any] | None = None  # what `Shelf.targets` gave for it
+    out: list[Any] | None = None  # what `Shelf.chosen` gave for it
 
 
 class Shelf(abc.ABC):
@@ -82,12 +82,16 @@ class Shelf(abc.ABC):
         """
 
     @abc.abstractmethod
-    def skips(self, number: int, wanted: Sequence[Any]) -> bool:
-        """Whether piece `number`, which may, does so; `wanted` are its fragments by round."""
+    def skips(self, number: int, fragments: Any, mine: IntArray) -> bool:
+        """Whether piece `number`, which may, does so; `mine` are a round's fragments in it."""
 
     @abc.abstractmethod
-    def targets(self, out: Any, fragments: Any) -> list[Any]:
-        """Where the fragments of one piece, which skips its slot, belong in `out`."""
+    def targets(self, out: Any, fragments: Any) -> Any:
+        """Where all fragments belong in `out`, to be chosen from."""
+
+    @abc.abstractmethod
+    def chosen(self, targets: Any, fragments: Any, mine: IntArray) -> list[Any]:
+        """Of `targets` those of the fragments `mine` of one piece, which skips its slot."""
 
     @abc.abstractmethod
     def empty(self, count: int) -> Any:
@@ -143,16 +147,20 @@ class ArrayShelf(Shelf):
     def may_skip(self, rounds: int, *, last: bool) -> bool:
         return rounds == 1 and self._part.size is None
 
-    def skips(self, number: int, wanted: Sequence[Fragments]) -> bool:
+    def skips(self, number: int, fragments: Fragments, mine: IntArray) -> bool:
         # Where it is wanted whole and in order.
         first, stop = self._part.bounds(number)
-        records, sources = wanted[0].records, wanted[0].sources
-        whole = len(records) == stop - first
-        return whole and bool(np.all(np.diff(records) == 1) and np.all(np.diff(sources) == 1))
+        if len(mine) != stop - first:
+            return False
+        records, sources = fragments.records[mine], fragments.sources[mine]
+        return bool(np.all(np.diff(records) == 1) and np.all(np.diff(sources) == 1))
 
-    def targets(self, out: AnyArray, fragments: Fragments) -> list[AnyArray]:
-        first = int(fragments.records[0])
-        return [out[first : first + len(fragments)]]
+    def targets(self, out: AnyArray, fragments: Fragments) -> AnyArray:
+        return out
+
+    def chosen(self, targets: AnyArray, fragments: Fragments, mine: IntArray) -> list[AnyArray]:
+        first = int(fragments.records[mine[0]])
+        return [targets[first : first + len(mine)]]
 
     def finished(self, out: AnyArray, fragments: Fragments) -> AnyArray:
         return out
@@ -225,10 +233,13 @@ class ListShelf(Shelf):
     def may_skip(self, rounds: int, *, last: bool) -> bool:
         return False
 
-    def skips(self, number: int, wanted: Sequence[Fragments]) -> bool:
+    def skips(self, number: int, fragments: Fragments, mine: IntArray) -> bool:
         return False
 
     def targets(self, out: list[Any], fragments: Fragments) -> list[Any]:
+        return out
+
+    def chosen(self, targets: list[Any], fragments: Fragments, mine: IntArray) -> list[Any]:
         raise TypeError("pieces of lists have a slot")
 
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:

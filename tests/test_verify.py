@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import io
 import itertools
 import json
 import pickle
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -392,6 +394,39 @@ def test_a_shape_that_is_too_small(tmp_path: Path) -> None:
     assert all("is no chunk of the array" in bad.error for bad in report.bad)
 
 
+@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("chunk", [(7, 5), (0, 7), (6, 7), (17, 0)])
+def test_files_that_an_array_has_no_place_for(
+    tmp_path: Path, separator: str, version: Literal[2, 3], chunk: tuple[int, int]
+) -> None:
+    encoding: Any = {"name": "v2" if version == 2 else "default", "separator": separator}
+    store = zarr.create_array(
+        str(tmp_path),
+        shape=(20, 18),
+        chunks=(3, 3),
+        dtype="u1",
+        zarr_format=version,
+        chunk_key_encoding=encoding,
+    )
+    store[...] = 7
+    name = ("" if version == 2 else f"c{separator}") + separator.join(map(str, chunk))
+    (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+    (tmp_path / name).write_bytes(b"x")
+    for other in ("notes", "0.x", "1.2.3", "01.0", "c.1"):
+        (tmp_path / other).write_bytes(b"x")
+    source = ZarrDataSource(tmp_path, direct=True)
+    outside = chunk[0] >= 7 or chunk[1] >= 6
+    report = checked_report(source)
+    found = [(bad.piece, bad.file) for bad in report.bad]
+    assert found == ([(-1, str(tmp_path / name))] if outside else [])
+    assert str(tmp_path / name) in str(report) or not outside
+    if chunk == (7, 5):
+        # An array may grow while it is read.
+        zarr.open_array(str(tmp_path)).resize((30, 18))
+        assert checked_report(source).ok
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"zarr_format": 3}', "\0\0", '{"a": NaN'])
 @pytest.mark.parametrize("direct", [None, False])
 def test_garbage_for_metadata(tmp_path: Path, text: str, direct: bool | None) -> None:
@@ -443,6 +478,26 @@ def test_chunks_that_no_window_touches_are_left_out(tmp_path: Path) -> None:
     written(tmp_path, "v3 zstd")
     windows = WindowDataSource(tmp_path, sizes={0: 2}, strides={0: 12})
     assert checked_report(windows).pieces == 4
+
+
+def test_windows_within_bounds_are_read_as_a_whole(tmp_path: Path) -> None:
+    written(tmp_path, "v3 zstd crc32c")
+    chunk_files(tmp_path)[5].write_bytes(b"no")  # rows 8 to 11, columns from 4 on
+    windows = WindowDataSource(tmp_path, sizes={0: 4, 1: 7}, stop={0: 20}, pad="edge")
+    report = checked_report(windows)
+    assert (report.pieces, report.untold) == (10, 9)
+    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(2, 3)]
+    assert windows[1].shape == (4, 7, 5)
+
+
+def test_a_view_of_a_store(tmp_path: Path) -> None:
+    written(tmp_path, "v3 zstd crc32c")
+    chunk_files(tmp_path)[5].write_bytes(b"no")  # rows 8 to 11, columns from 4 on
+    chunk_files(tmp_path)[0].unlink()
+    store = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/"}).result()
+    report = checked_report(ZarrDataSource(store.transpose([1, 0, 2])[:, 1:]))
+    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(4, 7)]
+    assert (report.records, report.pieces, report.missing, report.untold) == (7, 12, 1, 0)
 
 
 # --- ArrayRecord ---------------------------------------------------------------------------------
@@ -752,6 +807,17 @@ def test_wrong_arguments(arguments: dict[str, Any], why: str) -> None:
 def test_the_example_of_the_docstring() -> None:
     tried = doctest.testmod(verification)
     assert (tried.attempted, tried.failed) == (3, 0)
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    verify(np.arange(1000))
+    assert "verify" in terminal.getvalue()
 
 
 def test_progress_without_a_terminal_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:

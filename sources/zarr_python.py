@@ -20,6 +20,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,8 @@ from windrow.errors import SourceError, missing_extra
 from windrow.sources import zarr_folders
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, Box, Span
+from windrow.sources.zarr_bounds import COMPRESSORS, refuse_larger
+from windrow.sources.zarr_codecs import DamageError
 from windrow.sources.zarr_guard import Guard, guard_of_file
 from windrow.sources.zarr_names import Found
 from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
@@ -46,14 +49,17 @@ _OF_TENSORSTORE: Final = {
 _NUMCODECS: Final = {
     *("adler32", "astype", "base64", "bitround", "blosc", "bz2", "categorize", "crc32", "crc32c"),
     *("delta", "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma"),
-    *("packbits", "pcodec", "quantize", "shuffle", "vlen-bytes", "vlen-utf8", "zfpy", "zlib"),
-    "zstd",
+    *("packbits", "quantize", "shuffle", "vlen-bytes", "vlen-utf8", "zlib", "zstd"),
 }
 _OBJECT_CODECS: Final = ("vlen-utf8", "vlen-bytes")
+_LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
+_INDEX_CODECS: Final = ([_LITTLE], [_LITTLE, {"name": "crc32c"}])
 _DTYPE_SETTINGS: Final = ("dtype", "astype", "encode_dtype", "decode_dtype")
 _NUMBER_TYPE: Final = r"[|<>=]?(?:b1|\?|[iu][1248]|f[248]|c(?:8|16)|[SU][1-9]\d{0,5})"
 _NUMBER_NAME: Final = r"bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128)"
 _TIME_TYPE: Final = r"[<>][mM]8\[\d*[a-zA-Z]+\]"
+_MOST_TEXT_BYTES: Final = 2**30
+_WIDEST: Final = 8
 _V3_TEXTS: Final = ("string", "variable_length_bytes", "bytes")
 _V3_NAMED: Final = (
     *("numpy.datetime64", "numpy.timedelta64", "fixed_length_utf32", "null_terminated_bytes"),
@@ -96,8 +102,9 @@ def _version(meta: Mapping[str, Any]) -> int:
 def _codecs(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     """What each codec is for, its name and settings; those inside shards too."""
     if _version(meta) == 2:
+        filters = meta.get("filters") or []
         for what, item in (
-            *(("filter", item) for item in meta.get("filters") or ()),
+            *(("filter", item) for item in (filters if isinstance(filters, list) else [filters])),
             ("compressor", meta.get("compressor")),
         ):
             if isinstance(item, dict):
@@ -109,7 +116,10 @@ def _codecs(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, An
 
 
 def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    for item in chain if isinstance(chain, list) else ():
+    if not isinstance(chain, list) or depth > 2:
+        yield "codec", None, {}
+        return
+    for item in chain:
         name: Any = item
         settings: Any = {}
         if isinstance(item, dict):
@@ -117,7 +127,7 @@ def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, 
         if not isinstance(settings, dict):
             name, settings = None, {}
         yield "codec", name, settings
-        if name == "sharding_indexed" and depth < 2:
+        if name == "sharding_indexed":
             for inner in ("codecs", "index_codecs"):
                 yield from _codecs_v3(settings.get(inner), depth + 1)
 
@@ -137,6 +147,8 @@ def _check(meta: Mapping[str, Any]) -> None:
             value = settings.get(key)
             if value is not None and not _is_plain_type(value):
                 raise _RefusedError(f"{what} {name!r} with {key} {value!r}")
+        if plain == "lzma" and settings.get("format", 1) not in (0, 1, 2):
+            raise _RefusedError(f"{what} 'lzma' with format {settings.get('format')!r}")
         names.append(plain)
     dtype = meta.get("dtype" if version == 2 else "data_type")
     if version == 2:
@@ -148,6 +160,37 @@ def _check(meta: Mapping[str, Any]) -> None:
             raise _RefusedError(f"dtype {dtype.get('name')!r}")
     elif not _is_plain_type(dtype) and dtype not in _V3_TEXTS:
         raise _RefusedError(f"dtype {dtype!r}")
+
+
+def _compressor(meta: Mapping[str, Any]) -> str | None:
+    """The codec that decompresses a stored chunk first of all; None if there is none.
+
+    Raises if there are more of them, or another codec comes before it: such data could not be
+    bounded.
+    """
+    if _version(meta) == 2:
+        names = [str(name) for _, name, _ in _codecs(meta)]
+    else:
+        chain = [item if isinstance(item, dict) else {"name": item} for item in meta["codecs"]]
+        if any(item.get("name") == "sharding_indexed" for item in chain):
+            settings = chain[0].get("configuration") or {}
+            if len(chain) > 1 or settings.get("index_codecs") not in _INDEX_CODECS:
+                raise _RefusedError("codec 'sharding_indexed' with others around it")
+            chain = [
+                item if isinstance(item, dict) else {"name": item} for item in settings["codecs"]
+            ]
+        names = [str(item.get("name")) for item in chain]
+        if "sharding_indexed" in names:
+            raise _RefusedError("codec 'sharding_indexed' in shards")
+        while names and names[-1] == "crc32c":  # it comes after what is stored
+            names.pop()
+    plain = [name.removeprefix("numcodecs.") for name in names]
+    packed = [k for k, name in enumerate(plain) if name in COMPRESSORS]
+    if not packed:
+        return None
+    if packed != [len(plain) - 1]:
+        raise _RefusedError("it is compressed twice, or encoded further after that")
+    return plain[-1]
 
 
 def _is_plain_type(value: Any) -> bool:
@@ -198,7 +241,9 @@ class PythonArray:
         except Exception as error:  # codecs raise what they like, on what is stored
             stop = first[0] + len(out)
             held = held_records(*self._chunk_rows(first[0], stop))
-            why = f"zarr-python says {type(error).__name__}: {reason(error)}"
+            why = reason(error)
+            if not isinstance(error, DamageError):
+                why = f"zarr-python says {type(error).__name__}: {why}"
             raise damaged(self.name, self.where, held, why) from error
         if self.guard is not None and not self.variable:
             self.guard.check(np.ascontiguousarray(out), range(len(out)), self.where)
@@ -302,7 +347,8 @@ def open_python(found: Found, why: str) -> PythonArray:
         if not isinstance(meta, dict):
             raise _RefusedError("its metadata are no JSON object")
         _check(meta)
-        _check_sizes(found, meta)
+        most = _check_sizes(found, meta)
+        packed = _compressor(meta)
     except (_RefusedError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, SourceError):
             raise
@@ -314,7 +360,14 @@ def open_python(found: Found, why: str) -> PythonArray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are for those who write such arrays
-            array = open_array(CheckedStore(kvstore, found.folder, {key: raw}), _version(meta))
+            measure = None if packed is None else partial(refuse_larger, packed, most=most)
+            store = CheckedStore(kvstore, found.folder, {key: raw}, measure)
+            array = open_array(store, _version(meta))
+            if array.shards is not None:
+                per_shard = math.prod(
+                    s // c for s, c in zip(array.shards, array.chunks, strict=True)
+                )
+                store.sharded(per_shard, at_end=_index_at_end(meta))
         shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
         fill = np.asarray(array.fill_value, dtype).tobytes() if dtype.kind != "O" else b""
@@ -324,6 +377,11 @@ def open_python(found: Found, why: str) -> PythonArray:
     if found.folder is not None and fill:
         guard = dataclasses.replace(guard_of_file(os.path.join(found.folder, key)), fill=fill)
     return PythonArray(array, found.name, found.where, why, shape, dtype, chunk, guard)
+
+
+def _index_at_end(meta: Mapping[str, Any]) -> bool:
+    settings = [s for _, name, s in _codecs(meta) if name == "sharding_indexed"]
+    return bool(settings[0].get("index_location", "end") == "end")
 
 
 def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:
@@ -340,8 +398,8 @@ def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:
     return key, bytes(answer.value), store
 
 
-def _check_sizes(found: Found, meta: Mapping[str, Any]) -> None:
-    """Raise if sizes are none, or absurd: before anything makes room for them."""
+def _check_sizes(found: Found, meta: Mapping[str, Any]) -> int:
+    """Raise if sizes are none, or absurd; the most bytes that a chunk is decompressed to."""
     shape = sizes_of(meta.get("shape"))
     if _version(meta) == 2:
         chunk = shard = sizes_of(meta.get("chunks"))
@@ -358,6 +416,10 @@ def _check_sizes(found: Found, meta: Mapping[str, Any]) -> None:
     if min(shape) < 0 or min(chunk) < 1 or min(shard) < 1:
         raise _RefusedError("a size in its shape or chunks is too small")
     refuse_absurd(found, shape, chunk, _item_bytes(meta), shard)
+    if of_any_length(meta):
+        return _MOST_TEXT_BYTES
+    # Filters may store values wider than they are.
+    return _WIDEST * math.prod(chunk) * max(8, _item_bytes(meta)) + 2**16
 
 
 def _item_bytes(meta: Mapping[str, Any]) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import zarr
@@ -26,16 +27,28 @@ from zarr.core.buffer import Buffer, BufferPrototype
 class CheckedStore(Store):
     """The keys of one array. It can not be pickled: open the array again."""
 
-    def __init__(self, kvstore: Any, folder: str | None, metadata: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        kvstore: Any,
+        folder: str | None,
+        metadata: Mapping[str, bytes],
+        measure: Callable[[bytes], None] | None = None,
+    ) -> None:
         """A store of what lies in `kvstore`.
 
         Args:
             kvstore: An open `ts.KvStore`.
             folder: The same place, where it is a folder of a local disk.
             metadata: What metadata files hold; others are taken not to be there.
+            measure: Raises on a stored chunk that must not be decoded.
         """
         super().__init__(read_only=True)
+        self._measure, self._per_shard, self._at_end = measure, 0, True
         self._kvstore, self._folder, self._metadata = kvstore, folder, dict(metadata)
+
+    def sharded(self, per_shard: int, *, at_end: bool) -> None:
+        """Objects hold `per_shard` chunks, and an index of them at their end or start."""
+        self._per_shard, self._at_end = per_shard, at_end
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -49,11 +62,16 @@ class CheckedStore(Store):
         if key in self._metadata or _is_metadata(key):
             found = self._metadata.get(key)
         elif self._folder is not None:
-            return _buffer(prototype, await asyncio.to_thread(self._read, key, byte_range), None)
+            found = await asyncio.to_thread(self._read, key, byte_range)
+            return prototype.buffer.from_bytes(found) if found is not None else None
         else:
             answer = await self._kvstore.read(key)
             found = bytes(answer.value) if answer.state == "value" else None
-        return _buffer(prototype, found, byte_range)
+            if found is not None:
+                start, stop = _bounds(byte_range, len(found))
+                found = found[start:stop]
+                await asyncio.to_thread(self._check, found, byte_range)
+        return prototype.buffer.from_bytes(found) if found is not None else None
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         path = os.path.join(self._folder or "", *key.split("/"))
@@ -61,9 +79,26 @@ class CheckedStore(Store):
             with open(path, "rb") as file:
                 start, stop = _bounds(byte_range, os.fstat(file.fileno()).st_size)
                 file.seek(start)
-                return file.read(stop - start)
+                found = file.read(stop - start)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
+        self._check(found, byte_range)
+        return found
+
+    def _check(self, found: bytes, byte_range: ByteRequest | None) -> None:
+        """Measure the chunks in what was read: a chunk, or a whole shard."""
+        if self._measure is None:
+            return
+        if not self._per_shard or byte_range is not None:
+            self._measure(found)
+            return
+        size = 16 * self._per_shard
+        # A checksum of 4 bytes follows it, or does not.
+        for begin in (len(found) - size - 4, len(found) - size) if self._at_end else (0,):
+            index = found[begin : begin + size] if begin >= 0 else b""
+            for offset, count in struct.iter_unpack("<QQ", index[: len(index) // 16 * 16]):
+                if offset < len(found) and count <= len(found):
+                    self._measure(found[offset : offset + count])
 
     async def get_partial_values(
         self,
@@ -132,12 +167,3 @@ def _bounds(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
             return min(offset, size), size
         case SuffixByteRequest(suffix):
             return max(0, size - suffix), size
-
-
-def _buffer(
-    prototype: BufferPrototype, found: bytes | None, byte_range: ByteRequest | None
-) -> Buffer | None:
-    if found is None:
-        return None
-    start, stop = _bounds(byte_range, len(found))
-    return prototype.buffer.from_bytes(found[start:stop])

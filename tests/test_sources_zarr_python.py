@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 import pickle
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numcodecs
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +25,7 @@ import tensorstore as ts
 import xarray as xr
 import zarr
 import zarr.codecs.numcodecs as v3
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -270,6 +276,10 @@ class Touch:
         ({"filters": [{"id": "delta", "dtype": "O"}]}, "with dtype 'O'"),
         ({"filters": [{"id": "delta", "dtype": ["i4"]}]}, "with dtype"),
         ({"filters": [{"id": "astype", "encode_dtype": "|O", "decode_dtype": "i4"}]}, "encode_dty"),
+        ({"filters": [{"id": "zlib"}, {"id": "delta", "dtype": "f8"}]}, "compressed twice"),
+        ({"filters": [{"id": "zlib"}]}, "compressed twice"),
+        ({"filters": {"id": "delta"}}, "zarr-python says|is not read"),
+        ({"compressor": {"id": "lzma", "format": 3}}, "'lzma' with format 3"),
         ({"filters": [{"id": "os.system"}]}, "filter 'os.system'"),
         ({"filters": ["delta"]}, "is not read"),
         ({"filters": [3]}, "filter 3"),
@@ -285,6 +295,90 @@ def test_codecs_that_could_run_anything_are_refused(
     with pytest.raises(SourceError, match=why):
         ZarrDataSource(path)
     assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        {"numcodecs.pickle": {}},
+        ["bytes", {"name": "numcodecs.pickle"}],
+        [{"name": "numcodecs.delta"}, "bytes", {"name": "sharding_indexed"}],
+        [{"name": "sharding_indexed", "configuration": {"codecs": {"numcodecs.pickle": 0}}}],
+    ],
+)
+def test_codecs_of_v3_that_are_refused(tmp_path: Path, codecs: Any) -> None:
+    path = write(tmp_path / "a", 3, INTEGERS, filters=[v3.Delta(dtype="i4")])
+    meta = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps({**meta, "codecs": codecs}))
+    with pytest.raises(SourceError, match=r"is not read: (codec|.*shape)"):
+        ZarrDataSource(path)
+
+
+def packed(codec: str, size: int) -> bytes:
+    """Zeros, compressed; more than is in memory at a time."""
+    part = bytes(2**20)
+    if codec == "zstd":
+        stream: Any = zstandard.ZstdCompressor().compressobj()  # it does not say its size
+    elif codec in ("zlib", "gzip"):
+        stream = zlib.compressobj(9, wbits=15 if codec == "zlib" else 31)
+    else:
+        stream = {"bz2": bz2.BZ2Compressor, "lzma": lzma.LZMACompressor}[codec]()
+    found = [stream.compress(part) for _ in range(size // len(part))]
+    return b"".join([*found, stream.flush()])
+
+
+@pytest.mark.parametrize("codec", ["zlib", "gzip", "bz2", "lzma", "zstd"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_chunks_that_decompress_to_far_more(
+    tmp_path: Path, codec: str, version: Any, zipped: bool
+) -> None:
+    names = {"zlib": "Zlib", "gzip": "GZip", "bz2": "BZ2", "lzma": "LZMA", "zstd": "Zstd"}
+    of = numcodecs if version == 2 else v3
+    filters = [of.Delta(dtype="i4")]
+    compressor = getattr(of, names[codec])()
+    path = write(tmp_path / "a", version, INTEGERS, filters=filters, compressors=compressor)
+    (path / ("2.0" if version == 2 else "c/2/0")).write_bytes(packed(codec, 8 * 2**20))
+    place: Any = path
+    if zipped:
+        place = f"file://{shutil.make_archive(str(tmp_path / 'z'), 'zip', path)}|zip:"
+    source = ZarrDataSource(place)
+    np.testing.assert_array_equal(source[3], INTEGERS[3])
+    with pytest.raises(ReadError, match=r"records 20 to 29 .*: it decompresses to more than 68,09"):
+        source[22]
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("shard", [10, 20, 40])
+def test_chunks_of_shards_that_decompress_to_far_more(
+    tmp_path: Path, shard: int, location: Any
+) -> None:
+    path = write(
+        tmp_path / "a",
+        3,
+        INTEGERS,
+        shards={"shape": (shard, 4), "index_location": location},
+        filters=[v3.Delta(dtype="i4")],
+        compressors=[v3.BZ2()],
+    )
+    file = path / "c/0/0"
+    whole, bomb = file.read_bytes(), packed("bz2", 8 * 2**20)
+    count = shard // 10
+    at = 0 if location == "start" else len(whole) - 16 * count - 4
+    index = np.frombuffer(whole[at : at + 16 * count], "<u8").reshape(count, 2).copy()
+    head, body = (whole[: 16 * count + 4], whole[16 * count + 4 :])
+    if location == "end":
+        head, body = b"", whole[:at]
+    index[0] = len(head) + len(body), len(bomb)
+    told = index.tobytes() + struct.pack("<I", google_crc32c.value(index.tobytes()))
+    file.write_bytes(told + body + bomb if location == "start" else body + bomb + told)
+    source = ZarrDataSource(path)
+    for wanted in (np.array([3]), np.arange(36)):
+        with pytest.raises(ReadError, match="it decompresses to more than 68,096 bytes"):
+            source.read(wanted)
+    np.testing.assert_array_equal(source[35], INTEGERS[35])
+    if shard > 10:
+        np.testing.assert_array_equal(source[12], INTEGERS[12])
 
 
 def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 import threading
@@ -152,6 +153,12 @@ def expected(array: AnyArray, field: BoxField, origins: IntArray, padding: Paddi
 # --- any array, any boxes ------------------------------------------------------------------------
 
 
+@functools.cache
+def folders() -> tempfile.TemporaryDirectory[str]:
+    """Where stores that are drawn lie; it is removed when the tests end."""
+    return tempfile.TemporaryDirectory(prefix="boxes")
+
+
 @st.composite
 def stores(draw: st.DrawFn, rank: int) -> tuple[ts.TensorStore, AnyArray, str]:
     """An array of Zarr in a folder of its own, its values, and the folder."""
@@ -170,7 +177,7 @@ def stores(draw: st.DrawFn, rank: int) -> tuple[ts.TensorStore, AnyArray, str]:
         outer = [c * draw(st.integers(1, 3)) for c in chunk]
         settings = {"chunk_shape": chunk, "codecs": codecs}
         codecs = [{"name": "sharding_indexed", "configuration": settings}]
-    folder = tempfile.mkdtemp(prefix="boxes")
+    folder = tempfile.mkdtemp(dir=folders().name)
     spec = {
         "driver": "zarr3",
         "kvstore": {"driver": "file", "path": folder},

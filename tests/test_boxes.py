@@ -483,7 +483,8 @@ def test_a_field_that_all_records_share_is_decoded_once() -> None:
 def test_rounds_that_were_dropped_want_nothing() -> None:
     part, reader = patches(4)
     source = BoxSource([part], 60)
-    node = MapDataset.source(source).to_iter_dataset(ReadOptions(resident_bytes=1))._node
+    options = ReadOptions(resident_bytes=1, in_flight_bytes=1)
+    node = MapDataset.source(source).to_iter_dataset(options)._node
     assert isinstance(node, ToStreamNode)
     run = Run(node)
     lookahead = run.lookahead(node)

@@ -120,9 +120,8 @@ def _told(walk: Walk, found: Found) -> Iterator[BadPiece]:
     ordered = sorted(found.bad, key=lambda bad: bad.number)
     if not ordered:
         return
-    records = walk.records([bad.number for bad in ordered])
-    for bad, (first, stop) in zip(map(walk.placed, ordered), records, strict=True):
-        yield BadPiece(walk.name, bad.number, bad.file, bad.offset, first, stop, bad.error)
+    for bad, at in zip(ordered, walk.places(ordered), strict=True):
+        yield BadPiece(walk.name, bad.number, at.file, at.offset, at.first, at.stop, bad.error)
 
 
 def _run(walks: list[Walk], found: list[Found], threads: int, tell: Callable[[int], None]) -> None:

@@ -61,6 +61,17 @@ class Bad:
     error: str
     file: str | None
     offset: int | None
+    records: tuple[int, int] | None = None  # as the error says it
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placing:
+    """Where a bad piece belongs: records `[first, stop)`, and its place in a file if known."""
+
+    first: int
+    stop: int
+    file: str | None
+    offset: int | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -83,13 +94,14 @@ class Found:
 
     def refuse(self, number: int, error: Exception) -> None:
         """Note a piece that can not be read."""
-        file = offset = None
+        file = offset = records = None
         said = str(error) or type(error).__name__
         if isinstance(error, ReadError):
             file, offset, said = error.file, error.offset, error.why or said
+            records = error.records
         elif isinstance(error, OSError):
             file = error.filename if isinstance(error.filename, str) else None
-        self.bad.append(Bad(number, said, file, offset))
+        self.bad.append(Bad(number, said, file, offset, records))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -128,12 +140,8 @@ class Walk(abc.ABC):
         """The tasks, in order, made as they are asked for."""
 
     @abc.abstractmethod
-    def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """For bad pieces, ascending, the first record each belongs to, and one past the last."""
-
-    def placed(self, bad: Bad) -> Bad:
-        """`bad` with what is known of its place besides."""
-        return bad
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        """Where each of `bad`, in ascending order of numbers, belongs."""
 
 
 def walks_of(source: Source, *, refuse_missing: bool) -> list[Walk]:
@@ -203,6 +211,8 @@ class _Pieces:
         part = self._part
         if isinstance(part, ArrayPart) and self.straight:
             return [part.bounds(piece) for piece in pieces]
+        if not pieces:
+            return []
         wanted, which = np.unique(np.asarray(pieces, np.int64), return_inverse=True)
         first = np.full(len(wanted), self._length, np.int64)
         stop = np.zeros(len(wanted), np.int64)
@@ -311,10 +321,17 @@ class _ChunkWalk(Walk):
                     file=checks.file(number),
                 )
 
-    def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        of_chunks = [number for number in numbers if number != NO_PIECE]
-        spans = self._pieces.records([number // self._across for number in of_chunks])
-        return [(0, 0)] * (len(numbers) - len(of_chunks)) + spans
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        of_chunks = [each for each in bad if each.number != NO_PIECE]
+        spans = self._pieces.records([each.number // self._across for each in of_chunks])
+        found = [Placing(0, 0, each.file, each.offset) for each in bad[: len(bad) - len(spans)]]
+        for each, (first, stop) in zip(of_chunks, spans, strict=True):
+            if each.records is not None and self._pieces.straight:
+                # Of a large piece it may be known which records are lost.
+                low, high = max(first, each.records[0]), min(stop, each.records[1])
+                first, stop = (low, high) if low < high else (first, stop)
+            found.append(Placing(first, stop, each.file, each.offset))
+        return found
 
 
 class _PieceWalk(Walk):
@@ -374,8 +391,11 @@ class _PieceWalk(Walk):
             part.reader.start([Box(begin, out)], Here()).result()
         return size
 
-    def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        return self._pieces.records(numbers)
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        spans = self._pieces.records([each.number for each in bad])
+        return [
+            Placing(*span, each.file, each.offset) for each, span in zip(bad, spans, strict=True)
+        ]
 
 
 class _GroupWalk(Walk):
@@ -431,17 +451,16 @@ class _GroupWalk(Walk):
             found.add(self._run([number], stopped))
         return found
 
-    def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        return self._pieces.records(numbers)
-
-    def placed(self, bad: Bad) -> Bad:
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        numbers = [each.number for each in bad]
+        spans = self._pieces.records(numbers)
         if self._places is None:
-            return bad
-        place = self._places(np.array([bad.number]))
-        offset = int(place.offsets[0])
-        return dataclasses.replace(
-            bad, file=bad.file or place.files[0], offset=None if offset < 0 else offset
-        )
+            pairs = zip(bad, spans, strict=True)
+            return [Placing(*span, each.file, each.offset) for each, span in pairs]
+        places = self._places(np.array(numbers, np.int64))
+        offsets = (None if at < 0 else at for at in places.offsets.tolist())
+        rows = zip(spans, places.files, offsets, strict=True)
+        return [Placing(*span, file, offset) for span, file, offset in rows]
 
 
 class _RecordWalk(Walk):
@@ -490,8 +509,8 @@ class _RecordWalk(Walk):
         self._each_bytes = max(1, found.decoded_bytes // max(1, found.pieces))
         return found
 
-    def records(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        return [(number, number + 1) for number in numbers]
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        return [Placing(each.number, each.number + 1, each.file, each.offset) for each in bad]
 
 
 def _grouped(sizes: IntArray) -> Iterator[slice]:

@@ -6,6 +6,7 @@ Invariants: every read is started before the first is waited for, in rounds of a
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 import re
@@ -188,8 +189,27 @@ class StoreChecks(Checks):
         return self._array.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
 
     def _refused(self, number: int, error: Exception) -> ReadError:
-        first, stop = self.bounds(number)
-        return _refused(self._array, (first[0], stop[0]), error)
+        first, stop = (bounds[0] for bounds in self.bounds(number))
+        if not self._array.chunk_rows:
+            first, stop = self._narrowed(first, stop)
+        return _refused(self._array, (first, stop), error)
+
+    def _narrowed(self, first: int, stop: int) -> tuple[int, int]:
+        """From the first to the last row that can not be read, where chunks are unknown."""
+        rows = range(first, stop)
+        least = bisect.bisect_left(rows, True, key=lambda row: self._fails(first, row + 1))
+        most = bisect.bisect_left(rows, True, key=lambda row: not self._fails(row + 1, stop))
+        if least > most or max(least, most) >= len(rows):
+            return first, stop  # it can be read by now
+        return first + least, first + most + 1
+
+    def _fails(self, first: int, stop: int) -> bool:
+        begin = self._origin[0]
+        try:
+            self._array.store[begin + first : begin + stop].read().result()
+        except (ValueError, RuntimeError, OSError):
+            return True
+        return False
 
 
 class _Spans:

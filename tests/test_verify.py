@@ -421,6 +421,8 @@ def test_files_that_an_array_has_no_place_for(
     found = [(bad.piece, bad.file) for bad in report.bad]
     assert found == ([(-1, str(tmp_path / name))] if outside else [])
     assert str(tmp_path / name) in str(report) or not outside
+    windows = WindowDataSource(tmp_path, sizes={0: 2, 1: 2}, strides={0: 1, 1: 1})
+    assert len(checked_report(windows).bad) == len(report.bad)
     if chunk == (7, 5):
         # An array may grow while it is read.
         zarr.open_array(str(tmp_path)).resize((30, 18))
@@ -498,6 +500,17 @@ def test_a_view_of_a_store(tmp_path: Path) -> None:
     report = checked_report(ZarrDataSource(store.transpose([1, 0, 2])[:, 1:]))
     assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(4, 7)]
     assert (report.records, report.pieces, report.missing, report.untold) == (7, 12, 1, 0)
+
+
+def test_records_of_a_view_whose_chunks_are_unknown(tmp_path: Path) -> None:
+    values = written(tmp_path, "v3 zstd crc32c")
+    for file in chunk_files(tmp_path)[5:8:2]:  # rows 8 to 15
+        file.write_bytes(b"no")
+    store = ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/"}).result()
+    source = ZarrDataSource(ts.stack([store, store], axis=1))
+    report = checked_report(source)
+    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(8, 16)]
+    check_the_rest(source, report, np.stack([values, values], axis=1), lost=set())
 
 
 # --- ArrayRecord ---------------------------------------------------------------------------------

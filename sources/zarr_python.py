@@ -83,8 +83,9 @@ def why_python(meta: Mapping[str, Any]) -> str:
         return f"dtype {dtype['name']!r}"
     if version == 3 and dtype in _V3_TEXTS:
         return f"dtype {dtype!r}"
-    names = [name for name in meta.get("dimension_names") or () if name]
-    if len(set(map(str, names))) < len(names):
+    dims = meta.get("dimension_names")
+    names = [str(name) for name in dims if name] if isinstance(dims, list) else []
+    if len(set(names)) < len(names):
         return "two axes have one name"
     return ""
 
@@ -349,9 +350,10 @@ def open_python(found: Found, why: str) -> PythonArray:
         _check(meta)
         most = _check_sizes(found, meta)
         packed = _compressor(meta)
-    except (_RefusedError, ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, SourceError):
-            raise
+    except SourceError:
+        raise
+    except (_RefusedError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # Metadata may be of any form; what is of another one than the checks expect is refused.
         raise unread(found, str(error)) from error
     try:
         from windrow.sources.zarr_store import CheckedStore, open_array

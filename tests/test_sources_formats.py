@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pickle
@@ -10,17 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
 
 from windrow import MapDataset
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import ZarrDataSource
 from windrow.sources.arrays import ArrayTree
 
@@ -230,6 +232,8 @@ def layouts(draw: Any) -> tuple[AnyArray, dict[str, Any]]:
     }
     if version == 2:
         layout["order"] = draw(st.sampled_from("CF"))
+        if np.dtype(dtype).kind in "iu" and draw(st.booleans()):
+            layout["filters"] = [numcodecs.Delta(dtype=dtype)]
         layout["chunk_key_encoding"] = {"name": "v2", "separator": draw(st.sampled_from("./"))}
     elif draw(st.booleans()):
         layout["shards"] = tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks)
@@ -264,6 +268,79 @@ def test_layouts_of_zarr_python(
             assert got.dtype == expected.dtype
             assert got.shape == (len(order), *values.shape[1:])
             np.testing.assert_array_equal(got, expected[order])
+
+
+# --- metadata that are anything ---------------------------------------------------------------
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**70)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(
+        ["", "x", "O", "|O", "<i4", "i8", "zstd", "bytes", "delta", "pickle", "string"]
+    )
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "name", "configuration", "dtype", "codecs", "x"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def changed(data: Any, value: Any) -> Any:
+    """`value` with one part of it replaced or left out, at any depth."""
+    keys: list[Any] = []
+    if isinstance(value, dict):
+        keys = list(value)
+    elif isinstance(value, list):
+        keys = list(range(len(value)))
+    if not keys or data.draw(st.integers(0, 4)) == 0:
+        return data.draw(ANYTHING)
+    key = data.draw(st.sampled_from(keys))
+    if isinstance(value, dict) and data.draw(st.integers(0, 9)) == 0:
+        return {k: item for k, item in value.items() if k != key}
+    copied: Any = dict(value) if isinstance(value, dict) else list(value)
+    copied[key] = changed(data, value[key])
+    return copied
+
+
+BASES: dict[str, dict[str, Any]] = {
+    "v2": {"zarr_format": 2},
+    "v2 with a filter": {"zarr_format": 2, "filters": [numcodecs.Delta(dtype="i4")]},
+    "v3": {"zarr_format": 3, "dimension_names": ["x", "y"]},
+    "v3 in shards": {"zarr_format": 3, "shards": (20, 6), "attributes": {"coordinates": "x"}},
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore")
+def test_metadata_of_any_form_are_read_or_refused(tmp_path: Path, name: str, data: Any) -> None:
+    path = tmp_path / "g" / "a"
+    if not path.exists():
+        array = zarr.create_array(
+            str(path), shape=VALUES.shape, chunks=(10, 3), dtype="i4", **BASES[name]
+        )
+        array[...] = VALUES
+        for file in (".zarray", "zarr.json"):
+            if (path / file).exists():
+                (path / file).rename(path / f"{file}.sound")
+        (tmp_path / "g" / ".zgroup").write_text('{"zarr_format": 2}')
+    sound = next(path.glob("*.sound"))
+    meta = changed(data, json.loads(sound.read_text()))
+    sound.with_suffix("").write_text(json.dumps(meta))
+    for value, direct in ((path, None), (path, False), (path.parent, None)):
+        with contextlib.suppress(WindrowError):  # anything else would be a crash
+            source = ZarrDataSource(value, direct=direct)
+            if len(source):
+                source.read(np.array([0, len(source) - 1]))
 
 
 # --- metadata that lie ---------------------------------------------------------------------------

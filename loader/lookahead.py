@@ -46,24 +46,32 @@ _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
+# The largest part of a budget that pieces take, where a store then fits.
+_MOST_KEPT = 0.75
 # In place of the future of a read whose pieces the shelf has taken over.
 _TAKEN: Future[Any] = Future()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes for the pieces of one part."""
+    """Bytes for the pieces of one part.
+
+    Args:
+        resident_bytes: Of pieces that are kept, and of records of the rounds that are planned.
+        in_flight_bytes: Of pieces that are being read.
+        kept_share: How much of `resident_bytes` is for pieces. A quarter is enough for the windows
+            of most block shuffles; for orders that come back to every piece of a store that does
+            not fit the rest does more, where only records are kept.
+    """
 
     resident_bytes: int
     in_flight_bytes: int
+    kept_share: float = 0.25
 
     @property
     def kept_bytes(self) -> int:
-        """For pieces that wait on the shelf: enough for the windows of most block shuffles.
-
-        For orders that come back to every piece the rest does more, where only records are kept.
-        """
-        return self.resident_bytes // 4
+        """For pieces that wait on the shelf."""
+        return int(self.resident_bytes * self.kept_share)
 
     @property
     def horizon_bytes(self) -> int:
@@ -72,7 +80,17 @@ class Budget:
 
     def share(self, weight: float) -> Budget:
         """A part of it."""
-        return Budget(int(self.resident_bytes * weight), int(self.in_flight_bytes * weight))
+        return dataclasses.replace(
+            self,
+            resident_bytes=int(self.resident_bytes * weight),
+            in_flight_bytes=int(self.in_flight_bytes * weight),
+        )
+
+    def for_store(self, store_bytes: int) -> Budget:
+        """The same with room for all pieces of a store, where that leaves a quarter at least."""
+        share = store_bytes / self.resident_bytes
+        fits = self.kept_share < share <= _MOST_KEPT
+        return dataclasses.replace(self, kept_share=share) if fits else self
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -534,6 +552,8 @@ class Lookahead:
         parts = [(source, part) for source in sources for part in source.parts]
         planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
         weights = [_largest_bytes(part) for _, part in planned]
+        most = max((part.piece_count for _, part in planned), default=0)
+        budget = budget.for_store(most * sum(weights))
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):
             share = budget.share(weight / sum(weights))

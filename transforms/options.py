@@ -26,8 +26,9 @@ class ReadOptions:
             several rounds. Two rounds are under way at a time.
         in_flight_bytes: Bytes of decoded pieces (chunks, record groups) that are being read at a
             time at most. By default 32 MiB, or 1/256 of the machine's memory if that is less.
-        resident_bytes: Bytes of pieces kept for planned batches (a quarter of it), and of records
-            copied out of pieces for such batches (the rest). By default 1 GiB, or 1/16 of the
+        resident_bytes: Bytes of pieces kept for planned batches (a quarter of it, or as much as the
+            whole store if that is no more than three quarters), and of records copied out of pieces
+            for such batches (the rest). By default 1 GiB, or 1/16 of the
             machine's memory if that is less. A shuffle over a store that does not fit reads a piece
             once for each such part of an epoch: more memory, fewer reads.
 

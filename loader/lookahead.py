@@ -48,6 +48,9 @@ _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
 # The largest part of a budget that pieces take, where a store then fits.
 _MOST_KEPT = 0.75
+# Columns of so many bytes are there before their rounds are made, while there are slots: memory that
+# was used before is got again and again then, and not taken from the system.
+_EARLY_BYTES = 64 << 20
 # In place of the future of a read whose pieces the shelf has taken over.
 _TAKEN: Future[Any] = Future()
 
@@ -132,6 +135,7 @@ class _Ticket:
         self.served: set[int] = set()
         self.out: Any = None
         self.targets: Any = None  # in `out`
+        self.is_early = False  # whether `out` was there before the round was made
 
     @functools.cached_property
     def _by_piece(self) -> tuple[IntArray, IntArray]:
@@ -175,6 +179,7 @@ class PartAhead:
         self._ended = False
         self._share = self._started = 0  # reads to start in this round, and those that were
         self._credit = 0.0
+        self._given_bytes = 0  # of columns of rounds that are not made yet
         self._entered = 0  # pieces that were put into the queue
         self._place = 0  # of the round being planned
         self._planned = self._made = 0  # records, since the start of the stream
@@ -315,6 +320,9 @@ class PartAhead:
         ticket, at = piece.uses[0]
         if not shelf.skips(piece.number, ticket.fragments, ticket.of_piece(at)):
             return None
+        new = sum(self._column_bytes(ticket) for ticket, _ in piece.uses if ticket.out is None)
+        if new and self._given_bytes + new > _EARLY_BYTES and (self._free or self._idle):
+            return None
         chosen: list[Any] = []
         for ticket, at in piece.uses:
             if ticket.targets is None:
@@ -329,6 +337,11 @@ class PartAhead:
     def _give_column(self, ticket: _Ticket) -> None:
         if ticket.out is None:
             ticket.out = self._shelf.empty(ticket.count)
+            self._given_bytes += self._column_bytes(ticket)
+            ticket.is_early = True
+
+    def _column_bytes(self, ticket: _Ticket) -> int:
+        return ticket.count * self._record_bytes
 
     def _is_last(self, piece: _Piece) -> bool:
         """Whether the rounds that want a piece are likely to be the last ones to do so.
@@ -469,6 +482,8 @@ class PartAhead:
     def _let_go(self, ticket: _Ticket) -> None:
         self._made += ticket.count
         self._account(ticket, -1)
+        if ticket.is_early:
+            self._given_bytes -= self._column_bytes(ticket)
         ticket.targets = None  # or it would keep the column alive
         self._tickets[ticket.round].remove(ticket)
         if not self._tickets[ticket.round]:

@@ -205,6 +205,14 @@ CASES = (
         _WINDOWS,
     ),
     Case(
+        "fields.budget",
+        "fields",
+        _BLOCK,
+        "the same in windows of two blocks where memory holds half of the steps",
+        _WINDOWS,
+        resident_share=0.5,
+    ),
+    Case(
         "patches.global",
         "patches",
         _GLOBAL,

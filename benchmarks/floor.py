@@ -91,7 +91,7 @@ def tokens(job: Job, decompress: _Decompress) -> Work:
         _Chunk(path.read_bytes(), chunk_bytes, count)
         for path, count in zip(paths, begun, strict=True)
     ]
-    return _chunks(job, chunks, decompress)
+    return _chunks(job, chunks * job.epochs, decompress)
 
 
 fields = patches = tokens

@@ -32,6 +32,7 @@ class Grid:
         batch_size: Windows of a batch.
         strides: From one window to the next one, of a grid; empty where there are `located` ones.
         located: How many windows lie anywhere in the array, at random.
+        epochs: How often all windows are read.
         block: Windows of a block that a block shuffle keeps together; 0 for those whose first
             cells lie in one chunk.
     """
@@ -43,6 +44,7 @@ class Grid:
     strides: tuple[int, ...] = ()
     located: int = 0
     block: int = 0
+    epochs: int = 1
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Grid:
@@ -124,6 +126,7 @@ FIELDS = Grid(
     batch_size=8,
     strides=(1, 4, 181, 360),
     block=16,
+    epochs=8,
 )
 PATCHES = Grid((512,) * 3, (64,) * 3, (64,) * 3, batch_size=8, located=4_096)
 

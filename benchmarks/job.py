@@ -78,8 +78,16 @@ class Job:
 
     @property
     def epochs(self) -> int:
-        """How often a store is read; once, but where it is to be in memory when the clock starts."""
-        return self.data.cached_epochs if self.layout == "tokens_cached" else 1
+        """How often a store is read."""
+        if self.is_cached:
+            return self.data.cached_epochs
+        grid = self.data.grid(self.layout)
+        return 1 if grid is None else grid.epochs
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the store is to be in memory when the clock starts."""
+        return self.layout == "tokens_cached"
 
     @property
     def in_memory(self) -> InMemory | None:
@@ -109,13 +117,13 @@ class Job:
     @property
     def warm_batches(self) -> int:
         """Batches before the clock starts: with worker processes, and where data is to be cached."""
-        if self.epochs > 1:
+        if self.is_cached:
             return -(-self.records // self.epochs // self.batch_size)
         return 1 if self.in_memory is None else self.in_memory.warm_batches
 
     @property
     def records(self) -> int:
-        """Records of an epoch; of all epochs of records in memory."""
+        """Records of all epochs."""
         if self.in_memory is not None:
             return self.in_memory.delivered
         data = self.data

@@ -15,7 +15,8 @@ _SEED = 42
 _FEW_BYTES = 16 * 2**20
 _MB = 10**6
 _WORKERS = 2
-_FIELDS_WINDOW_BLOCKS = 8
+# With half of the store in memory, windows of more blocks would be read again.
+_FEW_BLOCKS = 2
 _SHARED_BYTES = 64 * 2**20
 
 
@@ -155,15 +156,14 @@ def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[A
         return dataset
     if job.order == "global shuffle":
         return dataset.shuffle(seed=_SEED)
-    # A chunk of fields is a step: a block of their own would be a single window.
-    block = job.windows.block if job.layout == "fields" else None
-    window = _FIELDS_WINDOW_BLOCKS if block else job.data.window_blocks
-    return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=window)
+    few = job.layout == "fields" and job.resident_share is not None
+    window = _FEW_BLOCKS if few else job.data.window_blocks
+    return dataset.block_shuffle(seed=_SEED, window_blocks=window)
 
 
 def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
     mapped = job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
-    warm = job.epochs > 1
+    warm = job.is_cached
     if job.resident_bytes is None:
         budget_mb = _default_bytes() / _MB
         return Work(opened, warm=warm, mapped=mapped, extra=lambda: {"budget_mb": budget_mb})

@@ -155,7 +155,8 @@ def _reads(work: Work, job: Job, read_bytes: int, rows: int) -> Metrics:
     if work.mapped or work.workers or read_bytes <= 0:
         return {}
     stored = job.data.stored_bytes(job.stored_layout) if Path(job.path).exists() else 0
-    return {"reads": read_bytes / (stored * rows / job.records)} if stored else {}
+    delivered = stored * job.epochs * rows / job.records
+    return {"reads": read_bytes / delivered} if stored else {}
 
 
 def of_restoring(make: Callable[[], Any], batches: int, restores: int) -> Metrics:

@@ -5,6 +5,8 @@ The sampler is torch's own; a worker process opens the store when it starts.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ def fields(job: Job, workers: int) -> Work:
     """A window per sample, put together to batches by torch."""
     size = job.windows.size[0]
 
-    def opened() -> torch.utils.data.DataLoader[Any]:
+    def opened() -> Iterator[Any]:
         store = xarray.open_zarr(job.data.path("fields"), chunks=None, consolidated=False)
         field = store["field"]
         # Dimensions that are not named would become one, of samples.
@@ -35,7 +37,7 @@ def fields(job: Job, workers: int) -> Work:
             input_dims={**dict(field.sizes), "time": size},
             input_overlap={"time": size - 1},
         )
-        return torch.utils.data.DataLoader(
+        loader = torch.utils.data.DataLoader(
             MapDataset(windows),
             job.batch_size,
             shuffle=True,
@@ -43,6 +45,8 @@ def fields(job: Job, workers: int) -> Work:
             prefetch_factor=_AHEAD if workers else None,
             # A forked child of a process whose threads read could wait for ever.
             multiprocessing_context="forkserver" if workers else None,
+            persistent_workers=workers > 0,
         )
+        return itertools.chain.from_iterable(itertools.repeat(loader, job.epochs))
 
     return Work(opened, workers=workers > 0)

@@ -268,6 +268,18 @@ def test_block_shuffled_a_chunk_that_windows_reach_into_is_read_for_two_blocks_a
     assert max(counted.reads.values()) <= 2
 
 
+def test_block_shuffled_windows_longer_than_chunks_share_nearly_all_reads() -> None:
+    counted = Counted(24 * 20 + 2, 1)
+    source = WindowDataSource(counted.store, {0: 3}, {0: 1})
+    assert bounds_of(source) == [*range(0, 24 * 20, 24), 24 * 20]  # 8 windows side by side
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(8)
+    got = np.concatenate(list(dataset.to_iter_dataset(options(4 * 64))))
+    assert sorted(got[:, 0].tolist()) == list(range(24 * 20))
+    # Once, and the two chunks behind each block, which the next one begins with, once more.
+    assert max(counted.reads.values()) <= 2
+    assert sum(counted.reads.values()) <= (24 + 2) * 20
+
+
 def test_windows_that_overlap_are_one_read() -> None:
     counted = Counted(64 * 8, 64)
     source = WindowDataSource(counted.store, {0: 100}, {0: 10})

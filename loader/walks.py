@@ -36,6 +36,8 @@ TASK_BYTES: Final = 8 * 2**20
 _MOST_PIECES: Final = 256
 _MOST_RECORDS: Final = 1024
 _SLAB: Final = 2**16
+# Of more records than these, such as those of a grid with stride 1, all pieces are taken to be needed.
+_MOST_SEARCHED: Final = 2**26
 _UNKNOWN_BYTES: Final = 2**20
 # A group that says that it decodes to so much more than it takes in its file is not believed.
 _MOST_EXPANSION: Final = 1000
@@ -180,7 +182,8 @@ class _Pieces:
         rows = isinstance(part, ArrayPart) and part.size is None and part.starts is None
         self.straight = rows or isinstance(part, ListPart)
         """Whether all pieces are needed, and the records of one need not be searched."""
-        self._needed = None if self.straight else self._marked()
+        few = length <= _MOST_SEARCHED
+        self._needed = self._marked() if few and not self.straight else None
 
     def _marked(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         needed = np.zeros(self._part.piece_count, np.bool_)
@@ -211,6 +214,8 @@ class _Pieces:
         part = self._part
         if isinstance(part, ArrayPart) and self.straight:
             return [part.bounds(piece) for piece in pieces]
+        if self._length > _MOST_SEARCHED:
+            return [(0, self._length)] * len(pieces)
         if not pieces:
             return []
         wanted, which = np.unique(np.asarray(pieces, np.int64), return_inverse=True)

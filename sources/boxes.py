@@ -64,7 +64,7 @@ class BoxField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Padding:
-    """What lies outside an array: what `np.pad` of the whole array has there.
+    """What lies outside the cells that are read: what `np.pad` of all these has there.
 
     Args:
         mode: As for `np.pad`.
@@ -132,10 +132,13 @@ class _Plan:
         chunk_shape: tuple[int, ...],
         shift: tuple[int, ...],
         fields: tuple[BoxField, ...],
+        readable: Sequence[range],
     ) -> None:
         cuts = [(number, cut) for number, field in enumerate(fields) for cut in field.cuts]
         rows = (len(cuts), len(shape))
         self.shape = np.array(shape, np.int64)
+        self.begin = np.array([cells.start for cells in readable], np.int64)
+        self.extent = np.array([len(cells) for cells in readable], np.int64)
         self.chunk = np.array(chunk_shape, np.int64)
         self.shift = np.array(shift, np.int64)
         self.grid = -(-(self.shape + self.shift) // self.chunk)
@@ -167,6 +170,8 @@ class BoxPart(Part):
         fields: What a record takes, at least one field.
         padding: What lies outside the array; None where no box ever lies there.
         shift: Cells of the first chunk that lie before cell 0, along each axis; () for none.
+        readable: The cells that may be read, along each axis; others are outside of the array. ()
+            for all.
 
     Raises:
         SourceError: If the array has more chunks than can be numbered.
@@ -181,12 +186,15 @@ class BoxPart(Part):
     fields: tuple[BoxField, ...]
     padding: Padding | None = None
     shift: tuple[int, ...] = ()
+    readable: tuple[range, ...] = ()
     _plan: _Plan = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         shift = self.shift or (0,) * len(self.shape)
         object.__setattr__(self, "shift", shift)
-        plan = _Plan(self.shape, self.chunk_shape, shift, self.fields)
+        readable = self.readable or tuple(map(range, self.shape))
+        object.__setattr__(self, "readable", readable)
+        plan = _Plan(self.shape, self.chunk_shape, shift, self.fields, readable)
         if plan.pieces > _MOST_PIECES:
             named = f"array {self.name!r}" if self.name else "the array"
             raise SourceError(
@@ -291,14 +299,14 @@ class BoxPart(Part):
         stop = first + sizes
         if padding is None:
             return first, stop, np.zeros_like(first), None
-        reaches = ((first < 0) | (stop > plan.shape)).any(axis=1)
+        begin, extent = plan.begin, plan.extent
+        reaches = ((first < begin) | (stop > begin + extent)).any(axis=1)
         outside = np.flatnonzero(reaches & (sizes > 0).all(axis=1))
         if not len(outside):
             return first, stop, np.zeros_like(first), None
         low, high, places = first.copy(), stop.copy(), np.zeros_like(first)
-        low[outside], high[outside] = _inside(
-            padding.mode, first[outside], stop[outside], plan.shape
-        )
+        core = _inside(padding.mode, first[outside] - begin, stop[outside] - begin, extent)
+        low[outside], high[outside] = core[0] + begin, core[1] + begin
         # At its own place as far as that is in the box.
         places[outside] = np.clip(
             low[outside] - first[outside], 0, sizes[outside] - (high - low)[outside]
@@ -362,7 +370,8 @@ class BoxPart(Part):
             if padding.mode == "constant":
                 _surround(target, places.tolist(), end, padding.value)
             else:
-                _extend(target, padding.mode, first, plan.shape, places - low)
+                shift = places - low + plan.begin
+                _extend(target, padding.mode, first - plan.begin, plan.extent, shift)
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy as np
 from windrow.sources.arrays import OpenArray
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxPart, Padding
-from windrow.sources.pieces import ArrayPart, Blocks, Box, BoxReader
+from windrow.sources.pieces import ArrayPart, Blocks
 from windrow.sources.window_fields import Taken
 from windrow.sources.window_origins import Home
 from windrow.sources.window_plan import Plan
@@ -68,7 +66,7 @@ def parts_of(opened: Sequence[OpenArray], plan: Plan, pads: Sequence[Padding | N
             grids.append({0: (rows.piece_rows, rows.shift, rows.rows)})
             continue
         boxes = _box_part(array, fields, plan, pads[mine[0]])
-        parts.append(_within(boxes, _bounds(array, fields[0], plan, pads[mine[0]])))
+        parts.append(boxes)
         axes = zip(boxes.chunk_shape, boxes.shift, boxes.shape, strict=True)
         grids.append(dict(enumerate(axes)))
     return Parts(tuple(parts), tuple(grids), places)
@@ -167,44 +165,11 @@ def _box_part(
                 out[:, axis] = found[:, column]
         return out
 
-    return array.box_part(origins, boxes, pad)
-
-
-def _bounds(array: OpenArray, field: Taken, plan: Plan, pad: Padding | None) -> list[range]:
-    """The cells of an array that there are for windows; with padding what may not be read is not."""
-    return [
-        plan.ranges[axis.dim] if pad is not None and axis.moves else range(cells)
-        for axis, cells in zip(field.along, array.shape, strict=True)
-    ]
-
-
-class _Shifted:
-    """A reader of part of an array, whose cells are counted from the part's first one."""
-
-    def __init__(self, reader: BoxReader, first: tuple[int, ...]) -> None:
-        self._reader, self._first = reader, first
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        moved = [Box(tuple(map(operator.add, box.first, self._first)), box.out) for box in boxes]
-        return self._reader.start(moved, pool)
-
-    def stored_bytes(self, pieces: IntArray) -> IntArray:
-        return self._reader.stored_bytes(pieces)
-
-
-def _within(part: BoxPart, bounds: Sequence[range]) -> BoxPart:
-    """The same boxes, where only the cells in `bounds` are there and all others are padding."""
-    first = tuple(cells.start for cells in bounds)
-    shape = tuple(map(len, bounds))
-    if shape == part.shape:
+    part = array.box_part(origins, boxes, pad)
+    if pad is None:
         return part
-    origins = part.origins
-    return dataclasses.replace(
-        part,
-        shape=shape,
-        shift=tuple(
-            (s + f) % c for s, f, c in zip(part.shift, first, part.chunk_shape, strict=True)
-        ),
-        origins=lambda indices: origins(indices) - np.array(first),
-        reader=_Shifted(part.reader, first),
+    readable = tuple(
+        plan.ranges[axis.dim] if axis.moves else range(cells)
+        for axis, cells in zip(fields[0].along, array.shape, strict=True)
     )
+    return dataclasses.replace(part, readable=readable)

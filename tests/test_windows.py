@@ -18,7 +18,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow import MapDataset, ReadOptions
+from windrow import MapDataset, ReadOptions, verify
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
 from windrow.sources import Field, WindowDataSource
 
@@ -536,3 +536,23 @@ def test_a_coordinate_and_a_field_can_not_share_a_name(packed: Path) -> None:
         WindowDataSource(packed, {"time": 2}, fields={"time": Field("t")}, coordinates=True)
     with pytest.raises(SourceError, match=r"no coordinates 'lon' .* \['time', 'lat'\]"):
         WindowDataSource(packed, {"time": 2}, coordinates=["lon"])
+
+
+def test_padding_between_bounds_is_verified_and_missing_chunks_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((20, 6)), (4, 6), ("t", "x"))
+    (path / "c" / "2" / "0").unlink()
+    source = WindowDataSource(path, {"t": 5}, start={"t": 2}, stop={"t": 15}, pad="reflect")
+    report = verify(source, progress=False)
+    assert (report.pieces, report.missing, report.untold) == (4, 1, 0)
+    report = verify(source, missing="error", progress=False)
+    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(1, 2)]
+
+
+def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    zarr.create_array(str(path), shape=(3, 20_000, 20_000), dtype="u1", chunks=(1, 5_000, 5_000))
+    source = WindowDataSource(path, {1: 2, 2: 2}, {1: 1, 2: 1})
+    assert len(source) == 19_999**2
+    report = verify(source, missing="error", progress=False)
+    assert (report.pieces, len(report.bad)) == (48, 48)
+    assert {(bad.first_record, bad.stop_record) for bad in report.bad} == {(0, len(source))}

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.box_shelf import BoxShelf
+from windrow.budget import Budget, bytes_per_record, index_bytes_of, largest_bytes
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
 from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part
 
@@ -38,62 +39,14 @@ IntArray = npt.NDArray[np.int64]
 
 # Pieces smaller than this are read several to a task: handing over a task costs as much as they do.
 _TASK_BYTES = 256 << 10
-# Pieces of lists whose sizes are looked at for the largest: all of most sources.
-_SAMPLED = 1 << 20
-# What planning a record, and a round, costs in indices, and how much of that no budget counts. A
-# fragment of a box costs more, since it is a view of a column too.
-_INDEX_BYTES = 64
-_BOX_BYTES, _AXIS_BYTES = 384, 64
+# What planning a round costs in indices, and how much of that no budget counts.
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
-# The largest part of a budget that pieces take, where a store then fits.
-_MOST_KEPT = 0.75
 # Columns of so many bytes are there before their rounds are made, while there are slots: memory that
 # was used before is got again and again then, and not taken from the system.
 _EARLY_BYTES = 64 << 20
 # In place of the future of a read whose pieces the shelf has taken over.
 _TAKEN: Future[Any] = Future()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Budget:
-    """Bytes for the pieces of one part.
-
-    Args:
-        resident_bytes: Of pieces that are kept, and of records of the rounds that are planned.
-        in_flight_bytes: Of pieces that are being read.
-        kept_share: How much of `resident_bytes` is for pieces. A quarter is enough for the windows
-            of most block shuffles; for orders that come back to every piece of a store that does
-            not fit the rest does more, where only records are kept.
-    """
-
-    resident_bytes: int
-    in_flight_bytes: int
-    kept_share: float = 0.25
-
-    @property
-    def kept_bytes(self) -> int:
-        """For pieces that wait on the shelf."""
-        return int(self.resident_bytes * self.kept_share)
-
-    @property
-    def horizon_bytes(self) -> int:
-        """For the records of the rounds that are planned, which may be there long before."""
-        return self.resident_bytes - self.kept_bytes
-
-    def share(self, weight: float) -> Budget:
-        """A part of it."""
-        return dataclasses.replace(
-            self,
-            resident_bytes=int(self.resident_bytes * weight),
-            in_flight_bytes=int(self.in_flight_bytes * weight),
-        )
-
-    def for_store(self, store_bytes: int) -> Budget:
-        """The same with room for all pieces of a store, where that leaves a quarter at least."""
-        share = store_bytes / self.resident_bytes
-        fits = self.kept_share < share <= _MOST_KEPT
-        return dataclasses.replace(self, kept_share=share) if fits else self
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -152,9 +105,9 @@ class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
     def __init__(self, part: Part, records: int, budget: Budget, pool: Executor) -> None:
-        self._piece_bytes = _largest_bytes(part)
-        self._record_bytes = _bytes_per_record(part, records)
-        self._index_bytes = _index_bytes(part)
+        self._piece_bytes = largest_bytes(part)
+        self._record_bytes = bytes_per_record(part, records)
+        self._index_bytes = index_bytes_of(part)
         self.planned_bytes = 0  # of records
         self.index_bytes = 0  # of their indices
         self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
@@ -522,20 +475,6 @@ def _shelf(part: Part, slots: int) -> Shelf:
             raise TypeError(f"look-ahead: no shelf is known for {type(part).__name__}")
 
 
-def _sampled_bytes(part: Part) -> IntArray:
-    """Decoded bytes of pieces that lie evenly over a part."""
-    count = min(part.piece_count, _SAMPLED)
-    return part.decoded_bytes(np.linspace(0, part.piece_count - 1, count).astype(np.int64))
-
-
-def _largest_bytes(part: Part) -> int:
-    if isinstance(part, ArrayPart):
-        return max(1, part.piece_rows * part.row_bytes)
-    if isinstance(part, BoxPart):
-        return max(1, part.piece_bytes)
-    return int(_sampled_bytes(part).max(initial=1))
-
-
 def _distinct(pieces: IntArray, piece_count: int) -> tuple[IntArray, IntArray]:
     """The distinct ones in order, and which of them each is."""
     if piece_count > 4 * len(pieces):
@@ -545,28 +484,13 @@ def _distinct(pieces: IntArray, piece_count: int) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[pieces]
 
 
-def _bytes_per_record(part: Part, records: int) -> int:
-    if isinstance(part, ArrayPart):
-        return part.row_bytes * (part.size or 1)
-    if isinstance(part, BoxPart):
-        return part.record_bytes
-    return int(_sampled_bytes(part).mean() * part.piece_count / max(1, records))
-
-
-def _index_bytes(part: Part) -> int:
-    """Bytes to plan one fragment."""
-    if isinstance(part, BoxPart):
-        return _BOX_BYTES + _AXIS_BYTES * len(part.shape)
-    return _INDEX_BYTES
-
-
 class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
     def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
         parts = [(source, part) for source in sources for part in source.parts]
         planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
-        weights = [_largest_bytes(part) for _, part in planned]
+        weights = [largest_bytes(part) for _, part in planned]
         most = max((part.piece_count for _, part in planned), default=0)
         budget = budget.for_store(most * sum(weights))
         self._ahead: dict[tuple[int, str], PartAhead] = {}

@@ -6,7 +6,7 @@ import functools
 import os
 from pathlib import Path
 
-from windrow.lookahead import Budget
+from windrow.budget import Budget
 from windrow.transforms.options import MIB, ReadOptions
 
 # Where Linux says what a container may use, in its two versions of control groups.

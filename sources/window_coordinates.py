@@ -74,7 +74,8 @@ class WindowCoordinate:
         else:
             cells = np.broadcast_to(cells, (len(indices), cells.shape[1]))
         if self._outside:
-            found = self.values.astype(self._dtype)[np.clip(cells, 0, len(self.values) - 1)]
+            found = self.values[np.clip(cells, 0, len(self.values) - 1)]
+            found = found.astype(self._dtype, copy=False)
             found[(cells < 0) | (cells >= len(self.values))] = _nothing(self._dtype)
         else:
             found = self.values[cells]
@@ -94,6 +95,7 @@ def window_coordinates(
     wanted: bool | Sequence[str],
     *,
     padded: bool,
+    own_name: str,
 ) -> tuple[WindowCoordinate, ...]:
     """The coordinates that records have beside their fields.
 
@@ -102,6 +104,7 @@ def window_coordinates(
         plan: Which cells of them records have.
         wanted: Whether there are any, or the names of those there are.
         padded: Whether windows may reach out of the arrays.
+        own_name: What a single array is called in a record that has coordinates.
 
     Raises:
         ArgumentError: If `wanted` is of a wrong kind.
@@ -110,7 +113,9 @@ def window_coordinates(
     if wanted is False:
         return ()
     if not isinstance(wanted, bool) and (
-        isinstance(wanted, str) or not all(isinstance(name, str) for name in wanted)
+        isinstance(wanted, str)
+        or not isinstance(wanted, Sequence)
+        or not all(isinstance(name, str) for name in wanted)
     ):
         raise ArgumentError(
             f"{_WHAT}: coordinates must be True, False or a list of names, got {wanted!r}"
@@ -133,7 +138,7 @@ def window_coordinates(
             f"{_WHAT}: there are no coordinates of the windows' dimensions beside the arrays;"
             " leave coordinates out"
         )
-    taken = {field.name.partition("/")[0] for field in plan.taken} - {""}
+    taken = {field.name.partition("/")[0] or own_name for field in plan.taken}
     for item in found:
         if item.name in taken:
             raise SourceError(

@@ -22,6 +22,8 @@ from windrow.sources.window_origins import Dim, Run
 
 _WHAT: Final = "WindowDataSource"
 _MOST_CUTS: Final = 4_096
+# Sums of a few such numbers of cells are int64 still.
+_MOST_CELLS: Final = 2**60
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,12 +54,14 @@ class Field:
         offsets: dict[Dim, int | tuple[int, ...]] = {}
         for dim, given in by_dim(self.offsets, "Field: offsets"):
             offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
-        object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field") for d, n in sizes})
+        object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field: sizes") for d, n in sizes})
         object.__setattr__(self, "offsets", offsets)
 
 
 def _offsets(given: Any, what: str) -> int | tuple[int, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence | np.ndarray):
+    several = isinstance(given, np.ndarray) and given.ndim > 0
+    several = several or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+    if not several:
         return integer(given, what)
     found = tuple(integer(item, what) for item in given)
     if not found:
@@ -77,6 +81,8 @@ def integer(value: Any, what: str) -> int:
         found = None
     if found is None or isinstance(value, bool | np.bool_):
         raise ArgumentError(f"{what} must be an integer, got {value!r}")
+    if not -_MOST_CELLS <= found <= _MOST_CELLS:
+        raise ArgumentError(f"{what} must be within {_MOST_CELLS:,} of 0, got {found:,}")
     return found
 
 

@@ -139,6 +139,7 @@ class Axis:
         """
         if self.table is None:
             ends = home.of(np.array(self.reach))
+            _check_count(int(ends[1] - ends[0]))
             chunks = np.arange(ends[0] + 1, ends[1] + 1)
             begin = chunks * home.chunk - home.shift - home.offset - self.first
             bounds = np.clip(-(-begin // self.stride), 0, self.count)
@@ -296,12 +297,7 @@ class Grid:
         parted = [axis.by_home(home) for axis, home in zip(self._axes, homes, strict=True)]
         edges = [bounds for bounds, _ in parted]
         orders = [order for _, order in parted]
-        count = math.prod(len(bounds) - 1 for bounds in edges)
-        if count > _MOST_BLOCKS:
-            raise PlanError(
-                f"block_shuffle: the windows begin in {count:,} chunks, which are too many; give"
-                " block=, the number of consecutive windows that are read together"
-            )
+        _check_count(math.prod(len(bounds) - 1 for bounds in edges))
         sizes = np.ones(1, np.int64)
         for bounds in edges:
             sizes = np.multiply.outer(sizes, np.diff(bounds)).ravel()
@@ -310,6 +306,19 @@ class Grid:
             return Blocks(ends)
         counts = [axis.count for axis in self._axes]
         return Blocks(ends, lambda places: _placed(places, ends, edges, orders, counts))
+
+
+def _check_count(chunks: int) -> None:
+    """Check that an integer per chunk fits into memory.
+
+    Raises:
+        PlanError: If it does not.
+    """
+    if chunks > _MOST_BLOCKS:
+        raise PlanError(
+            f"block_shuffle: the windows begin in {chunks:,} chunks, which are too many; give"
+            " block=, the number of consecutive windows that are read together"
+        )
 
 
 def _consecutive(edges: Sequence[IntArray]) -> bool:

@@ -97,21 +97,23 @@ class _Planner:
     """The steps from a request to a plan, in their order."""
 
     def __init__(self, opened: Sequence[OpenArray], request: Request) -> None:
+        if request.method not in (None, "nearest"):
+            raise ArgumentError(
+                f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
+            )
         self._opened, self._request = opened, request
         self._names = _axis_names(opened, request.dims)
         self._fields = _fields_of(request.fields, opened)
         self._used = sorted({number for _, _, number in self._fields})
         self._sizes = {
-            self._dim(dim): at_least_one(size, dim, f"{_WHAT}: sizes")
-            for dim, size in by_dim(request.sizes, f"{_WHAT}: sizes")
+            dim: at_least_one(size, dim, f"{_WHAT}: sizes")
+            for dim, size in self._by_dim(request.sizes, "sizes")
         }
         self._strides = {
-            self._dim(dim): at_least_one(stride, dim, f"{_WHAT}: strides")
-            for dim, stride in by_dim(request.strides, f"{_WHAT}: strides")
+            dim: at_least_one(stride, dim, f"{_WHAT}: strides")
+            for dim, stride in self._by_dim(request.strides, "strides")
         }
-        self._anchors = {
-            self._dim(dim): given for dim, given in by_dim(request.anchors, f"{_WHAT}: anchors")
-        }
+        self._anchors = dict(self._by_dim(request.anchors, "anchors"))
         self._fields = [
             (name, self._resolved(field), number) for name, field, number in self._fields
         ]
@@ -155,11 +157,23 @@ class _Planner:
             more = f"; did you mean {close[0]!r}?" if close else ""
         raise ArgumentError(f"{_WHAT}: no array has the dimension {key!r}, they have {known}{more}")
 
+    def _by_dim(self, given: Any, name: str) -> list[tuple[Dim, Any]]:
+        """The items of an argument by dimension, each once."""
+        found: dict[Dim, Any] = {}
+        for key, value in by_dim(given, f"{_WHAT}: {name}"):
+            dim = self._dim(key)
+            if dim in found:
+                raise ArgumentError(
+                    f"{_WHAT}: {name} names {dim!r} twice, the second time as {key!r}; give it once"
+                )
+            found[dim] = value
+        return list(found.items())
+
     def _resolved(self, field: Field) -> Field:
         return dataclasses.replace(
             field,
-            offsets={self._dim(dim): given for dim, given in field.offsets.items()},
-            sizes={self._dim(dim): size for dim, size in field.sizes.items()},
+            offsets=dict(self._by_dim(field.offsets, "offsets of a Field")),
+            sizes=dict(self._by_dim(field.sizes, "sizes of a Field")),
         )
 
     def _moving_dims(self) -> tuple[Dim, ...]:
@@ -209,13 +223,16 @@ class _Planner:
         for at, (given, name) in enumerate(
             ((self._request.start, "start"), (self._request.stop, "stop"))
         ):
-            for key, value in by_dim(given, f"{_WHAT}: {name}"):
-                dim = self._dim(key)
+            for dim, value in self._by_dim(given, name):
                 bounds.setdefault(dim, [None, None])[at] = self._bound(dim, value, name)
         for dim, (first, stop) in bounds.items():
             ranges[dim] = ranges[dim][first:stop]
-        for key, label in by_dim(self._request.select, f"{_WHAT}: select"):
-            dim = self._dim(key)
+            if not ranges[dim] and self._lengths[dim] and dim not in self._moving:
+                raise SourceError(
+                    f"{_WHAT}: start and stop leave none of the {self._lengths[dim]:,} cells along"
+                    f" {dim!r}, from {ranges[dim].start} to {ranges[dim].stop}; choose start < stop"
+                )
+        for dim, label in self._by_dim(self._request.select, "select"):
             if dim in bounds:
                 raise ArgumentError(
                     f"{_WHAT}: select and start or stop both name {dim!r}; give one of them"
@@ -253,7 +270,8 @@ class _Planner:
                 f" {label!r}; for origins one by one give anchors"
             )
         if isinstance(label, list | tuple | np.ndarray) and np.ndim(label):
-            positions = [int(k) for k in positions_of(coordinate, label)]
+            found = positions_of(coordinate, label, method=self._request.method)
+            positions = [int(k) for k in found]
             if not positions:
                 raise SourceError(f"{_WHAT}: select[{dim!r}] is empty; give at least one label")
             self._picked[dim] = tuple(positions)
@@ -326,7 +344,8 @@ class _Planner:
                 " strides out, or give a mask"
             )
         origins = given.astype(np.int64)
-        origins[origins < 0] += self._lengths[dim]
+        if given.dtype.kind == "i":
+            origins[origins < 0] += self._lengths[dim]
         return listed_axis(dim, origins, cells, runs, pad=pad)
 
     def _centers(self, taken: Sequence[Taken]) -> Centers:
@@ -388,20 +407,31 @@ def _axis_names(opened: Sequence[OpenArray], given: Any) -> list[tuple[Dim, ...]
     """Names of the axes of each array: as given, as stored, or else their numbers."""
     names: list[tuple[Dim, ...]] = []
     by_array = given if isinstance(given, Mapping) else {}
-    if given is not None and not by_array and isinstance(given, str | bytes):
-        raise ArgumentError(f"{_WHAT}: dims must be a tuple of names, got {given!r}")
-    for name in by_array:
-        if all(name != array.name for array in opened):
+    known = {array.name: number for number, array in enumerate(opened)}
+    by_number: dict[int | None, Any] = {}
+    for name, own in by_array.items():
+        number = _number_of(name, known, opened)
+        if number is None:
             raise ArgumentError(
                 f"{_WHAT}: dims names the array {name!r}, and there are"
                 f" {[array.name for array in opened]}"
             )
-    for array in opened:
-        own = by_array.get(array.name) if isinstance(given, Mapping) else given
+        by_number[number] = own
+    for number, array in enumerate(opened):
+        own = by_number.get(number) if isinstance(given, Mapping) else given
         rank = len(array.shape)
         if own is None:
             own = array.found.dims or (None,) * rank
-        elif len(tuple(own)) != rank:
+        elif (
+            isinstance(own, str | bytes)
+            or not isinstance(own, Sequence)
+            or not all(name is None or isinstance(name, str) for name in own)
+        ):
+            raise ArgumentError(
+                f"{_WHAT}: dims must be a tuple of names, one for each axis, or a dict of such by"
+                f" array, got {own!r}"
+            )
+        elif len(own) != rank:
             raise ArgumentError(
                 f"{_WHAT}: dims {tuple(own)} are {len(tuple(own))} names, and array {array.name!r}"
                 f" has {rank} axes: shape {list(array.shape)}"

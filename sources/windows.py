@@ -106,7 +106,7 @@ class WindowDataSource(LaidOutSource):
             select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
                 included) bounds the cells that may be read, also those of windows; a single label
                 takes that cell and drops the axis, a list takes several.
-            method: None, or 'nearest' for single labels that need not be exact.
+            method: None, or 'nearest' for labels that need not be exact, but of slices.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` of a field `x` where fields differ along `time`); or the
                 names of those wanted. Outside of the array they are NaN or NaT.
@@ -151,7 +151,11 @@ class WindowDataSource(LaidOutSource):
         )
         self._pad = None if pad is None else self._padding(opened, pad, fill)
         self._coordinates = window_coordinates(
-            opened, self._plan, coordinates, padded=pad is not None
+            opened,
+            self._plan,
+            coordinates,
+            padded=pad is not None,
+            own_name=self._tree.own_name,
         )
         self._forget()
 
@@ -173,8 +177,9 @@ class WindowDataSource(LaidOutSource):
         if pad == "constant":
             for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
                 dtype = opened[field.number].dtype if decoding is None else decoding.dtype
-                _checked_fill(fill, dtype, field.name)
-            return Padding("constant", fill)
+                if field.moves:  # others never reach out of the array
+                    _checked_fill(fill, dtype, field.name)
+            return Padding("constant", _plain(fill))
         return Padding("edge" if pad == "edge" else "reflect")
 
     def __len__(self) -> int:
@@ -376,12 +381,32 @@ def _checked_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
         same = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
     except (TypeError, ValueError):
         same = False
-    if not same and not (np.dtype(dtype).kind in "fc" and isinstance(fill, int | float)):
+    rounded = isinstance(fill, int | float | (complex if dtype.kind == "c" else int))
+    if not same and not (rounded and _has_fractions(dtype)):
         field = f"field {name!r}" if name else "the array"
         raise ArgumentError(
             f"{_WHAT}: fill {fill!r} is no value of {field}, whose dtype is {dtype}; choose one"
             " that it can have"
         )
+
+
+def _has_fractions(dtype: np.dtype[Any]) -> bool:
+    """Whether values of a dtype need not be whole, those of ml_dtypes too."""
+    if dtype.kind == "V" and dtype.names is None:
+        return bool(np.asarray(0.5).astype(dtype) == 0.5)
+    return dtype.kind in "fc"
+
+
+def _plain(fill: Any) -> Any:
+    """A fill as a number of Python, of those that are equal always the same one.
+
+    A fingerprint has it, and what NumPy prints differs from version to version.
+    """
+    value = np.asarray(fill)[()]
+    number = value.item() if value.dtype.kind in "biufc" else value
+    if isinstance(number, float) and number.is_integer() and str(number) != "-0.0":
+        return int(number)
+    return int(number) if isinstance(number, bool) else number
 
 
 def _shown(spec: ArraySpec) -> str:

@@ -166,7 +166,7 @@ class ArrayTree:
             raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
         self._what, self._direct = what, direct
         self._found: list[Found] = []
-        chosen, self._left_out = choose(find_all(arrays, names), names)
+        chosen, self._left_out = choose(what, find_all(what, arrays, names), names)
         self._chose = names is not None
         self._layout = _numbered(chosen, self._found)
         opened = _records(what, self._found, direct)

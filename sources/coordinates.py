@@ -144,7 +144,7 @@ def _extra(found: Found) -> dict[str, _Stored]:
 def _folder(found: Found) -> Folder | None:
     """The folder of an array; None where it has none, such as of a view."""
     if found.folder is not None:
-        return LocalFolder(found.folder)
+        return LocalFolder(found.what, found.folder)
     try:
         spec = found.spec
         if isinstance(spec, ts.TensorStore):
@@ -152,7 +152,7 @@ def _folder(found: Found) -> Folder | None:
         else:
             spec = spec if isinstance(spec, ts.Spec) else ts.Spec(spec)
             kvstore = None if spec.kvstore is None else ts.KvStore.open(spec.kvstore).result()
-        return None if kvstore is None else store_folder(kvstore)
+        return None if kvstore is None else store_folder(found.what, kvstore)
     except (ValueError, NotImplementedError, RuntimeError, OSError):
         return None
 
@@ -226,12 +226,12 @@ def _values(stored: _Stored) -> AnyArray:
     local = stored.folder.local()
     place = ts.KvStore.open(stored.folder.kvstore()).result() if local is None else local
     if of_any_length(stored.meta):
-        array = find_all(place)
+        array = find_all(stored.folder.what, place)
         if not isinstance(array, Found):
             raise SourceError(f"{stored.folder.where} is no array any more; open the source again")
         python = open_python(array, why_python(stored.meta))
         return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
-    part = ArrayTree(_WHAT, place).open()[0].part
+    part = ArrayTree(stored.folder.what, place).open()[0].part
     if part.rows * part.row_bytes > _LARGEST_BYTES:
         raise SourceError(
             f"{stored.folder.where} is said to have {part.rows:,} values of {part.dtype}, more than"

@@ -17,7 +17,6 @@ from windrow.errors import NotFoundError, SourceError
 from windrow.sources.paths import folder_listing, what_is_there
 from windrow.sources.zarr_read import reason
 
-WHAT: Final = "ZarrDataSource"
 # TensorStore tries for many minutes to reach a store that is not there.
 ANSWER_S = 60.0
 _LOCAL_STORES: Final = ("file", "memory")
@@ -26,6 +25,11 @@ _FILES: Final = "zarr.json, .zarray, .zgroup, attributes.json (N5) or info (prec
 
 class Folder(Protocol):
     """A place that may hold an array or a group."""
+
+    @property
+    def what(self) -> str:
+        """Name of the source, for messages."""
+        ...
 
     @property
     def where(self) -> str:
@@ -74,10 +78,12 @@ def metadata_of(folder: Folder, key: str) -> dict[str, Any] | None:
         meta = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise SourceError(
-            f"{WHAT}: {key} in {folder.where} is not JSON: {error}; copy or write it again"
+            f"{folder.what}: {key} in {folder.where} is not JSON: {error}; copy or write it again"
         ) from error
     if not isinstance(meta, dict):
-        raise SourceError(f"{WHAT}: {key} in {folder.where} holds no JSON object; write it again")
+        raise SourceError(
+            f"{folder.what}: {key} in {folder.where} holds no JSON object; write it again"
+        )
     return meta
 
 
@@ -85,6 +91,7 @@ def metadata_of(folder: Folder, key: str) -> dict[str, Any] | None:
 class LocalFolder:
     """A folder of a local disk; `where` is an absolute path."""
 
+    what: str
     where: str
 
     def read(self, key: str) -> bytes | None:
@@ -95,7 +102,7 @@ class LocalFolder:
             return None
         except OSError as error:
             raise SourceError(
-                f"{WHAT}: {os.path.join(self.where, key)} can not be read:"
+                f"{self.what}: {os.path.join(self.where, key)} can not be read:"
                 f" {error.strerror or error}"
             ) from error
 
@@ -114,11 +121,11 @@ class LocalFolder:
             )
 
     def child(self, path: str) -> LocalFolder:
-        return LocalFolder(os.path.join(self.where, *path.split("/")))
+        return LocalFolder(self.what, os.path.join(self.where, *path.split("/")))
 
     def above(self) -> tuple[LocalFolder, str] | None:
         up, name = os.path.split(self.where)
-        return (LocalFolder(up), name) if name else None
+        return (LocalFolder(self.what, up), name) if name else None
 
     def kvstore(self) -> Any:
         return {"driver": "file", "path": self.where + "/"}
@@ -129,15 +136,15 @@ class LocalFolder:
     def absent(self) -> NotFoundError:
         if not os.path.exists(self.where):
             return NotFoundError(
-                f"{WHAT}: {self.where} does not exist; {what_is_there(self.where)}"
+                f"{self.what}: {self.where} does not exist; {what_is_there(self.where)}"
             )
         if not os.path.isdir(self.where):
             return NotFoundError(
-                f"{WHAT}: {self.where} is a file, not the folder of a Zarr array or group; give"
+                f"{self.what}: {self.where} is a file, not the folder of a Zarr array or group; give"
                 " the folder that holds zarr.json or .zarray"
             )
         return NotFoundError(
-            f"{WHAT}: {self.where} is no Zarr array or group: it has no {_FILES}; it holds"
+            f"{self.what}: {self.where} is no Zarr array or group: it has no {_FILES}; it holds"
             f" {folder_listing(self.where)}"
         )
 
@@ -146,6 +153,7 @@ class LocalFolder:
 class StoreFolder:
     """A folder in a key-value store of TensorStore: any URL that it opens."""
 
+    what: str
     where: str
     store: Any  # its keys are those of the folder
     known: tuple[str, ...] = ()  # paths of what to look for where it can not be listed
@@ -155,7 +163,7 @@ class StoreFolder:
             found = self.store.read(key).result(timeout=ANSWER_S)
         except (ValueError, RuntimeError, OSError) as error:
             raise SourceError(
-                f"{WHAT}: {self.where}{key} can not be read: {reason(error)}"
+                f"{self.what}: {self.where}{key} can not be read: {reason(error)}"
             ) from error
         return bytes(found.value) if found.state == "value" else None
 
@@ -165,13 +173,15 @@ class StoreFolder:
         try:
             keys = self.store.list().result(timeout=ANSWER_S)
         except (ValueError, RuntimeError, OSError) as error:
-            raise SourceError(f"{WHAT}: {self.where} can not be listed: {reason(error)}") from error
+            raise SourceError(
+                f"{self.what}: {self.where} can not be listed: {reason(error)}"
+            ) from error
         texts = (key.decode("utf-8", "replace") for key in keys)
         return sorted({text.partition("/")[0] for text in texts if "/" in text} - {""})
 
     def child(self, path: str) -> StoreFolder:
         known = tuple(name[len(path) + 1 :] for name in self.known if name.startswith(path + "/"))
-        return StoreFolder(f"{self.where}{path}/", self.store / f"{path}/", known)
+        return StoreFolder(self.what, f"{self.where}{path}/", self.store / f"{path}/", known)
 
     def above(self) -> tuple[StoreFolder, str] | None:
         path = self.store.path.rstrip("/")
@@ -181,7 +191,7 @@ class StoreFolder:
             return None
         store = self.store.copy()
         store.path = up + slash
-        return StoreFolder(shown.removesuffix(name), store), name
+        return StoreFolder(self.what, shown.removesuffix(name), store), name
 
     def kvstore(self) -> Any:
         return self.store.spec(retain_context=True)
@@ -191,15 +201,16 @@ class StoreFolder:
 
     def absent(self) -> NotFoundError:
         return NotFoundError(
-            f"{WHAT}: {self.where} is no Zarr array or group: it has no {_FILES}; check the URL,"
+            f"{self.what}: {self.where} is no Zarr array or group: it has no {_FILES}; check the URL,"
             " and that you may read it"
         )
 
 
-def store_folder(value: Any, known: tuple[str, ...] = ()) -> StoreFolder:
+def store_folder(what: str, value: Any, known: tuple[str, ...] = ()) -> StoreFolder:
     """The folder of a URL, or of an open `ts.KvStore`.
 
     Args:
+        what: Name of the source, for messages.
         value: The URL or store.
         known: Paths in it of what to look for where it can not be listed.
 
@@ -214,12 +225,12 @@ def store_folder(value: Any, known: tuple[str, ...] = ()) -> StoreFolder:
             where = str(store.url)
         except (NotImplementedError, ValueError):
             where = "an open KvStore"
-        return StoreFolder(where if where.endswith("/") else where + "/", store, known)
+        return StoreFolder(what, where if where.endswith("/") else where + "/", store, known)
     url = value if value.endswith(("/", ":")) else value + "/"
     try:
-        return StoreFolder(url, ts.KvStore.open(url).result(timeout=ANSWER_S), known)
+        return StoreFolder(what, url, ts.KvStore.open(url).result(timeout=ANSWER_S), known)
     except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(f"{WHAT}: {value!r} can not be opened: {reason(error)}") from error
+        raise SourceError(f"{what}: {value!r} can not be opened: {reason(error)}") from error
 
 
 def _is_local(spec: Any) -> bool:

@@ -84,7 +84,7 @@ class Guard:
 
     def _error(self, where: str, what: str) -> ReadError:
         return ReadError(
-            f"ZarrDataSource: the array in {where} was removed or replaced since the source was"
+            f"the array in {where} was removed or replaced since the source was"
             f" made: {self.path} {what}, and records that are not there read as the fill value."
             " Restore it, or make the source again",
             file=self.path,

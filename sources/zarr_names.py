@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias, Union
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.paths import listing
 
-_WHAT: Final = "ZarrDataSource"
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 
 
@@ -26,6 +25,7 @@ class Found:
     """An array that was found: its name in the source, its place for people, how to open it.
 
     Args:
+        what: Name of the source, for messages.
         name: Nested names are joined by `/`; a single array's name is ''.
         where: Its place.
         spec: A `ts.TensorStore` that is open, a `ts.Spec`, or a spec as JSON or URL.
@@ -38,6 +38,7 @@ class Found:
         listing: The group whose consolidated metadata told all this; '' where the array's own did.
     """
 
+    what: str
     name: str
     where: str
     spec: Any
@@ -89,11 +90,12 @@ def arrays_of(tree: FoundTree) -> Iterator[Found]:
 
 
 def choose(
-    tree: FoundTree, names: Sequence[str] | None = None
+    what: str, tree: FoundTree, names: Sequence[str] | None = None
 ) -> tuple[ChosenTree, tuple[Found, ...]]:
     """The arrays that give records, and those of groups that do not.
 
     Args:
+        what: Name of the source, for messages.
         tree: All that was found.
         names: Names of arrays or groups to take, in that order; None for all arrays that are data.
             Without data all arrays are taken that have an axis.
@@ -106,11 +108,11 @@ def choose(
         found = _data_of(tree)
         if found == {}:
             raise SourceError(
-                f"{_WHAT}: every array that was found has shape (), and the first axis counts"
+                f"{what}: every array that was found has shape (), and the first axis counts"
                 " records"
             )
     else:
-        found = _chosen(tree, _checked_names(tree, names))
+        found = _chosen(what, tree, _checked_names(what, tree, names))
     taken = set(_leaves(found))
     return found, tuple(item for item in arrays_of(tree) if item not in taken)
 
@@ -174,35 +176,35 @@ def _without(tree: FoundTree, left_out: set[Found]) -> ChosenTree:
     return chosen
 
 
-def _checked_names(tree: FoundTree, names: Any) -> list[str]:
+def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
     if isinstance(tree, Found):
         raise ArgumentError(
-            f"{_WHAT}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
+            f"{what}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
         )
     if isinstance(names, str | bytes) or not isinstance(names, Sequence):
         raise ArgumentError(
-            f'{_WHAT}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
+            f'{what}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
         )
     for name in names:
         if not isinstance(name, str):
-            raise ArgumentError(f"{_WHAT}: names must be texts, got {name!r}")
+            raise ArgumentError(f"{what}: names must be texts, got {name!r}")
     plain = ["/".join(part for part in name.split("/") if part) for name in names]
     if not plain:
-        raise ArgumentError(f"{_WHAT}: names is empty; give at least one, or leave it out for all")
+        raise ArgumentError(f"{what}: names is empty; give at least one, or leave it out for all")
     return plain
 
 
-def _chosen(tree: FoundTree, names: list[str]) -> ChosenTree:
+def _chosen(what: str, tree: FoundTree, names: list[str]) -> ChosenTree:
     chosen: dict[str, ChosenTree] = {}
     taken: list[str] = []
     for name in names:
         for other in taken:
             if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
-                raise ArgumentError(f"{_WHAT}: names has {name!r} and {other!r}; give one of them")
+                raise ArgumentError(f"{what}: names has {name!r} and {other!r}; give one of them")
         taken.append(name)
         steps = _steps(tree, name)
         if steps is None:
-            raise _unknown(tree, name)
+            raise _unknown(what, tree, name)
         at: FoundTree = tree
         into: dict[str, Any] = chosen
         for step in steps[:-1]:
@@ -227,13 +229,13 @@ def _steps(tree: FoundTree, name: str) -> list[str] | None:
     return None
 
 
-def _unknown(tree: FoundTree, name: str) -> SourceError:
+def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
     there = sorted(_paths(tree))
     close = difflib.get_close_matches(name, there, n=1)
     if not close:
         close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
     meant = f"did you mean {close[0]!r}? There are" if close else "there are"
-    return SourceError(f"{_WHAT}: names has {name!r}, which is not there; {meant} {listing(there)}")
+    return SourceError(f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}")
 
 
 def _paths(tree: FoundTree, above: str = "") -> Iterator[str]:

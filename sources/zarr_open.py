@@ -26,7 +26,6 @@ from windrow.sources.zarr_names import (
 )
 from windrow.sources.zarr_read import reason
 
-_WHAT: Final = zarr_folders.WHAT
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
 _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
@@ -38,10 +37,11 @@ _BESIDE: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
 
-def find_all(value: Any, names: Sequence[str] | None = None) -> FoundTree:
+def find_all(what: str, value: Any, names: Sequence[str] | None = None) -> FoundTree:
     """Every array that `value` names; of a group that can not be listed, those of `names`.
 
     Args:
+        what: Name of the source, for messages.
         value: As for `ZarrDataSource`.
         names: As for `ZarrDataSource`; `zarr_names.choose` takes those from what is found.
 
@@ -52,37 +52,37 @@ def find_all(value: Any, names: Sequence[str] | None = None) -> FoundTree:
         ConversionError: If the conversion that writes the folder has not finished.
     """
     given = names if isinstance(names, list | tuple) else ()
-    return _find(value, "", tuple(name.strip("/") for name in given if isinstance(name, str)))
+    return _find(what, value, "", tuple(name.strip("/") for name in given if isinstance(name, str)))
 
 
-def _find(value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find(what: str, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
     if isinstance(value, ts.TensorStore):
-        return Found(name, _place(value), value)
+        return Found(what, name, _place(value), value)
     if isinstance(value, ts.Spec):
-        return Found(name, "the spec given", value)
+        return Found(what, name, "the spec given", value)
     if isinstance(value, ts.KvStore):
-        return _find_node(store_folder(value, known), name)
+        return _find_node(store_folder(what, value, known), name)
     if isinstance(value, Mapping):
         if isinstance(value.get("driver"), str):
-            return Found(name, "the spec given", dict(value))
-        return _find_each(value, name, known)
+            return Found(what, name, "the spec given", dict(value))
+        return _find_each(what, value, name, known)
     if isinstance(value, str | os.PathLike):
-        return _find_path(os.fspath(value), name, known)
+        return _find_path(what, os.fspath(value), name, known)
     raise ArgumentError(
-        f"{_WHAT}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
+        f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
         " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore"
     )
 
 
-def _find_each(value: Mapping[Any, Any], name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_each(what: str, value: Mapping[Any, Any], name: str, known: tuple[str, ...]) -> FoundTree:
     if not value:
-        raise SourceError(f"{_WHAT}: the dict {name!r} holds no arrays; give it at least one")
+        raise SourceError(f"{what}: the dict {name!r} holds no arrays; give it at least one")
     tree: dict[str, FoundTree] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise ArgumentError(f"{_WHAT}: keys must be texts, got {key!r}")
+            raise ArgumentError(f"{what}: keys must be texts, got {key!r}")
         inner = tuple(path[len(key) + 1 :] for path in known if path.startswith(key + "/"))
-        tree[key] = _find(item, _joined(name, key), inner)
+        tree[key] = _find(what, item, _joined(name, key), inner)
     return tree
 
 
@@ -90,17 +90,17 @@ def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
 
-def _find_path(text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_path(what: str, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         last = text.rpartition("|")[2].partition(":")[0]
         if "|" in text and last not in _ADAPTERS:
-            return Found(name, text, text)
-        return _find_node(store_folder(text, known), name)
-    path = local_path(text, what=_WHAT)  # type: ignore[arg-type]  # bytes are refused there
+            return Found(what, name, text, text)
+        return _find_node(store_folder(what, text, known), name)
+    path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
-        refuse_unfinished(folder, what=_WHAT)
-    return _find_node(LocalFolder(path), name)
+        refuse_unfinished(folder, what=what)
+    return _find_node(LocalFolder(what, path), name)
 
 
 def _find_node(folder: Folder, name: str) -> FoundTree:
@@ -120,7 +120,7 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
             return _array(folder, name, meta)
         if kind != "group":
             raise SourceError(
-                f"{_WHAT}: zarr.json in {folder.where} has node_type {kind!r}; it must be 'array'"
+                f"{folder.what}: zarr.json in {folder.where} has node_type {kind!r}; it must be 'array'"
                 " or 'group'"
             )
         attributes = _attributes(meta.get("attributes"))
@@ -172,6 +172,7 @@ def _array(
     attributes = _attributes(meta.get("attributes") if modern else beside)
     names = meta.get("dimension_names") if modern else attributes.get("_ARRAY_DIMENSIONS")
     return Found(
+        what=folder.what,
         name=name,
         where=folder.where,
         spec=_spec("zarr3" if modern else "zarr", folder),
@@ -199,6 +200,7 @@ def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> Found
     if shape is None:
         return _group(folder, name, meta, depth, bare=True)
     return Found(
+        what=folder.what,
         name=name,
         where=folder.where,
         spec=_spec("n5", folder),
@@ -220,6 +222,7 @@ def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int)
     size, channels = sizes_of(_scales(info)[scale].get("size")), info.get("num_channels")
     shape = (*size, channels) if size is not None and isinstance(channels, int) else None
     return Found(
+        what=folder.what,
         name=name,
         where=folder.where,
         spec=_spec("neuroglancer_precomputed", folder, scale_index=scale),
@@ -296,13 +299,13 @@ def _group(
     """A group by the folders in it; where `bare`, a folder without metadata may be a group too."""
     if depth > _MOST_GROUPS:
         raise SourceError(
-            f"{_WHAT}: {folder.where} lies in more than {_MOST_GROUPS} groups, one in the other; if"
+            f"{folder.what}: {folder.where} lies in more than {_MOST_GROUPS} groups, one in the other; if"
             " a link leads back to a group above it, remove it, or give a dict of the arrays"
         )
     children = folder.listed()
     if children is None:
         raise SourceError(
-            f"{_WHAT}: the group {folder.where} has no consolidated metadata, and listing a remote"
+            f"{folder.what}: the group {folder.where} has no consolidated metadata, and listing a remote"
             " store could take very long; consolidate it (zarr.consolidate_metadata), or choose"
             " its arrays: names=['image', ...]"
         )
@@ -319,14 +322,14 @@ def _group(
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
     if not group.items and not name:
-        raise SourceError(f"{_WHAT}: the group {folder.where} holds no arrays")
+        raise SourceError(f"{folder.what}: the group {folder.where} holds no arrays")
     return group
 
 
 def unread(found: Found, why: str) -> SourceError:
     """The error for an array that is not read, and `why` in words."""
     return SourceError(
-        f"{_WHAT}: {found.named} in {found.where} is not read: {why}. Arrays of {_READ_TEXTS} are."
+        f"{found.what}: {found.named} in {found.where} is not read: {why}. Arrays of {_READ_TEXTS} are."
         " Of a group, choose the arrays to read: names=['image', ...]"
     )
 
@@ -359,7 +362,7 @@ def refuse_absurd(
     ):
         if size > most:
             raise SourceError(
-                f"{_WHAT}: {found.named} in {found.where} says that {what.format(size)}, and at"
+                f"{found.what}: {found.named} in {found.where} says that {what.format(size)}, and at"
                 f" most {most:,} are read. If that is so, write it in smaller chunks; else its"
                 " metadata are damaged"
             )
@@ -414,7 +417,7 @@ def _parsable(found: list[Found]) -> Iterator[Found]:
                 ts.Spec(item.spec)
             except (ValueError, TypeError) as error:
                 raise SourceError(
-                    f"{_WHAT}: the spec of array {item.name!r} can not be used: {reason(error)}"
+                    f"{item.what}: the spec of array {item.name!r} can not be used: {reason(error)}"
                 ) from error
         yield item
 
@@ -432,7 +435,7 @@ def _opened(item: Found, future: Any) -> Any:
         if "NOT_FOUND" in why or "Failed to detect format" in why:
             raise gone(item, why) from error
         raise SourceError(
-            f"{_WHAT}: {named} in {item.where} can not be opened: {why}. If its dtype or codec is"
+            f"{item.what}: {named} in {item.where} can not be opened: {why}. If its dtype or codec is"
             " the reason, write the array in another, or choose other arrays of a group:"
             " names=['image', ...]"
         ) from error
@@ -440,11 +443,13 @@ def _opened(item: Found, future: Any) -> Any:
         raise unread(item, f"dtype {store.dtype.name!r}")
     if store.rank == 0:
         raise SourceError(
-            f"{_WHAT}: {named} in {item.where} has shape (), and the first axis counts records;"
+            f"{item.what}: {named} in {item.where} has shape (), and the first axis counts records;"
             " of a group, choose the arrays to read: names=['image', ...]"
         )
     if not store.readable:
-        raise SourceError(f"{_WHAT}: {named} was opened for writing only; open it with read=True")
+        raise SourceError(
+            f"{item.what}: {named} was opened for writing only; open it with read=True"
+        )
     layout, unknown = store.chunk_layout, (None,) * store.rank
     chunk = tuple(layout.read_chunk.shape or unknown)
     shard = tuple(layout.write_chunk.shape or unknown)
@@ -456,11 +461,11 @@ def gone(found: Found, why: str) -> NotFoundError:
     """The error for an array that is not where it was found."""
     if found.listing:
         return NotFoundError(
-            f"{_WHAT}: there is no array at {found.where}, which the consolidated metadata of"
+            f"{found.what}: there is no array at {found.where}, which the consolidated metadata of"
             f" {found.listing} list: {why}. Consolidate again (zarr.consolidate_metadata), or"
             " choose other arrays by names=[...]"
         )
-    return NotFoundError(f"{_WHAT}: there is no array at {found.where}: {why}")
+    return NotFoundError(f"{found.what}: there is no array at {found.where}: {why}")
 
 
 def _place(store: Any) -> str:

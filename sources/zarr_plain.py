@@ -196,7 +196,7 @@ def damaged(
     """
     named = f"array {name!r}" if name else "the array"
     return ReadError(
-        f"ZarrDataSource: {named} in {where}: the chunk that holds {held} can not be read:"
+        f"{named} in {where}: the chunk that holds {held} can not be read:"
         f" {why}. If the file is damaged, copy it again or write these records again; leave them"
         " out of the order to go on without them",
         file=file,

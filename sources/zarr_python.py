@@ -38,7 +38,6 @@ from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
 from windrow.sources.zarr_plain import damaged, held_records
 from windrow.sources.zarr_read import reason
 
-_WHAT: Final = zarr_folders.WHAT
 _KEYS: Final = {2: ".zarray", 3: "zarr.json"}
 # What TensorStore decodes, as codecs are called in metadata.
 _OF_TENSORSTORE: Final = {
@@ -358,7 +357,9 @@ def open_python(found: Found, why: str) -> PythonArray:
     try:
         from windrow.sources.zarr_store import CheckedStore, open_array
     except ImportError as error:
-        raise missing_extra(f"{_WHAT}: {found.named} in {found.where} ({why})", "zarr") from error
+        raise missing_extra(
+            f"{found.what}: {found.named} in {found.where} ({why})", "zarr"
+        ) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are for those who write such arrays
@@ -394,7 +395,9 @@ def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:
         store = ts.KvStore.open(kvstore).result(timeout=zarr_folders.ANSWER_S)
         answer = store.read(key).result(timeout=zarr_folders.ANSWER_S)
     except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(f"{_WHAT}: {found.where} can not be read: {reason(error)}") from error
+        raise SourceError(
+            f"{found.what}: {found.where} can not be read: {reason(error)}"
+        ) from error
     if answer.state != "value":
         raise gone(found, f"it has no {key}")
     return key, bytes(answer.value), store

@@ -108,7 +108,7 @@ def test_stores_of_xarray_decode_as_by_xarray(
     store = str(tmp_path / "a.zarr")
     written = xr.Dataset({"a": (("y", "x"), values)})
     written.to_zarr(store, zarr_format=zarr_format, encoding={"a": {"dtype": dtype, **encoding}})
-    found = find_all(f"{store}/a")
+    found = find_all("source", f"{store}/a")
     assert isinstance(found, Found)
     raw = xr.open_zarr(store, decode_cf=False)["a"]
     fill = raw.attrs.get("_FillValue") if zarr_format == 2 else None

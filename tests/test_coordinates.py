@@ -44,7 +44,7 @@ def labelled(values: Any, name: str = "x") -> Coordinate:
 
 
 def found_at(place: Any) -> Found:
-    found = find_all(place)
+    found = find_all("source", place)
     assert isinstance(found, Found)
     return found
 
@@ -466,7 +466,7 @@ def test_coordinates_of_xarray_are_read(
     elif place != "path":
         spec = {"driver": "zarr" if zarr_format == 2 else "zarr3", "kvstore": f"file://{at}/"}
         at = ts.open(spec).result() if place == "array" else spec
-    found = find_all(at)
+    found = find_all("source", at)
     assert isinstance(found, Found)
     expected = xr.open_zarr(store, consolidated=consolidated)
     for dim in ("time", "lat", "station"):

@@ -71,6 +71,12 @@ class Decoding:
     scale: float | None = None
     offset: float | None = None
 
+    @property
+    def label(self) -> str:
+        """What a state remembers of it: the same from every version of NumPy."""
+        missing = [np.asarray(value).item() for value in self.missing]
+        return f"{self.dtype} of {self.seen_as} without {missing}, * {self.scale} + {self.offset}"
+
     def apply(self, values: AnyArray) -> AnyArray:
         """The decoded values, in new memory; `values` stay as they are."""
         seen = values if self.seen_as is None else values.astype(self.seen_as)

@@ -205,7 +205,11 @@ class WindowDataSource(LaidOutSource):
         plan = self._plan
         cut = [plan.origins.label, *(field.label for field in plan.taken)]
         cut += [f"{dim} in [{r.start}, {r.stop})" for dim, r in plan.ranges.items()]
-        cut += [f"{self._pad}", *(f"{decoding}" for decoding in self._decodings if decoding)]
+        # What NumPy's numbers are printed as differs from version to version.
+        cut += [
+            f"{self._pad.mode} {self._pad.value}" if self._pad else "None",
+            *(f"{k}: {d.label}" for k, d in enumerate(self._decodings) if d),
+        ]
         cut += [coordinate.label for coordinate in self._coordinates]
         text = "; ".join(cut)
         if len(text) > _SHOWN_CHARACTERS:

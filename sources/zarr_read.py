@@ -23,7 +23,7 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import Span
-from windrow.sources.zarr_guard import Guard, guard_of
+from windrow.sources.zarr_guard import Guard, guard_of, spec_of
 from windrow.sources.zarr_plain import damaged, held_records
 
 AnyArray = npt.NDArray[Any]
@@ -129,7 +129,9 @@ class StoreChecks(Checks):
         super().__init__(shape, chunk_shape, shift, array.dtype.itemsize)
         self._array = array
         self._origin = tuple(map(int, array.store.domain.inclusive_min))
-        self._tells = True  # whether its driver tells what is stored
+        # Whether its driver tells what is stored. That of precomputed volumes looks for chunks
+        # where there are none: all are missing then, or the question is an error.
+        self._tells = "neuroglancer_precomputed" not in _drivers(spec_of(array.store))
         self._across = math.prod(self.grid[1:])
 
     @property
@@ -210,6 +212,14 @@ class StoreChecks(Checks):
         except (ValueError, RuntimeError, OSError):
             return True
         return False
+
+
+def _drivers(spec: Any) -> set[str]:
+    """The drivers that a spec names at any depth, as those of views do."""
+    if isinstance(spec, dict):
+        own = {spec["driver"]} if isinstance(spec.get("driver"), str) else set()
+        return own.union(*map(_drivers, spec.values()))
+    return set().union(*map(_drivers, spec)) if isinstance(spec, list) else set()
 
 
 class _Spans:

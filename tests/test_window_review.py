@@ -11,6 +11,7 @@ import pytest
 import tensorstore as ts
 import zarr
 
+import windrow
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources import Field, WindowDataSource
@@ -134,3 +135,38 @@ def test_coordinates_must_be_names(group: Path) -> None:
     for wanted in ("t", 3, [3]):
         with pytest.raises(ArgumentError, match="coordinates must be True, False or a list"):
             WindowDataSource(group / "a", {"t": 3}, coordinates=wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("driver", ["file", "memory"])
+def test_chunks_of_precomputed_volumes_are_sound(tmp_path: Path, driver: str) -> None:
+    # TensorStore looks for them elsewhere when it is asked which are stored.
+    opened = ts.open(
+        {
+            "driver": "neuroglancer_precomputed",
+            "kvstore": {"driver": driver, "path": f"{tmp_path}/"},
+            "multiscale_metadata": {"type": "image", "data_type": "uint16", "num_channels": 1},
+            "scale_metadata": {
+                "size": [8, 9, 7],
+                "encoding": "raw",
+                "chunk_size": [4, 4, 4],
+                "resolution": [1, 1, 1],
+                "voxel_offset": [5, -3, 2],
+            },
+        },
+        create=True,
+    ).result()
+    opened[...] = 3
+    for volume in (opened, ts.stack([opened, opened])):
+        source = WindowDataSource(volume, {0: 2})
+        report = windrow.verify(source, missing="error", progress=False)
+        assert (report.ok, report.missing, report.untold) == (True, 0, report.pieces)
+
+
+def test_fingerprints_do_not_print_numbers_as_numpy_does(group: Path) -> None:
+    zarr.open_group(str(group))["h"].attrs.update(_FillValue=-9, scale_factor=0.5)
+    source = WindowDataSource(
+        group / "h", {"x": 2}, pad="constant", fill=np.float32(0.5), decode=True
+    )
+    assert "without [-9], * 0.5" in source.fingerprint
+    assert "constant 0.5" in source.fingerprint
+    assert "np." not in source.fingerprint

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorstore as ts
@@ -29,6 +29,7 @@ import tensorstore as ts
 from windrow.errors import SourceError, missing_extra
 from windrow.sources import zarr_folders
 from windrow.sources.base import IntArray
+from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, Span
 from windrow.sources.zarr_bounds import COMPRESSORS, refuse_larger
 from windrow.sources.zarr_codecs import DamageError
@@ -37,6 +38,9 @@ from windrow.sources.zarr_names import Found
 from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
 from windrow.sources.zarr_plain import damaged, held_records
 from windrow.sources.zarr_read import reason
+
+if TYPE_CHECKING:
+    from windrow.sources.zarr_store import CheckedStore
 
 _KEYS: Final = {2: ".zarray", 3: "zarr.json"}
 # What TensorStore decodes, as codecs are called in metadata.
@@ -212,6 +216,7 @@ class PythonArray:
         shape: Rows first; at least one axis.
         dtype: As delivered: in this machine's byte order; of objects for texts of any length.
         chunk_shape: What is decoded as one; the inner chunk of a sharded array.
+        fill_bytes: A cell that is not stored, in memory; empty for texts of any length.
         guard: Tells whether the array is there still; None where it is not a local one.
     """
 
@@ -222,6 +227,7 @@ class PythonArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
+    fill_bytes: bytes
     guard: Guard | None
 
     @property
@@ -229,8 +235,19 @@ class PythonArray:
         """Whether its values are texts or bytes of any length, as objects."""
         return self.dtype == np.dtype(object)
 
-    def fill(self, first: Sequence[int], out: AnyArray) -> None:
+    @property
+    def store(self) -> CheckedStore:
+        """What it lies in."""
+        found: CheckedStore = self.array.store
+        return found
+
+    def fill(self, first: Sequence[int], out: AnyArray, file: str | None = None) -> None:
         """Fill `out` with the cells from `first` on. Waits.
+
+        Args:
+            first: The first cell.
+            out: Memory.
+            file: Where all of them lie, if that is known.
 
         Raises:
             ReadError: If a chunk can not be read, or the array is gone.
@@ -244,7 +261,7 @@ class PythonArray:
             why = reason(error)
             if not isinstance(error, DamageError):
                 why = f"zarr-python says {type(error).__name__}: {why}"
-            raise damaged(self.name, self.where, held, why) from error
+            raise damaged(self.name, self.where, held, why, file=file) from error
         if self.guard is not None and not self.variable:
             self.guard.check(np.ascontiguousarray(out), range(len(out)), self.where)
 
@@ -258,6 +275,10 @@ class PythonReader:
 
     def __init__(self, array: PythonArray) -> None:
         self._array = array
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PythonChecks(self._array)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
@@ -297,6 +318,10 @@ class PythonBoxReader:
     def __init__(self, array: PythonArray) -> None:
         self._array = array
 
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PythonChecks(self._array)
+
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
         return pool.submit(self._fill, list(boxes))
@@ -327,6 +352,74 @@ class PythonBoxReader:
     def _corner(self, box: Box) -> tuple[int, ...]:
         """The first cell of the chunk that a box lies in."""
         return tuple(f // c * c for f, c in zip(box.first, self._array.chunk_shape, strict=True))
+
+
+class PythonChecks(Checks):
+    """The chunks of an array that zarr-python reads."""
+
+    def __init__(self, array: PythonArray) -> None:
+        """Open nothing."""
+        shape, itemsize = array.shape, array.dtype.itemsize
+        super().__init__(shape, array.chunk_shape, (0,) * len(shape), itemsize)
+        self._array = array
+        shard = array.array.shards or array.chunk_shape
+        self._per_shard = tuple(s // c for s, c in zip(shard, array.chunk_shape, strict=True))
+        self._across = math.prod(self.grid[1:])
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._across != 1:
+            return None
+        begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
+        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
+        rows = self._array.chunk_shape[0]
+        try:
+            self._array.fill(begin, block)
+            chunks = (block[at : at + rows] for at in range(0, len(block), rows))
+            stored = [self._told(first + k, chunk) for k, chunk in enumerate(chunks)]
+        except OSError:
+            return None  # one by one, to tell the chunk
+        return stored.count(False), 0
+
+    def check(self, number: int) -> bool:
+        begin, end = self.bounds(number)
+        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
+        self._array.fill(begin, block, self.file(number))
+        return self._told(number, block)
+
+    def is_stored(self, number: int) -> bool:
+        array = self._array
+        try:
+            return array.store.holds(*self._place(number))
+        except (DamageError, OSError, RuntimeError, ValueError) as error:
+            held = held_records(*(bounds[0] for bounds in self.bounds(number)))
+            file = self.file(number)
+            raise damaged(array.name, array.where, held, reason(error), file=file) from error
+
+    def file(self, number: int) -> str | None:
+        return self._array.store.file(self._place(number)[0])
+
+    def strays(self) -> list[str]:
+        return []
+
+    def _told(self, number: int, block: AnyArray) -> bool:
+        """Whether a chunk is stored that reads as `block`: any value but the fill value tells."""
+        if self._array.variable:
+            return self.is_stored(number)
+        fill = np.frombuffer(self._array.fill_bytes, np.uint8)
+        cells = np.ascontiguousarray(block).reshape(-1).view(np.uint8).reshape(-1, len(fill))
+        return bool((cells != fill).any()) or self.is_stored(number)
+
+    def _place(self, number: int) -> tuple[str, int]:
+        """Key of the object that holds a chunk, and the number of the chunk in it."""
+        key, inside = [], 0
+        for at, count in zip(self.coords(number), self._per_shard, strict=True):
+            key.append(at // count)
+            inside = inside * count + at % count
+        return self._array.array.metadata.encode_chunk_key(tuple(key)), inside
 
 
 def open_python(found: Found, why: str) -> PythonArray:
@@ -370,21 +463,34 @@ def open_python(found: Found, why: str) -> PythonArray:
                 per_shard = math.prod(
                     s // c for s, c in zip(array.shards, array.chunks, strict=True)
                 )
-                store.sharded(per_shard, at_end=_index_at_end(meta))
+                store.sharded(per_shard, **_index_of_shards(meta))
         shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
-        fill = np.asarray(array.fill_value, dtype).tobytes() if dtype.kind != "O" else b""
+        fill = _fill_bytes(array.fill_value, dtype)
     except Exception as error:  # zarr-python raises what it likes, on what is stored
         raise unread(found, f"{why}; zarr-python says {reason(error)}") from error
     guard = None
     if found.folder is not None and fill:
         guard = dataclasses.replace(guard_of_file(os.path.join(found.folder, key)), fill=fill)
-    return PythonArray(array, found.name, found.where, why, shape, dtype, chunk, guard)
+    return PythonArray(array, found.name, found.where, why, shape, dtype, chunk, fill, guard)
 
 
-def _index_at_end(meta: Mapping[str, Any]) -> bool:
-    settings = [s for _, name, s in _codecs(meta) if name == "sharding_indexed"]
-    return bool(settings[0].get("index_location", "end") == "end")
+def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """A cell of zarr-python's that is not stored; empty where it is an object."""
+    if dtype.kind == "O":
+        return b""
+    if value is None:
+        value = "NaT" if dtype.kind in "mM" else np.zeros((), dtype)
+    return np.asarray(value, dtype).tobytes()
+
+
+def _index_of_shards(meta: Mapping[str, Any]) -> dict[str, bool]:
+    """Where the index of a shard is, and whether a checksum follows it."""
+    settings = next(s for _, name, s in _codecs(meta) if name == "sharding_indexed")
+    return {
+        "at_end": settings.get("index_location", "end") == "end",
+        "checksum": len(settings["index_codecs"]) > 1,
+    }
 
 
 def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:

@@ -11,7 +11,8 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import zarr
 from zarr.abc.store import (
@@ -22,6 +23,11 @@ from zarr.abc.store import (
     SuffixByteRequest,
 )
 from zarr.core.buffer import Buffer, BufferPrototype
+
+from windrow.sources.zarr_codecs import DamageError
+
+# The entry in a shard's index of a chunk that is not in it.
+_NOT_STORED: Final = b"\xff" * 16
 
 
 class CheckedStore(Store):
@@ -43,12 +49,40 @@ class CheckedStore(Store):
             measure: Raises on a stored chunk that must not be decoded.
         """
         super().__init__(read_only=True)
-        self._measure, self._per_shard, self._at_end = measure, 0, True
+        self._measure, self._per_shard, self._at_end, self._after = measure, 0, True, 0
         self._kvstore, self._folder, self._metadata = kvstore, folder, dict(metadata)
 
-    def sharded(self, per_shard: int, *, at_end: bool) -> None:
+    def sharded(self, per_shard: int, *, at_end: bool, checksum: bool) -> None:
         """Objects hold `per_shard` chunks, and an index of them at their end or start."""
-        self._per_shard, self._at_end = per_shard, at_end
+        self._per_shard, self._at_end, self._after = per_shard, at_end, 4 if checksum else 0
+
+    def file(self, key: str) -> str | None:
+        """The local file of `key`; None where it is not one."""
+        return None if self._folder is None else os.path.join(self._folder, *key.split("/"))
+
+    def holds(self, key: str, number: int) -> bool:
+        """Whether chunk `number` of the object at `key` is stored, as its index tells. Waits.
+
+        Args:
+            key: The object; where it is no shard, its only chunk is 0.
+            number: Number of the chunk in the shard, in C order.
+
+        Raises:
+            DamageError: If the object is too short for its index.
+            OSError, RuntimeError, ValueError: If it can not be read.
+        """
+
+        def entry(size: int) -> tuple[int, int]:
+            if not self._per_shard:
+                return 0, 0
+            begin = size - 16 * self._per_shard - self._after if self._at_end else 0
+            begin += 16 * number
+            if not 0 <= begin <= size - 16:
+                raise DamageError(f"it has {size:,} bytes, too few for the index of a shard")
+            return begin, begin + 16
+
+        found = self._part(key, entry)
+        return found is not None and found != _NOT_STORED
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -62,8 +96,7 @@ class CheckedStore(Store):
         if key in self._metadata or _is_metadata(key):
             found = self._metadata.get(key)
         elif self._folder is not None:
-            found = await asyncio.to_thread(self._read, key, byte_range)
-            return prototype.buffer.from_bytes(found) if found is not None else None
+            found = await asyncio.to_thread(self._measured, key, byte_range)
         else:
             answer = await self._kvstore.read(key)
             found = bytes(answer.value) if answer.state == "value" else None
@@ -73,17 +106,26 @@ class CheckedStore(Store):
                 await asyncio.to_thread(self._check, found, byte_range)
         return prototype.buffer.from_bytes(found) if found is not None else None
 
-    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
-        path = os.path.join(self._folder or "", *key.split("/"))
+    def _measured(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        found = self._part(key, partial(_bounds, byte_range))
+        if found is not None:
+            self._check(found, byte_range)
+        return found
+
+    def _part(self, key: str, bounds: Callable[[int], tuple[int, int]]) -> bytes | None:
+        """The bytes of an object that `bounds` chooses by its size; None if there is none."""
+        path = self.file(key)
+        if path is None:
+            answer = self._kvstore.read(key).result()
+            whole = bytes(answer.value)
+            return whole[slice(*bounds(len(whole)))] if answer.state == "value" else None
         try:
             with open(path, "rb") as file:
-                start, stop = _bounds(byte_range, os.fstat(file.fileno()).st_size)
+                start, stop = bounds(os.fstat(file.fileno()).st_size)
                 file.seek(start)
-                found = file.read(stop - start)
+                return file.read(stop - start)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        self._check(found, byte_range)
-        return found
 
     def _check(self, found: bytes, byte_range: ByteRequest | None) -> None:
         """Measure the chunks in what was read: a chunk, or a whole shard."""

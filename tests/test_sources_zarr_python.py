@@ -29,7 +29,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow import MapDataset
+from windrow import MapDataset, verify
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.arrays import ArrayTree, open_arrays
@@ -244,6 +244,128 @@ def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
         source[0]
     with pytest.raises(NotFoundError, match="there is no array at"):
         lazy[0]
+
+
+@pytest.mark.parametrize(("version", "values", "layout", "why"), CASES, ids=IDS)
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_verifying_sees_chunks_that_are_missing(
+    tmp_path: Path,
+    version: int,
+    values: AnyArray,
+    layout: dict[str, Any],
+    why: str,
+    windows: bool,
+    zipped: bool,
+) -> None:
+    # A chunk of fill values alone is stored all the same.
+    values = values.copy()
+    values[:20] = np.zeros((), values.dtype)
+    path = write(tmp_path / "a", version, values, config={"write_empty_chunks": True}, **layout)
+    place: Any = path
+    direct = False if "one name" in why else None
+
+    def source() -> ZarrDataSource | WindowDataSource:
+        if not windows:
+            return ZarrDataSource(place, direct=direct)
+        dims = ("a", "b") if "one name" in why else None
+        return WindowDataSource(place, sizes={0: 3}, strides={0: 1}, dims=dims, direct=direct)
+
+    def reported(missing: Any) -> Any:
+        nonlocal place
+        if zipped:
+            place = f"file://{shutil.make_archive(str(tmp_path / missing), 'zip', path)}|zip:"
+        return verify(source(), progress=False, missing=missing)
+
+    whole = reported("error")
+    assert whole.ok
+    assert (whole.missing, whole.untold) == (0, 0)
+    assert whole.decoded_bytes == values.nbytes
+    sharded = "shards" in layout
+    file = path / ("2.0" if version == 2 else "c/1/0" if sharded else "c/2/0")
+    file.unlink()
+    lost = (2 if sharded else 1) * (whole.pieces // 4)
+    if layout.get("chunks") == (10, 3):
+        lost = 1
+    report = reported("fill")
+    assert (report.ok, report.missing, report.untold) == (True, lost, 0)
+    report = reported("error")
+    assert len(report.bad) == lost
+    assert report.bad[0].error.startswith("it is not stored")
+    assert {bad.file for bad in report.bad} == {None if zipped else str(file)}
+    first, stop = report.bad[0].first_record, report.bad[-1].stop_record
+    assert first == (18 if windows else 20)
+    assert stop == min(len(source()), 36 if sharded else 30)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_verifying_sees_missing_chunks_of_shards(
+    tmp_path: Path, location: Any, checksum: bool, zipped: bool
+) -> None:
+    index_codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    settings: dict[str, Any] = {
+        "chunk_shape": [5, 2],
+        "index_location": location,
+        "index_codecs": index_codecs + ([{"name": "crc32c"}] if checksum else []),
+        "codecs": [v3.Delta(dtype="i4").to_dict(), *index_codecs],
+    }
+    path = write(tmp_path / "a", 3, INTEGERS, **V3["sharded"][1])
+    shutil.rmtree(path / "c")
+    meta = json.loads((path / "zarr.json").read_text())
+    meta["codecs"] = [{"name": "sharding_indexed", "configuration": settings}]
+    (path / "zarr.json").write_text(json.dumps(meta))
+    stored = np.zeros((8, 2), bool)
+    stored[[0, 1, 3, 6], [1, 0, 0, 1]] = True
+    array = zarr.open_array(str(path), mode="r+")
+    for row, column in np.argwhere(stored):
+        here = slice(row * 5, row * 5 + 5), slice(column * 2, column * 2 + 2)
+        array[here] = INTEGERS[here]
+    place: Any = path
+    if zipped:
+        place = f"file://{shutil.make_archive(str(tmp_path / 'z'), 'zip', path)}|zip:"
+    report = verify(ZarrDataSource(place), progress=False)
+    assert (report.ok, report.pieces, report.missing, report.untold) == (True, 16, 12, 0)
+    report = verify(ZarrDataSource(place), progress=False, missing="error")
+    assert [bad.piece for bad in report.bad] == np.flatnonzero(~stored).tolist()
+
+
+def test_verifying_reports_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    (path / "2.0").write_bytes(b"no chunk")
+    (path / "3.0").unlink()
+    report = verify(ZarrDataSource(path), progress=False)
+    (bad,) = report.bad
+    assert (bad.piece, bad.file, bad.first_record) == (2, str(path / "2.0"), 20)
+    assert bad.error.startswith("zarr-python says")
+    assert (report.pieces, report.missing) == (4, 1)
+    sharded = write(tmp_path / "s", 3, INTEGERS, **V3["sharded"][1])
+    (sharded / "c/1/0").write_bytes(b"short")
+    report = verify(ZarrDataSource(sharded), progress=False)
+    assert [(bad.piece, bad.file) for bad in report.bad] == [
+        (2, str(sharded / "c/1/0")),
+        (3, str(sharded / "c/1/0")),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8", "?", "U5", "S3", "M8[ns]"])
+def test_arrays_of_v2_without_a_fill_value(tmp_path: Path, dtype: str) -> None:
+    values = INTEGERS.astype(dtype)
+    path = write(tmp_path / "a", 2, values, filters=[numcodecs.Shuffle(4)])
+    meta = json.loads((path / ".zarray").read_text())
+    (path / ".zarray").write_text(json.dumps({**meta, "fill_value": None}))
+    (path / "1.0").unlink()
+    source = ZarrDataSource(path)
+    np.testing.assert_array_equal(source[3], values[3])
+    np.testing.assert_array_equal(source[13], zarr.open_array(str(path), mode="r")[13])
+    report = verify(source, progress=False)
+    assert (report.ok, report.missing, report.untold) == (True, 1, 0)
+    lazy = pickle.loads(pickle.dumps(source))
+    lazy[3]
+    shutil.rmtree(path)
+    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
+        lazy[13]
 
 
 def hostile(path: Path, **changed: Any) -> Path:

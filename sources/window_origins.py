@@ -355,6 +355,8 @@ class Centers:
         """Take integers `(n, dims)`, which stay where they are."""
         self._dims, self._cells = tuple(dims), cells
         self._digest = ""
+        # What `check` allows, `[low, high)` along each dimension.
+        self._low = self._high = np.zeros(len(self._dims), np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         held = mapped(self._cells)
@@ -362,11 +364,13 @@ class Centers:
             "dims": self._dims,
             "cells": self._cells if held is None else held,
             "digest": self._digest,
+            "allowed": (self._low, self._high),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         cells = state["cells"]
         self._dims, self._digest = state["dims"], state["digest"]
+        self._low, self._high = state["allowed"]
         self._cells = cells.open() if isinstance(cells, MappedArray) else cells
 
     @property
@@ -393,12 +397,17 @@ class Centers:
     def at(self, indices: IntArray) -> IntArray:
         """The origins of records, int64 `(n, dims)`: what was given."""
         found: IntArray = np.asarray(self._cells[indices]).astype(np.int64)
+        if ((found < self._low) | (found >= self._high)).any():
+            # Windows of them would have cells that nothing is written to.
+            raise SourceError(
+                f"{_WHAT}: centers were changed since the source was made; make it again, or give"
+                " it a copy"
+            )
         return found
 
     def along(self, dim: Dim, indices: IntArray) -> IntArray:
         """The origins of records along one dimension, int64 `(n,)`."""
-        found: IntArray = np.asarray(self._cells[indices, self._dims.index(dim)]).astype(np.int64)
-        return found
+        return self.at(indices)[:, self._dims.index(dim)]
 
     def reach(self, dim: Dim) -> tuple[int, int]:
         """The smallest and the largest origin along a dimension; two zeros if there is none."""
@@ -416,8 +425,14 @@ class Centers:
             RecordIndexError: If a center is no cell of the arrays.
             SourceError: If a window is not within them.
         """
-        low = np.array([cells.start for cells in lengths])
-        high = np.array([cells.stop for cells in lengths])
+        low = self._low = np.array([cells.start for cells in lengths])
+        high = self._high = np.array([cells.stop for cells in lengths])
+        before, behind = np.array(runs if runs is not None else [(0, 0)] * len(lengths)).T
+        if runs is not None:
+            self._low, self._high = (
+                np.maximum(low, low - before),
+                np.minimum(high, high - behind + 1),
+            )
         for first in range(0, len(self._cells), _CHECKED_AT_ONCE):
             part = self._cells[first : first + _CHECKED_AT_ONCE]
             out = np.flatnonzero(((part < low) | (part >= high)).any(axis=1))
@@ -429,7 +444,6 @@ class Centers:
                 )
             if runs is None:
                 continue
-            before, behind = np.array(runs).T
             out = np.flatnonzero(((part < low - before) | (part > high - behind)).any(axis=1))
             if len(out):
                 raise SourceError(

@@ -15,7 +15,6 @@ import numpy as np
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.arrays import OpenArray
-from windrow.sources.base import IntArray
 from windrow.sources.coordinates import coordinate_of
 from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.window_fields import (
@@ -486,8 +485,3 @@ def _number_of(
         own = opened[0].found.where.rstrip("/").rpartition("/")[2]
         return 0 if name == own else None
     return None if name is None else known.get(name)
-
-
-def coordinate_cells(along: Along, origins: IntArray) -> IntArray:
-    """The cells that a field takes along an axis, `(n, length)`; they may lie outside."""
-    return origins[:, None] + along.cells() if along.moves else along.cells()[None]

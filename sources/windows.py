@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources import recycled
 from windrow.sources.arrays import LIBRARY, ArrayTree, OpenArray
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
@@ -371,7 +371,10 @@ def _float_dtype(decode: Any) -> np.dtype[Any] | None:
 
 
 def _decoding(array: OpenArray, dtype: np.dtype[Any] | None) -> Decoding | None:
-    found = decoding_of(array.attributes, array.dtype, array.missing_value)
+    try:
+        found = decoding_of(array.attributes, array.dtype, array.missing_value)
+    except SourceError as error:
+        raise SourceError(f"{_WHAT}: {array.found.named}: {error}") from error
     if found is None or dtype is None or found.dtype.kind != "f":
         return found
     return dataclasses.replace(found, dtype=dtype)

@@ -170,3 +170,25 @@ def test_fingerprints_do_not_print_numbers_as_numpy_does(group: Path) -> None:
     assert "without [-9], * 0.5" in source.fingerprint
     assert "constant 0.5" in source.fingerprint
     assert "np." not in source.fingerprint
+
+
+@pytest.mark.parametrize("pad", [None, "edge"])
+def test_centers_that_are_changed_later_are_refused(group: Path, pad: str | None) -> None:
+    # They are not copied, and windows outside would have cells that nothing is written to.
+    centers = np.array([1, 8])
+    source = WindowDataSource(group / "a", {"t": 3}, centers=centers, pad=pad)
+    assert source.read(np.arange(2))[:, 1, 0].tolist() == [6, 48]
+    centers[1] = 9 if pad is None else 10
+    assert source[0][1, 0] == 6
+    with pytest.raises(SourceError, match="centers were changed since the source was made"):
+        source[1]
+    with pytest.raises(SourceError, match="centers were changed"):
+        next(iter(MapDataset.source(source).batch(2)))
+
+
+def test_attributes_that_can_not_be_decoded_are_told_with_their_array(group: Path) -> None:
+    zarr.open_group(str(group))["h"].attrs.update(scale_factor="x")
+    with pytest.raises(
+        SourceError, match="WindowDataSource: array 'h': the attribute scale_factor"
+    ):
+        WindowDataSource(group, {"t": 3}, decode=True)

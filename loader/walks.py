@@ -26,7 +26,7 @@ from windrow.errors import ReadError
 from windrow.memory import machine_bytes
 from windrow.sources.base import Columns, IntArray, Source
 from windrow.sources.boxes import BoxPart
-from windrow.sources.checks import Checkable, Checks, Placed, Places
+from windrow.sources.checks import Checkable, Checks, Placed, Places, Repeating
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.pieces import ArrayPart, Box, LaidOutSource, ListPart, Part, Span
 from windrow.sources.threads import Here
@@ -150,7 +150,11 @@ def walks_of(source: Source, *, refuse_missing: bool) -> list[Walk]:
     """What to go through for all of `source`."""
     if not isinstance(source, LaidOutSource):
         return [_RecordWalk(source)]
-    return [_walk_of(part, len(source), refuse_missing=refuse_missing) for part in source.parts]
+    walks = [_walk_of(part, len(source), refuse_missing=refuse_missing) for part in source.parts]
+    if isinstance(source, Repeating) and len(source):
+        still = (_walk_of(part, 1, refuse_missing=refuse_missing) for part in source.still_parts())
+        walks += [_StillWalk(walk, len(source)) for walk in still]
+    return walks
 
 
 def _walk_of(part: Part, length: int, *, refuse_missing: bool) -> Walk:
@@ -400,6 +404,31 @@ class _PieceWalk(Walk):
         spans = self._pieces.records([each.number for each in bad])
         return [
             Placing(*span, each.file, each.offset) for each, span in zip(bad, spans, strict=True)
+        ]
+
+
+class _StillWalk(Walk):
+    """The walk over record 0 of a part, where every record has the same."""
+
+    def __init__(self, walk: Walk, length: int) -> None:
+        self.name = walk.name
+        self._walk, self._length = walk, length
+
+    @property
+    def waits(self) -> bool:
+        return self._walk.waits
+
+    @property
+    def total_bytes(self) -> int | None:
+        return self._walk.total_bytes
+
+    def tasks(self) -> Iterator[Task]:
+        return self._walk.tasks()
+
+    def places(self, bad: Sequence[Bad]) -> list[Placing]:
+        return [
+            dataclasses.replace(at, stop=self._length if at.stop else 0)
+            for at in self._walk.places(bad)
         ]
 
 

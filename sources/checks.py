@@ -10,10 +10,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, final, runtime_checkable
 
 from windrow.sources.base import IntArray
+from windrow.sources.pieces import Part
 
 Cells = tuple[int, ...]
 
@@ -131,6 +132,15 @@ class Placed(Protocol):
 
     def places_of_pieces(self) -> Callable[[IntArray], Places]:
         """Tells where pieces are stored. It may read headers, and keep them."""
+        ...
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A source that has read of some arrays once what stands in every record."""
+
+    def still_parts(self) -> Sequence[Part]:
+        """These arrays, which are none of its `parts`: each record has all that record 0 has."""
         ...
 
 

@@ -264,6 +264,18 @@ class WindowDataSource(LaidOutSource):
         found = blocks_of(self._laid_out(), self._plan)
         return found.bounds if found.records is None else found
 
+    def still_parts(self) -> Sequence[BoxPart]:
+        """The arrays of which all records have the same; see `checks.Repeating`."""
+        opened, taken = self._tree.open(), self._plan.taken
+        still = [field for field in taken if not field.moves and 0 not in field.shape]
+        return [
+            opened[number].box_part(
+                _beginning(len(opened[number].shape)),
+                tuple(field.box_field() for field in still if field.number == number),
+            )
+            for number in sorted({field.number for field in still})
+        ]
+
     # --- values ----------------------------------------------------------------------------------
 
     def read(self, indices: IntArray) -> Columns:

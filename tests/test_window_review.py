@@ -192,3 +192,14 @@ def test_attributes_that_can_not_be_decoded_are_told_with_their_array(group: Pat
         SourceError, match="WindowDataSource: array 'h': the attribute scale_factor"
     ):
         WindowDataSource(group, {"t": 3}, decode=True)
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_arrays_that_do_not_move_are_verified(group: Path, direct: bool | None) -> None:
+    # Every record has them, so that no record can be read where they are damaged.
+    source = WindowDataSource(group, {"t": 3}, direct=direct)
+    report = windrow.verify(source, progress=False)
+    assert (report.ok, report.pieces) == (True, 3 + 1)
+    (group / "h" / "c" / "0").write_bytes(b"damaged")
+    (bad,) = windrow.verify(source, progress=False).bad
+    assert (bad.array, bad.piece, bad.first_record, bad.stop_record) == ("h", 0, 0, len(source))

@@ -84,6 +84,17 @@ class ForeignDataSource(BatchedSource):
         more = f", {theirs}" if isinstance(theirs, str) else ""
         return f"{_name(self._source)}({self._length} records{more})"
 
+    @property
+    def spec(self) -> Any:
+        """What a record is, where the source itself has a `spec`; else None."""
+        found = getattr(self._source, "spec", None)
+        return None if callable(found) else found
+
+    def blocks(self) -> Any:
+        """Which records lie together, where the source itself has a method `blocks`; else None."""
+        blocks = getattr(self._source, "blocks", None)
+        return blocks() if callable(blocks) else None
+
     def _read_each(self, wanted: list[int]) -> list[Any]:
         source, records, index = self._source, [], 0
         try:

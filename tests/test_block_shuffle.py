@@ -475,6 +475,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: M.source(np.arange(9)).block_shuffle(1),
         r"source\(.*\) does not tell which records lie together; give block=, the number",
     ),
+    "source of no blocks": (
+        lambda: M.source(Wrong(None)).block_shuffle(1),
+        r"source\(.*\) does not tell which records lie together; give block=, the number",
+    ),
     "foreign": (
         lambda: M.source(make.Squares(9)).map(int).block_shuffle(1),
         r"source\(.*Squares.*\) does not tell which records lie together; give block=",
@@ -530,7 +534,7 @@ def test_what_has_no_order_is_refused_when_it_is_built(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [[], [0, 9], [1, 10], [0, 6, 5, 10], [0.0, 10.0], [[0, 10]], None], ids=str
+    "told", [[], [0, 9], [1, 10], [0, 6, 5, 10], [0.0, 10.0], [[0, 10]]], ids=str
 )
 def test_blocks_that_are_none_are_refused(told: Any) -> None:
     message = r"Wrong.blocks\(\) must be integers that increase from 0 to its length 10, got array"

@@ -229,6 +229,7 @@ class Backwards(Squares):
 def test_10_to_the_12_records_need_no_table() -> None:
     length = 10**12
     large = layouts.told(Backwards(10**6, 1), length)
+    assert large is not None
     places = np.array([0, length - 1, length // 2, 12345])
     assert large.at(places).tolist() == (length - 1 - places).tolist()
     joined = layouts.joined([layouts.even(5, 2), large])

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 import zarr
 
-from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources import ForeignDataSource, RandomAccessDataSource, as_source
+from windrow import MapDataset
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
+from windrow.sources import (
+    ArraySpec,
+    Blocks,
+    ForeignDataSource,
+    RandomAccessDataSource,
+    as_source,
+)
 
 
 class Counting:
@@ -85,6 +92,37 @@ def test_a_batch_is_one_call() -> None:
     assert theirs.asked == [[3, 9, 3]]
     assert source.read(np.array([], np.int64)) == []
     assert len(theirs.asked) == 1
+
+
+class Told(Counting):
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec((), np.int64)
+
+    def blocks(self) -> Blocks:
+        return Blocks(np.array([0, 5, 10]), lambda places: places % 5 * 2 + places // 5)
+
+
+def test_spec_and_blocks_of_ones_own_source() -> None:
+    dataset = MapDataset.source(Told(10))
+    assert dataset.element_spec == ArraySpec((), np.int64)
+    order = [round(x**0.5) for x in dataset.block_shuffle(seed=1, window_blocks=1)]
+    assert sorted(order[:5]) in ([0, 2, 4, 6, 8], [1, 3, 5, 7, 9])
+    assert sorted(order) == list(range(10))
+
+
+def test_what_is_called_spec_or_blocks_and_is_none() -> None:
+    class Other(Counting):
+        blocks = 3
+
+        def spec(self) -> str:
+            return "a method of another kind"
+
+    dataset = MapDataset.source(Other(10))
+    with pytest.raises(PlanError, match="does not tell what its records are"):
+        _ = dataset.element_spec
+    with pytest.raises(PlanError, match="does not tell which records lie together"):
+        dataset.block_shuffle(seed=1)
 
 
 def test_grains_batch_method_is_used() -> None:

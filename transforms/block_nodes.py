@@ -34,7 +34,10 @@ class LaidOut(Protocol):
     """A source that tells which of its records lie near each other."""
 
     def blocks(self) -> Any:
-        """Bounds of blocks of consecutive records, 0, ..., length; or those with `records`."""
+        """Bounds of blocks of consecutive records, 0, ..., length; or those with `records`.
+
+        None where nothing tells.
+        """
         ...
 
 
@@ -96,8 +99,10 @@ def layout(node: Node) -> Layout:
         PlanError: If a node hides the layout, or a source tells none.
     """
     match node:
-        case SourceNode(source=LaidOut()):
-            return layouts.told(node.source, node.length)
+        case SourceNode(source=LaidOut()) if (
+            told := layouts.told(node.source, node.length)
+        ) is not None:
+            return told
         case SeedNode() | ValueNode():
             return layout(node.parent)
         case SliceNode():

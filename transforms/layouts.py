@@ -231,13 +231,17 @@ class PlacedBlocks(Protocol):
         ...
 
 
-def told(source: Any, length: int) -> Layout:
+def told(source: Any, length: int) -> Layout | None:
     """The layout that a source of `length` records tells, checked: it may be the user's own.
+
+    None where it tells none.
 
     Raises:
         PlanError: If the blocks do not part the records.
     """
     blocks = source.blocks()
+    if blocks is None:
+        return None
     records = blocks.records if isinstance(blocks, PlacedBlocks) else None
     bounds = np.array(blocks.bounds if isinstance(blocks, PlacedBlocks) else blocks)
     if not (

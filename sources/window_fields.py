@@ -36,16 +36,20 @@ class Field:
             integer takes one cell and drops the axis, unless `sizes` names the dimension; a list
             keeps the axis, with the cells (or windows) of all offsets one after the other.
         sizes: By dimension, cells of this field's window, in place of the source's `sizes`.
+        select: By dimension that windows do not move along, labels of what this field has of it, in
+            place of the source's `select`: `{"level": 500}`.
 
     Example:
         >>> from windrow.sources import Field
         >>> inputs = Field("t2m", {"time": [-12, -6, 0]})
         >>> target = Field("t2m", {"time": 6})
+        >>> height = Field("z", {"time": 0}, select={"level": 500})
     """
 
     array: str | None = None
     offsets: Mapping[Any, int | Sequence[int]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.array is not None and not isinstance(self.array, str):
@@ -56,6 +60,7 @@ class Field:
             offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
         object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field: sizes") for d, n in sizes})
         object.__setattr__(self, "offsets", offsets)
+        object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
 
 
 def _offsets(given: Any, what: str) -> int | tuple[int, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.arrays import OpenArray
 from windrow.sources.coordinates import coordinate_of
-from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.selection import Coordinate
 from windrow.sources.window_fields import (
     Along,
     Field,
@@ -37,6 +37,7 @@ from windrow.sources.window_origins import (
     masked,
     regular_axis,
 )
+from windrow.sources.window_selection import Picked, picked
 
 _WHAT: Final = "WindowDataSource"
 
@@ -121,7 +122,7 @@ class _Planner:
             self._centered = tuple(self._sizes)
         self._moving = self._moving_dims()
         self._lengths = self._agreed_lengths()
-        self._picked: dict[Dim, int | tuple[int, ...]] = {}
+        self._picked: dict[Dim, Picked] = {}
         self._ranges = self._allowed()
 
     def plan(self) -> Plan:
@@ -173,6 +174,7 @@ class _Planner:
             field,
             offsets=dict(self._by_dim(field.offsets, "offsets of a Field")),
             sizes=dict(self._by_dim(field.sizes, "sizes of a Field")),
+            select=dict(self._by_dim(field.select, "select of a Field")),
         )
 
     def _moving_dims(self) -> tuple[Dim, ...]:
@@ -236,7 +238,11 @@ class _Planner:
                 raise ArgumentError(
                     f"{_WHAT}: select and start or stop both name {dim!r}; give one of them"
                 )
-            self._select(dim, label, ranges)
+            found = self._selected(dim, label)
+            if isinstance(found, range):
+                ranges[dim] = found
+            else:
+                self._picked[dim] = found
         return ranges
 
     def _bound(self, dim: Dim, value: Any, name: str) -> int:
@@ -248,47 +254,27 @@ class _Planner:
             )
         return cell
 
-    def _select(self, dim: Dim, label: Any, ranges: dict[Dim, range]) -> None:
-        coordinate = self.coordinate(dim)
-        if isinstance(label, str) and coordinate.values.dtype.kind == "M":
-            # A text may cover many times, such as all of a month.
-            covered = range_of(coordinate, slice(label, label))
-            if dim in self._moving or covered.stop - covered.start > 1:
-                label = slice(label, label)
-        if isinstance(label, slice):
-            ranges[dim] = ranges[dim][range_of(coordinate, label)]
-            if not ranges[dim]:
-                raise SourceError(
-                    f"{_WHAT}: select[{dim!r}] = {label} holds none of the {self._lengths[dim]:,}"
-                    f" coordinates: {coordinate.range}"
-                )
-            return
-        if dim in self._moving:
-            raise ArgumentError(
-                f"{_WHAT}: windows move along {dim!r}, so select takes a slice of its labels, got"
-                f" {label!r}; for origins one by one give anchors"
-            )
-        if isinstance(label, list | tuple | np.ndarray) and np.ndim(label):
-            found = positions_of(coordinate, label, method=self._request.method)
-            positions = [int(k) for k in found]
-            if not positions:
-                raise SourceError(f"{_WHAT}: select[{dim!r}] is empty; give at least one label")
-            self._picked[dim] = tuple(positions)
-        else:
-            self._picked[dim] = position_of(coordinate, label, method=self._request.method)
-
-    def coordinate(self, dim: Dim) -> Coordinate:
-        found = coordinate_along(dim, self._opened, self._names, self._used)
-        if found is None:
-            raise SourceError(
-                f"{_WHAT}: there are no coordinates of {dim!r} beside the arrays, so that labels can"
-                " not be looked up; give cells with start and stop"
-            )
-        return found
+    def _selected(self, dim: Dim, label: Any) -> Picked:
+        return picked(
+            dim,
+            label,
+            coordinate_along(dim, self._opened, self._names, self._used),
+            self._lengths[dim],
+            moves=dim in self._moving,
+            method=self._request.method,
+        )
 
     # --- fields ----------------------------------------------------------------------------------
 
     def _along(self, field: Field, dim: Dim) -> Along:
+        if dim in field.select:
+            if dim in self._moving:
+                raise ArgumentError(
+                    f"{_WHAT}: windows move along {dim!r}, so a field can not select"
+                    f" {field.select[dim]!r} there; give it offsets, or leave offsets and sizes along"
+                    f" {dim!r} out of all fields"
+                )
+            return _fixed(dim, self._selected(dim, field.select[dim]))
         if dim in self._moving:
             size = field.sizes.get(dim, self._sizes.get(dim))
             offsets = field.offsets.get(dim, 0)
@@ -303,13 +289,7 @@ class _Planner:
                 else:
                     runs.append((first, first + cells))
             return Along(dim, tuple(runs), True, dropped)
-        if dim in self._picked:
-            picked = self._picked[dim]
-            if isinstance(picked, int):
-                return Along(dim, ((picked, picked + 1),), False, True)
-            return Along(dim, runs_of_cells(picked), False, False)
-        cells_ = self._ranges[dim]
-        return Along(dim, ((cells_.start, cells_.stop),), False, False)
+        return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
 
     # --- origins ---------------------------------------------------------------------------------
 
@@ -376,6 +356,15 @@ class _Planner:
         reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
         centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
         return centers
+
+
+def _fixed(dim: Dim, cells: Picked) -> Along:
+    """What a field takes along a dimension that windows do not move along."""
+    if isinstance(cells, int):
+        return Along(dim, ((cells, cells + 1),), False, True)
+    if isinstance(cells, range):
+        return Along(dim, ((cells.start, cells.stop),), False, False)
+    return Along(dim, runs_of_cells(cells), False, False)
 
 
 def _runs(taken: Sequence[Taken], dim: Dim) -> list[Run]:

@@ -105,7 +105,8 @@ class WindowDataSource(LaidOutSource):
             names: Which arrays of a group to open, as for `ZarrDataSource`.
             select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
                 included) bounds the cells that may be read, also those of windows; a single label
-                takes that cell and drops the axis, a list takes several.
+                takes that cell and drops the axis, a list takes several. Where there are no
+                coordinates, cells take the place of labels. A `Field` may have a `select` too.
             method: None, or 'nearest' for labels that need not be exact, but of slices.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` of a field `x` where fields differ along `time`); or the
@@ -130,17 +131,17 @@ class WindowDataSource(LaidOutSource):
         wanted = _float_dtype(decode)
         self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
         request = Request(
-            sizes,
-            strides,
-            start,
-            stop,
-            pad is not None,
-            fields,
-            anchors,
-            centers,
-            dims,
-            select,
-            method,
+            sizes=sizes,
+            strides=strides,
+            start=start,
+            stop=stop,
+            pad=pad is not None,
+            fields=fields,
+            anchors=anchors,
+            centers=centers,
+            dims=dims,
+            select=select,
+            method=method,
         )
         opened = self._tree.open()
         self._plan = planned(opened, request)

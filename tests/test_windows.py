@@ -459,7 +459,7 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
         ({"dims": ("y",)}, ArgumentError, r"1 names, and array '' has 2 axes"),
         ({"fields": {"x": Field("b")}}, ArgumentError, "is of array 'b'"),
         ({"fields": {"x": 3}}, ArgumentError, "must be a Field, got 3"),
-        ({"select": {"y": 3}}, SourceError, "there are no coordinates of 'y'"),
+        ({"select": {"y": "a"}}, SourceError, "there are no coordinates of 'y'"),
         ({"decode": 1}, ArgumentError, "decode must be True, False or a float dtype"),
         ({"coordinates": True}, SourceError, "there are no coordinates"),
     ):
@@ -556,3 +556,54 @@ def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> Non
     report = verify(source, missing="error", progress=False)
     assert (report.pieces, len(report.bad)) == (48, 48)
     assert {(bad.first_record, bad.stop_record) for bad in report.bad} == {(0, len(source))}
+
+
+def test_fields_select_levels_of_their_own(tmp_path: Path) -> None:
+    array = numbered((9, 3, 4))
+    group = zarr.create_group(str(tmp_path / "g"))
+    dims = ("time", "level", "x")
+    group.create_array("z", data=array, chunks=(2, 3, 4), dimension_names=dims)
+    group.create_array("u", data=-array, chunks=(9, 1, 4), dimension_names=dims)
+    group.create_array("level", data=np.array([1000, 850, 500]), dimension_names=("level",))
+    fields = {
+        "z500": Field("z", {"time": 1}, select={"level": 500}),
+        "z": Field("z", {"time": [0, 1]}, select={"level": [500, 1000]}),
+        "u": Field("u", {"time": 0}, select={"level": slice(1000, 850)}),
+        "all": Field("u", {"time": 0}),
+    }
+    source = WindowDataSource(tmp_path / "g", fields=fields, coordinates=["level"])
+    assert len(source) == 8
+    found = source.read(np.array([7, 2]))
+    np.testing.assert_array_equal(found["z500"], array[[8, 3], 2])
+    np.testing.assert_array_equal(found["z"], np.stack([array[7:9, [2, 0]], array[2:4, [2, 0]]]))
+    np.testing.assert_array_equal(found["u"], -array[[7, 2], :2])
+    np.testing.assert_array_equal(found["all"], -array[[7, 2]])
+    assert found["z_level"].tolist() == [[500, 1000]] * 2
+    assert found["z500_level"].tolist() == [500, 500]
+    whole = WindowDataSource(tmp_path / "g", fields=fields, select={"level": 850})
+    np.testing.assert_array_equal(whole[0]["all"], -array[0, 1])
+    np.testing.assert_array_equal(whole[0]["z500"], array[1, 2])
+    with pytest.raises(
+        ArgumentError, match="windows move along 'time', so a field can not select 3"
+    ):
+        WindowDataSource(tmp_path / "g", {"time": 1}, fields={"z": Field("z", select={"time": 3})})
+    with pytest.raises(
+        SourceError, match=r"holds none .* they fall, so write slice\(1000, 850, None\)"
+    ):
+        WindowDataSource(tmp_path / "g", {"time": 1}, select={"level": slice(850, 1000)})
+
+
+def test_without_coordinates_cells_are_selected_as_in_xarray(tmp_path: Path) -> None:
+    array = numbered((9, 4, 5))
+    path = write(tmp_path / "a", array, (2, 4, 5), ("time", "channel", "x"))
+    for label in (2, -1, [3, 0], slice(1, 3), slice(None, None, -2), slice(-2, None)):
+        source = WindowDataSource(path, {"time": 2}, select={"channel": label})
+        np.testing.assert_array_equal(source[1], array[2:4, label])
+    bounded = WindowDataSource(path, {"time": 2}, select={"time": slice(3, 8)})
+    np.testing.assert_array_equal(bounded[0], array[3:5])
+    with pytest.raises(SourceError, match=r"select\['channel'\] is 4, and there are 4 cells"):
+        WindowDataSource(path, {"time": 2}, select={"channel": 4})
+    with pytest.raises(SourceError, match="the label 'red' can not be looked up; give cells"):
+        WindowDataSource(path, {"time": 2}, select={"channel": "red"})
+    with pytest.raises(ArgumentError, match="select takes a slice there, got 3"):
+        WindowDataSource(path, {"time": 2}, select={"time": 3})

@@ -1,0 +1,1 @@
+from sources.window_selection import *

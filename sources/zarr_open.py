@@ -70,7 +70,8 @@ def _find(what: str, value: Any, name: str, known: tuple[str, ...]) -> FoundTree
         return _find_path(what, os.fspath(value), name, known)
     raise ArgumentError(
         f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
-        " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore"
+        " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore, such as"
+        " tensorstore.array(x) of an array in memory"
     )
 
 

@@ -195,7 +195,7 @@ class Pair(NamedTuple):
         (threading.Event(), threading.Event),
         (jnp.zeros((2, 3), jnp.bfloat16), ArraySpec((2, 3), jnp.bfloat16)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_the_spec_of_an_element(element: Any, expected: Any) -> None:
     assert specs.spec_of(element) == expected

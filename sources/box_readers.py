@@ -80,8 +80,7 @@ class DirectBoxReader:
         block = self._chunks.values(memory)
         for box in boxes:
             if box is not straight:
-                inside = zip(box.first, corner, box.out.shape, strict=True)
-                box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+                box.fill(block, corner)
         return True
 
     def _bytes_of(self, boxes: Sequence[Box], corner: Sequence[int]) -> slice:

@@ -119,6 +119,11 @@ class Box:
     first: tuple[int, ...]
     out: AnyArray
 
+    def fill(self, block: AnyArray, corner: Sequence[int]) -> None:
+        """Copy the cells out of `block`, whose first cell is `corner` of the array."""
+        inside = zip(self.first, corner, self.out.shape, strict=True)
+        self.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+
 
 class BoxReader(Protocol):
     """Reads boxes of one array of any rank: what a part made of boxes needs to know of a format."""

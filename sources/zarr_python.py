@@ -346,8 +346,7 @@ class PythonBoxReader:
             block = np.empty(shape, array.dtype)
             array.fill(corner, block)
             for box in together:
-                inside = zip(box.first, corner, box.out.shape, strict=True)
-                box.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+                box.fill(block, corner)
 
     def _corner(self, box: Box) -> tuple[int, ...]:
         """The first cell of the chunk that a box lies in."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 import xarray
-import xbatcher  # type: ignore[import-untyped]
-from xbatcher.loaders.torch import MapDataset  # type: ignore[import-untyped]
+import xbatcher
+from xbatcher.loaders.torch import MapDataset
 
 from benchmarks.job import Job, Options, Work
 

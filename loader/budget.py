@@ -20,6 +20,7 @@ _SAMPLED = 1 << 20
 # column too.
 _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
+_USUAL_KEPT = 0.25
 # The largest part of a budget that pieces take, where a store then fits.
 _MOST_KEPT = 0.75
 
@@ -38,12 +39,17 @@ class Budget:
 
     resident_bytes: int
     in_flight_bytes: int
-    kept_share: float = 0.25
+    kept_share: float = _USUAL_KEPT
 
     @property
     def kept_bytes(self) -> int:
         """For pieces that wait on the shelf."""
         return int(self.resident_bytes * self.kept_share)
+
+    @property
+    def usual_bytes(self) -> int:
+        """The same, where no room was made for a store."""
+        return int(self.resident_bytes * _USUAL_KEPT)
 
     @property
     def horizon_bytes(self) -> int:

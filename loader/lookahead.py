@@ -126,9 +126,13 @@ class PartAhead:
         self._dues: dict[int, int] = {}
         self._reads: collections.deque[_Read] = collections.deque()
         self._in_flight = 0
-        # A store that fits is decoded once. Else what is done with gives its slot up at once, since
-        # memory in use is in the processor's cache, and fresh memory must be got from the system.
-        self._keeps = self._fits = part.piece_count <= slots
+        # A small store that fits is decoded once, a larger one from when a piece comes back. Else
+        # what is done with gives its slot up at once, since memory in use is in the processor's
+        # cache, and fresh memory must be got from the system.
+        self._fits = part.piece_count <= slots
+        few = budget.usual_bytes // self._piece_bytes
+        self._keeps = part.piece_count <= self._most_in_flight + few
+        self._entered_once = bytearray(part.piece_count if self._fits and not self._keeps else 0)
         self._ended = False
         self._share = self._started = 0  # reads to start in this round, and those that were
         self._credit = 0.0
@@ -156,6 +160,8 @@ class PartAhead:
             if found is None:
                 found = _Piece(piece, due=ticket.place)
                 self._known[piece] = found
+                if self._entered_once:
+                    self._enter(piece)
                 self._queue.append(found)
                 self._dues[ticket.place] = self._dues.get(ticket.place, 0) + 1
                 self._entered += 1
@@ -164,6 +170,13 @@ class PartAhead:
             found.uses.append((ticket, at))
             ticket.pieces.append(found)
         return functools.partial(self._finish, ticket)
+
+    def _enter(self, piece: int) -> None:
+        """A piece is to be read; where it was read before, pieces are kept from now on."""
+        if self._entered_once[piece]:
+            self._keeps, self._entered_once = True, bytearray()
+        else:
+            self._entered_once[piece] = True
 
     def _account(self, ticket: _Ticket, sign: int) -> None:
         self.planned_bytes += sign * ticket.count * self._record_bytes

@@ -14,17 +14,21 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-import zarr
-from zarr.abc.store import (
-    ByteRequest,
-    OffsetByteRequest,
-    RangeByteRequest,
-    Store,
-    SuffixByteRequest,
-)
-from zarr.core.buffer import Buffer, BufferPrototype
-
+from windrow.errors import missing_extra
 from windrow.sources.zarr_codecs import DamageError
+
+try:
+    import zarr
+    from zarr.abc.store import (
+        ByteRequest,
+        OffsetByteRequest,
+        RangeByteRequest,
+        Store,
+        SuffixByteRequest,
+    )
+    from zarr.core.buffer import Buffer, BufferPrototype
+except ImportError as error:
+    raise missing_extra("windrow.sources.zarr_store", "zarr") from error
 
 # The entry in a shard's index of a chunk that is not in it.
 _NOT_STORED: Final = b"\xff" * 16

@@ -378,8 +378,6 @@ def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
 
 
 def _directly(found: Found, plain: PlainArray) -> OpenArray:
-    if len(found.dims) != len(plain.shape):
-        found = dataclasses.replace(found, dims=())
     alone = alone_reader(plain, found.name, found.where)
     part = ArrayPart(
         name=found.name,
@@ -390,7 +388,7 @@ def _directly(found: Found, plain: PlainArray) -> OpenArray:
         reader=DirectReader(plain) if alone is None else CheckedReader(alone, plain),
         alone=alone is not None or plain.chunk_shape[0] == 1,
     )
-    return OpenArray(found, part, plain.chunk_shape, plain, None, "")
+    return OpenArray(_fitting(found, plain.shape), part, plain.chunk_shape, plain, None, "")
 
 
 def _through_python(found: Found, why: str) -> OpenArray:
@@ -404,9 +402,14 @@ def _through_python(found: Found, why: str) -> OpenArray:
         reader=PythonReader(python),
         alone=python.chunk_shape[0] == 1,
     )
-    if len(found.dims) != len(python.shape):
-        found = dataclasses.replace(found, dims=())
-    return OpenArray(found, part, python.chunk_shape, None, None, why, python)
+    return OpenArray(
+        _fitting(found, python.shape), part, python.chunk_shape, None, None, why, python
+    )
+
+
+def _fitting(found: Found, shape: Sequence[int]) -> Found:
+    """`found` without names of axes if they are those of an array of another rank."""
+    return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
 
 
 def _through_store(found: Found, store: Any, why: str) -> OpenArray:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -21,6 +20,7 @@ import tensorstore as ts
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, BoxReader
+from windrow.sources.threads import Ends
 from windrow.sources.zarr_chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
 from windrow.sources.zarr_guard import Guard
@@ -201,19 +201,20 @@ class _Grid:
 
 
 class _Reads:
-    """Boxes that are being read; `done` is set by the read that ends last."""
+    """Boxes that are being read, one read for those of a chunk."""
 
     def __init__(
         self, array: Rows, origin: Cells, grid: _Grid, groups: list[tuple[Cells, list[Box]]]
     ) -> None:
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        self._ends = Ends(len(groups))
         self._array, self._origin, self._grid = array, origin, grid
-        self._left = len(groups)
-        self._failed: tuple[int, Exception] | None = None
-        self._lock = threading.Lock()
         for number, (coords, boxes) in enumerate(groups):
             self._begin(number, coords, boxes)
+
+    @property
+    def done(self) -> Future[None]:
+        """Done when all boxes are filled."""
+        return self._ends.done
 
     def _begin(self, number: int, coords: Cells, boxes: list[Box]) -> None:
         whole = boxes[0] if len(boxes) == 1 else _around(boxes)
@@ -241,19 +242,11 @@ class _Reads:
                 if array.guard is not None:
                     _check(array.guard, whole.out, array.where)
                 if whole is not boxes[0]:
-                    _part(whole, boxes)
+                    for box in boxes:
+                        box.fill(whole.out, whole.first)
             except Exception as other:
                 error = other
-        with self._lock:
-            if error is not None and (self._failed is None or number < self._failed[0]):
-                self._failed = number, error
-            self._left -= 1
-            if self._left:
-                return
-        if self._failed is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(self._failed[1])
+        self._ends.end(number, error)
 
 
 def _bounds(boxes: Sequence[Box]) -> tuple[Cells, Cells]:
@@ -268,12 +261,6 @@ def _around(boxes: Sequence[Box]) -> Box:
     first, stop = _bounds(boxes)
     shape = [s - f for f, s in zip(first, stop, strict=True)]
     return Box(first, np.empty(shape, boxes[0].out.dtype))
-
-
-def _part(whole: Box, boxes: Sequence[Box]) -> None:
-    for box in boxes:
-        axes = zip(box.first, whole.first, box.out.shape, strict=True)
-        box.out[...] = whole.out[tuple(slice(f - w, f - w + n) for f, w, n in axes)]
 
 
 def _check(guard: Guard, out: AnyArray, where: str) -> None:

@@ -25,6 +25,32 @@ def shared_pool() -> ThreadPoolExecutor:
         return _pool
 
 
+class Ends:
+    """The ends of several reads as one: `done` is set by the one that ends last. Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        """Wait for `count` ends, at least one."""
+        self.done: Future[None] = Future()
+        """It has the error of the read with the smallest place that failed, if any did."""
+        self.done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        self._left = count
+        self._failed: tuple[int, Exception] | None = None
+        self._lock = threading.Lock()
+
+    def end(self, place: int, error: Exception | None) -> None:
+        """The read at `place` ended, with an error or None."""
+        with self._lock:
+            if error is not None and (self._failed is None or place < self._failed[0]):
+                self._failed = place, error
+            self._left -= 1
+            if self._left:
+                return
+        if self._failed is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self._failed[1])
+
+
 class Here(Executor):
     """Runs what is submitted at once, in the thread that submits it."""
 

@@ -10,7 +10,6 @@ import bisect
 import dataclasses
 import math
 import re
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -23,6 +22,7 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import Span
+from windrow.sources.threads import Ends
 from windrow.sources.zarr_guard import Guard, guard_of, spec_of
 from windrow.sources.zarr_plain import damaged, held_records
 
@@ -223,17 +223,18 @@ def _drivers(spec: Any) -> set[str]:
 
 
 class _Spans:
-    """Spans that are being read; `done` is set by the read that ends last."""
+    """Spans that are being read, each by itself."""
 
     def __init__(self, array: Rows, spans: Sequence[Span]) -> None:
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()  # it can not be cancelled any more
+        self._ends = Ends(len(spans))
         self._array = array
-        self._left = len(spans)
-        self._failed: tuple[int, Exception] | None = None
-        self._lock = threading.Lock()
         for span in spans:
             self._begin(span)
+
+    @property
+    def done(self) -> Future[None]:
+        """Done when all spans are filled."""
+        return self._ends.done
 
     def _begin(self, span: Span) -> None:
         array = self._array
@@ -255,16 +256,7 @@ class _Spans:
                 array.guard.check(span.out[:1], [0], array.where)
             except ReadError as gone:
                 error = gone
-        with self._lock:
-            if error is not None and (self._failed is None or span.first < self._failed[0]):
-                self._failed = span.first, error
-            self._left -= 1
-            if self._left:
-                return
-        if self._failed is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(self._failed[1])
+        self._ends.end(span.first, error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -18,15 +18,10 @@ from typing import Any, Final
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.array_record_files import WHAT, FileRange, find_ranges, inspect_file
-from windrow.sources.array_record_parts import (
-    LIBRARY,
-    File,
-    RecordGroups,
-    open_reader,
-    why_broken,
-)
+from windrow.sources.array_record_package import LIBRARY, PackageReader, open_reader, why_broken
+from windrow.sources.array_record_parts import File, RecordGroups
 from windrow.sources.base import IntArray, checked_indices
-from windrow.sources.paths import listing
+from windrow.sources.paths import LOCAL, listing
 from windrow.sources.pieces import LaidOutSource
 from windrow.sources.process import refuse_forked
 
@@ -62,7 +57,7 @@ class ArrayRecordDataSource(LaidOutSource):
             ReadError: If this process was forked from one that had used array_record.
         """
         refuse_forked(LIBRARY, WHAT)
-        found = find_ranges(paths, split=split)
+        found = find_ranges(paths, split=split, far=LOCAL)
         options = _option_text(reader_options)
         names = sorted({part.path for part in found})
         workers = min(_OPENING_THREADS, len(names))
@@ -71,7 +66,8 @@ class ArrayRecordDataSource(LaidOutSource):
         by_path = {file.path: file for file in files}
         self._ranges = tuple(_bounded(part, by_path[part.path].records) for part in found)
         self._files = tuple(by_path[part.path] for part in found)
-        self._records = RecordGroups(self._ranges, self._files, options=options)
+        reader = PackageReader(self._files, options=options)
+        self._records = RecordGroups(self._ranges, self._files, reader=reader)
         self._length = len(self._records)
 
     def __len__(self) -> int:

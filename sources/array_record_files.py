@@ -21,12 +21,17 @@ from typing import Any, Final, NamedTuple
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.paths import (
-    folder_listing,
+    LOCAL,
+    Names,
     is_remote,
+    joined,
+    listing,
     local_path,
     refuse_unfinished,
+    split_path,
     what_is_there,
 )
+from windrow.sources.secrets import shown_url
 
 WHAT: Final = "ArrayRecordDataSource"
 _BLOCK: Final = 65536
@@ -42,6 +47,7 @@ _SHARD: Final = (
 _NUMBERED: Final = r"(?P<head>.*)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<tail>.*)"
 _SUFFIX: Final = r"(?i:.*\.array_?record(-\d+-of-\d+)?)"
 _RANGE: Final = r"(.+)\[(\d+):(\d+)\]"
+_INFO: Final = "dataset_info.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +70,7 @@ class FileFacts:
         data_bytes: Bytes before its index.
         first_stored_bytes: Bytes of its first data chunk, without padding; 0 without one.
         first_decoded_bytes: What that chunk says of the bytes of its records. Not verified.
+        decoded_bytes: Bytes of all records in memory, where the index was read; else None.
     """
 
     size_bytes: int
@@ -71,6 +78,7 @@ class FileFacts:
     data_bytes: int
     first_stored_bytes: int
     first_decoded_bytes: int
+    decoded_bytes: int | None = None
 
 
 class _Chunk(NamedTuple):
@@ -81,8 +89,13 @@ class _Chunk(NamedTuple):
     decoded_bytes: int
 
 
-def find_ranges(paths: Any, *, split: str | None) -> list[FileRange]:
+def find_ranges(paths: Any, *, split: str | None, far: Names) -> list[FileRange]:
     """The files that `paths` names, in order.
+
+    Args:
+        paths: As for `ArrayRecordDataSource`.
+        split: As for `ArrayRecordDataSource`.
+        far: Finds what lies at URLs.
 
     Raises:
         ArgumentError: If something in `paths` names no file, or `split` fits nothing.
@@ -101,9 +114,9 @@ def find_ranges(paths: Any, *, split: str | None) -> list[FileRange]:
         )
     if not items:
         raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
-    ranges = [one for item in items for one in _ranges_of(item, split)]
-    for folder in sorted({os.path.dirname(one.path) for one in ranges}):
-        refuse_unfinished(folder, what=WHAT)
+    ranges = [one for item in items for one in _ranges_of(item, split, far)]
+    for folder in sorted({split_path(one.path)[0] for one in ranges}):
+        refuse_unfinished(folder, what=WHAT, names=far if is_remote(folder) else LOCAL)
     return ranges
 
 
@@ -114,9 +127,10 @@ def _is_instruction(item: Any) -> bool:
     )
 
 
-def _ranges_of(item: Any, split: str | None) -> list[FileRange]:
+def _ranges_of(item: Any, split: str | None, far: Names) -> list[FileRange]:
     if _is_instruction(item):
-        path = local_path(item.filename, what=WHAT)
+        name = os.fspath(item.filename)
+        path = name if is_remote(name) else local_path(name, what=WHAT)
         # -1 means all the rest, as tfds writes it.
         take = int(item.take) if int(item.take) >= 0 else None
         return [FileRange(path, int(item.skip), take, int(item.examples_in_shard))]
@@ -126,46 +140,78 @@ def _ranges_of(item: Any, split: str | None) -> list[FileRange]:
         )
     text = os.fspath(item)
     if isinstance(text, str) and is_remote(text):
-        raise SourceError(
-            f"{WHAT}: {text!r} is a remote URL, and only files of a local disk or a mounted"
-            " bucket are read for now; copy the files here, or mount the bucket"
-        )
+        return _ranges_at(text, split, far)
     path = local_path(text, what=WHAT)
     if os.path.isdir(path):
-        refuse_unfinished(path, what=WHAT)
-        return [FileRange(os.path.join(path, name)) for name in _folder_files(path, split)]
+        return _folder_ranges(path, split, LOCAL)
     if split is not None:
         raise ArgumentError(f"{WHAT}: split={split!r} needs a folder with splits, got {text!r}")
     if os.path.exists(path):
         return [FileRange(path)]
     ranged = re.fullmatch(_RANGE, path)
     if ranged and os.path.isfile(ranged[1]):
-        start, stop = int(ranged[2]), int(ranged[3])
-        if stop < start:
-            raise SourceError(f"{WHAT}: {text!r} names records {start} to {stop}; write [a:b]")
-        return [FileRange(ranged[1], start, stop - start)]
+        return [_part_of_file(ranged, text)]
     if glob.has_magic(path):
-        found = [name for name in sorted(glob.glob(path, recursive=True)) if os.path.isfile(name)]
+        found = LOCAL.glob(path)
         if not found:
             raise NotFoundError(f"{WHAT}: no file matches {text!r}; {what_is_there(path)}")
         return [FileRange(name) for name in found]
     raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}")
 
 
-def _folder_files(folder: str, split: str | None) -> list[str]:
-    names = sorted(name for name in os.listdir(folder) if re.fullmatch(_SUFFIX, name))
-    if not names:
+def _ranges_at(url: str, split: str | None, far: Names) -> list[FileRange]:
+    """What a URL names. A file that is named as one is not looked up: opening it does so."""
+    shown = shown_url(url)
+    ranged = re.fullmatch(_RANGE, url)
+    # The ? of a web address begins a query.
+    pattern = "*" in url or (not ranged and "[" in url)
+    pattern = pattern or ("?" in url and not url.startswith(("http://", "https://")))
+    named = bool(re.fullmatch(_SUFFIX, split_path(url)[1])) and not pattern
+    if not ranged and not named and not pattern and far.is_folder(url):
+        return _folder_ranges(url, split, far)
+    if split is not None:
+        raise ArgumentError(f"{WHAT}: split={split!r} needs a folder with splits, got {shown!r}")
+    if ranged:
+        return [_part_of_file(ranged, shown)]
+    if pattern:
+        found = far.glob(url)
+        if not found:
+            raise NotFoundError(
+                f"{WHAT}: no file matches {shown!r}; check the pattern, and that the store can be"
+                " listed"
+            )
+        return [FileRange(name) for name in found]
+    return [FileRange(url)]
+
+
+def _part_of_file(ranged: re.Match[str], shown: str) -> FileRange:
+    start, stop = int(ranged[2]), int(ranged[3])
+    if stop < start:
+        raise SourceError(f"{WHAT}: {shown!r} names records {start} to {stop}; write [a:b]")
+    return FileRange(ranged[1], start, stop - start)
+
+
+def _folder_ranges(folder: str, split: str | None, names: Names) -> list[FileRange]:
+    refuse_unfinished(folder, what=WHAT, names=names)
+    files = _folder_files(folder, split, names)
+    return [FileRange(joined(folder, name)) for name in files]
+
+
+def _folder_files(folder: str, split: str | None, names: Names) -> list[str]:
+    found, shown = names.names_in(folder), shown_url(folder)
+    files = [name for name in found if re.fullmatch(_SUFFIX, name)]
+    if not files:
         raise NotFoundError(
-            f"{WHAT}: {folder} holds no files named *.array_record or *.arrayrecord; it holds"
-            f" {folder_listing(folder)}"
+            f"{WHAT}: {shown} holds no files named *.array_record or *.arrayrecord; it holds"
+            f" {listing(found)}"
         )
-    if split is not None or os.path.isfile(os.path.join(folder, "dataset_info.json")):
-        split, names = _split_files(folder, names, split)
-        _check_shards(folder, names)
-        _check_info(folder, split, len(names))
+    if split is not None or _INFO in found:
+        split, files = _split_files(shown, files, split)
+        _check_shards(shown, files)
+        _check_info(shown, split, len(files), names.read_small(joined(folder, _INFO)))
     else:
-        _check_shards(folder, names)
-    return names
+        _check_shards(shown, files)
+    return files
 
 
 def _split_files(folder: str, names: Sequence[str], split: str | None) -> tuple[str, list[str]]:
@@ -192,22 +238,21 @@ def _split_files(folder: str, names: Sequence[str], split: str | None) -> tuple[
     return split, splits[split]
 
 
-def _check_info(folder: str, split: str, found: int) -> None:
-    counted = _counted_shards(folder, split)
+def _check_info(folder: str, split: str, found: int, info: bytes | None) -> None:
+    counted = _counted_shards(info, split)
     if counted is not None and counted != found:
         raise NotFoundError(
-            f"{WHAT}: dataset_info.json in {folder} counts {counted} shards of split {split!r},"
+            f"{WHAT}: {_INFO} in {folder} counts {counted} shards of split {split!r},"
             f" and {found} are there; copy or download the folder again"
         )
 
 
-def _counted_shards(folder: str, split: str) -> int | None:
+def _counted_shards(info: bytes | None, split: str) -> int | None:
     """Number of shards that dataset_info.json gives for `split`, if it gives one."""
     try:
-        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
-            info = json.load(file)
-        found = [len(s["shardLengths"]) for s in info["splits"] if s.get("name") == split]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        splits = json.loads(info or b"")["splits"]
+        found = [len(s["shardLengths"]) for s in splits if s.get("name") == split]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return found[0] if len(found) == 1 and found[0] else None
 

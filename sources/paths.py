@@ -1,16 +1,18 @@
 """Paths: from what a user names to files on a local disk, and what is there when it names nothing.
 
-Invariant: nothing here opens a file or reads a record; it looks at names only.
+Invariant: nothing here reads a record; it looks at names, and at small files that tell of others.
 """
 
 from __future__ import annotations
 
 import difflib
+import glob
 import os
 import urllib.parse
-from typing import Final
+from typing import Final, Protocol
 
 from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.secrets import shown_url
 
 UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
 _SHOWN = 8
@@ -19,6 +21,82 @@ _SHOWN = 8
 def is_remote(text: str) -> bool:
     """Whether `text` is a URL that is not a local path, `file://` being local."""
     return "://" in text and not text.startswith("file://")
+
+
+def _halves(path: str) -> tuple[str, str]:
+    """A path or URL, and what follows its names: a query, or the URLs that a chained one lies in."""
+    head, chain, rest = path.partition("::")
+    if head.startswith(("http://", "https://")):
+        head, query, asked = head.partition("?")
+        return head, query + asked + chain + rest
+    return head, chain + rest
+
+
+def joined(folder: str, name: str) -> str:
+    """The path or URL of `name` in a folder."""
+    head, rest = _halves(folder)
+    return f"{head.removesuffix('/')}/{name}{rest}"
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The folder that a path or URL lies in, and its name there."""
+    head, rest = _halves(path)
+    folder, slash, name = head.rpartition("/")
+    return (folder or slash) + rest, name
+
+
+class Names(Protocol):
+    """Files by name, on a local disk or far away."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder."""
+        ...
+
+    def names_in(self, folder: str) -> list[str]:
+        """Names of what lies in a folder, sorted; none where it can not be listed."""
+        ...
+
+    def glob(self, pattern: str) -> list[str]:
+        """The files that match, sorted."""
+        ...
+
+    def read_small(self, path: str) -> bytes | None:
+        """What a file holds; None if there is none."""
+        ...
+
+
+class LocalNames:
+    """Files of a local disk."""
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def names_in(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except OSError:
+            return []
+
+    def glob(self, pattern: str) -> list[str]:
+        found = glob.glob(pattern, recursive=True)
+        return [path for path in sorted(found) if os.path.isfile(path)]
+
+    def read_small(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+
+LOCAL: Final = LocalNames()
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> str:
@@ -51,16 +129,16 @@ def what_is_there(path: str) -> str:
             return "no folder above it exists"
         folder = up
     wanted = os.path.relpath(path, folder).split(os.sep)[0]
-    names = _names(folder)
+    names = LOCAL.names_in(folder)
     close = difflib.get_close_matches(wanted, names, n=1)
     if close:
         return f"did you mean {os.path.join(folder, close[0])}?"
     return f"{folder} exists and holds {listing(names)}"
 
 
-def folder_listing(folder: str) -> str:
+def folder_listing(folder: str, names: Names = LOCAL) -> str:
     """What `folder` holds, in a few words."""
-    return listing(_names(folder))
+    return listing(names.names_in(folder))
 
 
 def listing(names: list[str]) -> str:
@@ -71,23 +149,17 @@ def listing(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def refuse_unfinished(folder: str, *, what: str) -> None:
+def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
     """Refuse a folder that a conversion has not finished.
 
     Raises:
         ConversionError: If the folder holds the marker of an unfinished conversion.
     """
-    marker = os.path.join(folder, UNFINISHED_MARKER)
-    if os.path.lexists(marker):
+    marker = joined(folder, UNFINISHED_MARKER)
+    there = os.path.lexists(marker) if names is LOCAL else names.read_small(marker) is not None
+    if there:
         raise ConversionError(
-            f"{what}: the conversion that writes {folder} has not finished (it holds"
+            f"{what}: the conversion that writes {shown_url(folder)} has not finished (it holds"
             f" {UNFINISHED_MARKER}); run the same conversion again: it keeps what is done and goes"
             " on from there"
         )

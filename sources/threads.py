@@ -8,9 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from windrow.sources.process import cores
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _lock: Final = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -62,3 +65,21 @@ class Here(Executor):
         except Exception as error:
             done.set_exception(error)
         return done
+
+
+def then(future: Future[Given], change: Callable[[Future[Given]], Made]) -> Future[Made]:
+    """What `change` makes of a future that is done, or the error it raises.
+
+    It runs in the thread in which the future ends, so it must be short. It can not be cancelled.
+    """
+    made: Future[Made] = Future()
+    made.set_running_or_notify_cancel()
+
+    def end(done: Future[Given]) -> None:
+        try:
+            made.set_result(change(done))
+        except BaseException as error:
+            made.set_exception(error)
+
+    future.add_done_callback(end)
+    return made

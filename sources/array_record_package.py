@@ -1,0 +1,274 @@
+"""Reading ArrayRecord files of a local disk through the array_record package.
+
+Invariant: a reader is opened for a file that has the size it was found with, many records are read
+per call, and at most half of the files that the process may have open are kept open.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, NotFoundError, ReadError
+from windrow.sources.array_record_files import WHAT, chunk_places
+from windrow.sources.array_record_parts import DamagedRecordError, File
+from windrow.sources.base import IntArray
+from windrow.sources.checks import Places
+from windrow.sources.process import refuse_forked
+
+LIBRARY: Final = "array_record"
+_READING_THREADS: Final = 4
+_MOST_OPEN_FILES: Final = 4096
+# In one call of up to 64 records the package hands each to a thread of its own, for some 15 us.
+# Read singly, a record costs 2 us, and 1.2 us per 1,000 chunks of its file, plus its decoding.
+_SINGLY_RECORDS: Final = 64
+_SINGLY_CHUNKS: Final = 8_000
+_SINGLY_BYTES: Final = 8_192
+
+
+class PackageReader:
+    """Reads the records of files; a `RecordReader`.
+
+    Args:
+        files: The file of each range.
+        options: For the package's reader.
+    """
+
+    def __init__(self, files: Sequence[File], *, options: str) -> None:
+        self._files = tuple(files)
+        self._readers = _Readers(options)
+
+    def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        """Records of each file, several files side by side, end to end."""
+        refuse_forked(LIBRARY, WHAT)
+        if len(groups) == 1:
+            return self._read_file(*groups[0])
+        # A few runs of files, not a task per file: handing over costs more than a small read.
+        size = -(-len(groups) // _READING_THREADS)
+        runs = [groups[at : at + size] for at in range(0, len(groups), size)]
+        futures = [self._readers.pool().submit(self._read_run, run) for run in runs[1:]]
+        try:
+            records = self._read_run(runs[0])
+            for future in futures:
+                records += future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+        return records
+
+    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+        """The same as a task of `pool`."""
+        return pool.submit(self.read, groups)
+
+    def places(self, at: IntArray, groups: IntArray) -> Places:
+        """Where record groups are stored: the headers of their files are read, once."""
+        found = np.full((len(groups), 3), -1, np.int64)
+        for number in set(at.tolist()):
+            headers = self._walked(self._files[number])
+            mine = (at == number) & (groups < len(headers))
+            found[mine] = headers[groups[mine]]
+        files = [self._files[number].path for number in at.tolist()]
+        return Places(files, *found.T)
+
+    def _walked(self, file: File) -> IntArray:
+        """What the headers of a file's groups say, int64 `(groups, 3)`; fewer up to a damaged one."""
+        found = self._readers.walked.get(file.path)
+        if found is None:
+            found = self._readers.walked[file.path] = _walked(file)
+        return found
+
+    def _read_run(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        return [record for at, inside in groups for record in self._read_file(at, inside)]
+
+    def _read_file(self, at: int, inside: IntArray) -> list[bytes]:
+        file, positions = self._files[at], inside.tolist()
+        reader = self._readers.get(file)
+        records: list[bytes] = []
+        try:
+            if len(positions) <= _SINGLY_RECORDS and _is_read_singly(file):
+                for position in positions:
+                    records += reader.read([position])
+            else:
+                records = reader.read(positions)
+        except RuntimeError as error:
+            raise self._damage(at, reader, inside, error) from error
+        # The package answers b"" in silence for records of a file that was cut off meanwhile.
+        if b"" in records:
+            check_unchanged(file)
+        return records
+
+    def _damage(
+        self, at: int, reader: Any, inside: IntArray, error: RuntimeError
+    ) -> DamagedRecordError:
+        # A group is checked as a whole, so one record tells of all of them.
+        _, once = np.unique(inside // self._files[at].group, return_index=True)
+        positions = inside[np.sort(once)].tolist()
+        for candidate in positions:
+            try:
+                reader.read([candidate])
+            except RuntimeError as single:
+                return DamagedRecordError(at, candidate, str(single))
+        return DamagedRecordError(at, positions[0], str(error))
+
+
+def _is_read_singly(file: File) -> bool:
+    """Whether a few records of a file are read one by one at less cost than in one call."""
+    small = file.stored_bytes_each <= _SINGLY_BYTES
+    return file.group == 1 and small and file.facts.chunks <= _SINGLY_CHUNKS
+
+
+def _walked(file: File) -> IntArray:
+    """What the headers of a file's groups say, int64 `(groups, 3)`; fewer where one is damaged."""
+    try:
+        found = chunk_places(file.path, file.facts.chunks)
+    except OSError:
+        found = []
+    # A damaged header may say anything.
+    most = np.iinfo(np.int64).max
+    return np.array([[min(n, most) for n in one] for one in found], np.int64).reshape(-1, 3)
+
+
+class _Readers:
+    """Open readers by path, the least recently used closed first. Pickles as nothing open."""
+
+    def __init__(self, options: str) -> None:
+        self._options = options
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._open: collections.OrderedDict[str, Any] = collections.OrderedDict()
+        self._most = _most_open_files()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self.walked: dict[str, IntArray] = {}
+        """What the headers of a file's groups say, by path."""
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self._options = state["options"]
+        self._start()
+
+    def pool(self) -> concurrent.futures.ThreadPoolExecutor:
+        """The threads that read several files side by side."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(
+                    _READING_THREADS, thread_name_prefix="windrow-array-record"
+                )
+            return self._pool
+
+    def get(self, file: File) -> Any:
+        """An open reader of `file`."""
+        with self._lock:
+            reader = self._open.get(file.path)
+            if reader is not None:
+                self._open.move_to_end(file.path)
+                return reader
+        check_unchanged(file)
+        reader = open_reader(file.path, self._options)
+        if not reader.ok():
+            raise ReadError(
+                f"{WHAT}: {file.path} can not be opened again: {why_broken(reader)}",
+                file=file.path,
+            )
+        with self._lock:
+            reader = self._open.setdefault(file.path, reader)
+            # Dropped, not closed: another thread may be reading with it, and the last one to let
+            # go of it closes it.
+            while len(self._open) > self._most:
+                self._open.popitem(last=False)
+        return reader
+
+
+def _most_open_files() -> int:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 256
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_OPEN_FILES
+    return max(8, min(_MOST_OPEN_FILES, soft // 2))
+
+
+def open_reader(path: str, options: str) -> Any:
+    """The package's reader of a file; it may be one that is not `ok()`.
+
+    Raises:
+        ArgumentError: If the package refuses the options.
+    """
+    # Imported where it is used: many chains never read this format.
+    from array_record.python import array_record_module
+
+    try:
+        with _starting_patient_threads():
+            return array_record_module.ArrayRecordReader(path, options)
+    except (ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{WHAT}: reader_options {options!r} were refused: {error}") from error
+
+
+@contextlib.contextmanager
+def _starting_patient_threads() -> Iterator[None]:
+    """Have threads that are started here wait for their turn, and push no other off its core.
+
+    The package starts 64 threads with its first reader, and wakes all of them for each read. As
+    ordinary threads they interrupt one another and those that run Python: on two cores with
+    nothing else to do, reading and the chain behind it are then 6% to 11% slower.
+    """
+    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield  # with a policy of its own the process knows better
+        return
+    _schedule_as(os.SCHED_BATCH)
+    try:
+        yield
+    finally:
+        _schedule_as(os.SCHED_OTHER)
+
+
+def _schedule_as(policy: int) -> None:
+    # A sandbox may forbid it; it is a matter of speed alone.
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def why_broken(reader: Any) -> str:
+    """What is wrong with a reader that did not open; only a read tells."""
+    try:
+        reader.read([0])
+    except (RuntimeError, IndexError) as error:
+        return str(error)
+    return "the array_record package could not open it and gives no reason"
+
+
+def check_unchanged(file: File) -> None:
+    """Refuse a file that is gone, or of another size than when it was opened.
+
+    Raises:
+        NotFoundError: If it is gone.
+        ReadError: If its size changed.
+    """
+    try:
+        size = os.stat(file.path).st_size
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{WHAT}: {file.path} is gone since the source was made; restore it, or make the"
+            " source again"
+        ) from error
+    if size != file.facts.size_bytes:
+        raise ReadError(
+            f"{WHAT}: {file.path} changed since the source was made: {size:,} bytes, then"
+            f" {file.facts.size_bytes:,}; restore it, or make the source again",
+            file=file.path,
+        )

@@ -10,6 +10,7 @@ everything that reads these files here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +63,13 @@ def hashes(data: Bytes | bytes | bytearray | memoryview, starts: Ints, stops: In
         rows = order[at : at + _ROWS]
         found[rows] = _hashed(raw, starts[rows], lengths[rows])
     return found
+
+
+def hashes_of(messages: Sequence[bytes | bytearray | memoryview]) -> Lanes:
+    """The hash of each message, from a buffer of its own: uint64 `(messages,)`."""
+    lengths = np.array([len(message) for message in messages], np.int64)
+    stops = np.cumsum(lengths)
+    return hashes(b"".join(messages), stops - lengths, stops)
 
 
 def seconds(lengths: Ints) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.errors import WindrowError
 from windrow.lookahead import Lookahead
-from windrow.sources import ForeignDataSource, LaidOutSource
+from windrow.sources import ForeignDataSource, LaidOutSource, is_far
 from windrow.spread import Spread
 from windrow.transforms import columns, tables
 from windrow.transforms.functions import call_without_stop, name_of
@@ -92,6 +93,7 @@ class Reader:
     pool: Executor | None = None
     threads: int = 1
     bytes_read: int = 0
+    waited_s: float = 0.0  # for sources that are far away
     lane_of: Callable[[Any], Executor] | None = None
     lookahead: Lookahead | None = None
     round: int = 0
@@ -107,9 +109,14 @@ class Reader:
     def start(self, source: Any, records: IntArray) -> Finish:
         """Start, or plan, reading records of a source."""
         wait = self._started(source, records)
+        far = is_far(source)
 
         def finish() -> Table:
-            table = tables.from_source(wait(), len(records), type(source).__name__)
+            began = time.perf_counter()
+            found = wait()
+            if far:
+                self.waited_s += time.perf_counter() - began
+            table = tables.from_source(found, len(records), type(source).__name__)
             self.bytes_read += tables.nbytes(table)
             return table
 

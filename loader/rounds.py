@@ -284,7 +284,9 @@ class Round(Work):
     def outcome(self, spread: Spread | None) -> Outcome:
         began = time.perf_counter()
         found = _outcome(self._task(()), self._finish(), self._chain.stage.steps, spread, began)
-        return dataclasses.replace(found, bytes_read=self.reader.bytes_read)
+        # A round is made small where its functions are slow, not where its data come from far away.
+        took_s = found.took_s - self.reader.waited_s
+        return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
 
     def request(self) -> Task:
         return self._task(tuple(finish() for finish in self._lower))

@@ -15,13 +15,16 @@ from windrow import execute
 from windrow.crew import Crew, Crews, Here
 from windrow.lookahead import Lookahead
 from windrow.memory import budget_of
-from windrow.sources import LaidOutSource
+from windrow.sources import LaidOutSource, is_far
 from windrow.sources.process import cores
 from windrow.spread import Spread
 from windrow.steps import Stage
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ToStreamNode
+
+# Rounds of a source that is far away are read side by side: while one waits, the other decodes.
+_FAR_READS = 2
 
 
 class Run:
@@ -95,7 +98,7 @@ class Run:
             lane = (
                 known[len(self._lanes) % len(known)]
                 if full
-                else ThreadPoolExecutor(1, "windrow-read")
+                else ThreadPoolExecutor(_FAR_READS if is_far(source) else 1, "windrow-read")
             )
             self._lanes[id(source)] = lane
         return lane

@@ -25,6 +25,7 @@ from windrow.sources.pieces import (
     RowReader,
     Span,
 )
+from windrow.sources.remote import RemoteOptions, is_far
 from windrow.sources.window_fields import Field
 from windrow.sources.windows import WindowDataSource
 from windrow.sources.zarr import ZarrDataSource
@@ -50,6 +51,7 @@ __all__ = [
     "Part",
     "RandomAccessDataSource",
     "RangeDataSource",
+    "RemoteOptions",
     "RowReader",
     "SequenceDataSource",
     "Source",
@@ -59,5 +61,6 @@ __all__ = [
     "ZarrDataSource",
     "as_source",
     "checked_indices",
+    "is_far",
     "row",
 ]

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 import threading
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from windrow.errors import ArgumentError, PlanError
 
@@ -27,6 +27,7 @@ class RemoteOptions:
         in_flight_bytes: Bytes asked for and not decoded yet at a time, at most, per source. One
             request is always made, whatever it weighs.
         merge_gap_bytes: Ranges of a file that lie this near to each other are one request.
+        most_fetched: Bytes asked for per byte wanted, at most, where ranges are made one.
         timeout_s: Seconds for one request, from its start to its last byte.
         stall_s: Seconds of a request without a byte, where the file system tells.
         retries: How often a request is made again that failed for a reason that may pass: a status
@@ -45,6 +46,7 @@ class RemoteOptions:
     max_request_bytes: int = 8 * MIB
     in_flight_bytes: int = 64 * MIB
     merge_gap_bytes: int = 128 << 10
+    most_fetched: float = 4.0
     timeout_s: float = 60.0
     stall_s: float = 20.0
     retries: int = 5
@@ -56,15 +58,20 @@ class RemoteOptions:
             self._whole(name, 1)
         for name in ("merge_gap_bytes", "retries"):
             self._whole(name, 0)
-        for name in ("timeout_s", "stall_s", "backoff_s", "max_backoff_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ArgumentError(f"RemoteOptions: {name} must be a number, got {value!r}")
-            least = 0 if "backoff" in name else 0.001
-            if not least <= value < math.inf:
-                raise PlanError(
-                    f"RemoteOptions: {name} must be at least {least} seconds and finite, got {value!r}"
-                )
+        for name in ("timeout_s", "stall_s"):
+            self._number(name, 0.001)
+        for name in ("backoff_s", "max_backoff_s"):
+            self._number(name, 0.0)
+        self._number("most_fetched", 1.0)
+
+    def _number(self, name: str, least: float) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ArgumentError(f"RemoteOptions: {name} must be a number, got {value!r}")
+        if not least <= value < math.inf:
+            raise PlanError(
+                f"RemoteOptions: {name} must be at least {least} and finite, got {value!r}"
+            )
 
     def _whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -76,8 +83,23 @@ class RemoteOptions:
     @property
     def longest_s(self) -> float:
         """Seconds until one request has succeeded or failed for good, at most."""
-        pauses = (min(self.max_backoff_s, self.backoff_s * 2**k) for k in range(self.retries))
+        pauses = (min(self.max_backoff_s, self.backoff_s * 2.0**k) for k in range(self.retries))
         return (self.retries + 1) * self.timeout_s + sum(pauses)
+
+
+@runtime_checkable
+class Far(Protocol):
+    """A source that may lie far away: to wait for it is no work."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is read over a network."""
+        ...
+
+
+def is_far(source: Any) -> bool:
+    """Whether a source is read over a network."""
+    return isinstance(source, Far) and source.is_far
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:

@@ -1,0 +1,1 @@
+from sources.far_files import *

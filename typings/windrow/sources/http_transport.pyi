@@ -1,0 +1,1 @@
+from sources.http_transport import *

@@ -1,0 +1,1 @@
+from sources.open_files import *

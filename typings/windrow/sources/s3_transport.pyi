@@ -1,0 +1,1 @@
+from sources.s3_transport import *

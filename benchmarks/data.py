@@ -21,6 +21,7 @@ import tensorstore as ts
 from array_record.python import array_record_module
 
 from benchmarks import grids
+from benchmarks.far import FAR, Far
 from benchmarks.grids import Grid
 
 AnyArray = npt.NDArray[Any]
@@ -33,6 +34,7 @@ _ORDER_SEED = 7
 _ZSTD = {"name": "zstd", "configuration": {"level": 1}}
 _ARRAYS = {"fields": "field"}  # the array in a group, where the store is one
 _DIMENSIONS = {"fields": ("time", "channel", "latitude", "longitude")}
+_FEW_RECORDS = ("far_records", "array_record_direct")
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
@@ -89,6 +91,7 @@ class Data:
         fields: Fields over time, a chunk for each step; a window begins at every step.
         patches: A volume in cubes, and windows anywhere in it.
         cached_epochs: How often tokens are read where they are in memory after the first time.
+        far: What is read over HTTP.
     """
 
     folder: str
@@ -108,6 +111,7 @@ class Data:
     fields: Grid = grids.FIELDS
     patches: Grid = grids.PATCHES
     cached_epochs: int = 4
+    far: Far = FAR
 
     def dumps(self) -> str:
         """The sizes as JSON."""
@@ -123,7 +127,8 @@ class Data:
         """The sizes as `dataclasses.asdict` gave them."""
         kept = {name: InMemory(**fields[name]) for name in ("slow", "large", "compact")}
         windows = {name: Grid.of(fields[name]) for name in grids.LAYOUTS}
-        return cls(**{**fields, **kept, **windows})
+        far = Far(**fields["far"])
+        return cls(**{**fields, **kept, **windows, "far": far})
 
     def grid(self, layout: str) -> Grid | None:
         """The array of that layout; None where records are rows."""
@@ -133,7 +138,9 @@ class Data:
     def count(self, layout: str) -> int:
         """Records of an epoch of that layout."""
         grid = self.grid(layout)
-        return self.records if grid is None else grid.records
+        if grid is None:
+            return self.far.records if layout in _FEW_RECORDS else self.records
+        return grid.records
 
     def path(self, layout: str) -> str:
         """The file or folder of that layout's store."""
@@ -151,6 +158,8 @@ class Data:
 
     def block_records(self, layout: str) -> int:
         """Records of a block of that layout: those of a chunk, or as many."""
+        if layout == "far_zarr":
+            return self.far.chunk_rows
         grid = self.grid(layout)
         return self.chunk_rows if grid is None else grid.block_records
 
@@ -179,9 +188,9 @@ class Data:
     def rows(self, layout: str) -> Iterator[AnyArray]:
         """The content of a store of rows, in blocks of whole records."""
         random = np.random.default_rng(_DATA_SEED)
-        step = self.block_records(layout)
-        for start in range(0, self.records, step):
-            count = min(step, self.records - start)
+        step, records = self.block_records(layout), self.count(layout)
+        for start in range(0, records, step):
+            count = min(step, records - start)
             yield random.integers(0, 64, (count, self.record_bytes), np.uint8)
 
     def all_rows(self, layout: str) -> AnyArray:
@@ -221,6 +230,7 @@ def small(folder: str) -> Data:
         ),
         patches=Grid((20,) * 3, (8,) * 3, (7,) * 3, batch_size=4, located=50),
         cached_epochs=2,
+        far=Far(latency_ms=1, records=300, chunk_rows=10, files=5, file_records=3),
     )
 
 
@@ -239,11 +249,24 @@ def _array_record(data: Data, layout: str) -> None:
     writer.close()
 
 
+def _far_files(data: Data, layout: str) -> None:
+    folder = Path(data.path(layout))
+    folder.mkdir()
+    random = np.random.default_rng(_DATA_SEED)
+    for number in range(data.far.files):
+        path = folder / data.far.file_name(number)
+        writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1,zstd")
+        for _ in range(data.far.file_records):
+            writer.write(random.bytes(data.record_bytes))
+        writer.close()
+
+
 def _zarr(data: Data, layout: str) -> None:
-    rows = data.shard_rows if layout == "zarr_shards" else data.chunk_rows
+    is_sharded = layout in ("zarr_shards", "far_zarr")
+    rows = data.shard_rows if is_sharded else data.chunk_rows
     shape, chunk = (data.records, data.record_bytes), (rows, data.record_bytes)
     inner = {
-        "chunk_shape": [1, data.record_bytes],
+        "chunk_shape": [data.far.chunk_rows if layout == "far_zarr" else 1, data.record_bytes],
         "codecs": [_BYTES, _ZSTD],
         "index_codecs": [_BYTES, {"name": "crc32c"}],
     }
@@ -251,7 +274,7 @@ def _zarr(data: Data, layout: str) -> None:
         "zarr": [_BYTES, _ZSTD],
         "zarr_raw": [_BYTES],
         "zarr_shards": [{"name": "sharding_indexed", "configuration": inner}],
-    }[layout]
+    }["zarr_shards" if is_sharded else layout]
     metadata = {"data_type": "uint8", "codecs": codecs}
     values = data.all_rows(layout)
     # Whole shards at a time: to write a part of one would read and write it again.
@@ -318,6 +341,9 @@ _WRITERS: dict[str, Callable[[Data, str], None]] = {
     "array_record": _array_record,
     "array_record_groups": _array_record,
     "arrow": _arrow,
+    "far_files": _far_files,
+    "far_records": _array_record,
+    "far_zarr": _zarr,
     "fields": _windows,
     "patches": _windows,
     "tokens": _windows,

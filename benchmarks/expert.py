@@ -78,7 +78,7 @@ def array_record_groups(job: Job, ahead: int) -> Work:
         if job.order != "block shuffle":
             return (_decoded(reader, batch) for batch in job.batches)
         windows = _threaded(lambda ids: _decoded(reader, np.concatenate(ids)), groups, 1, ahead)
-        return _mixed(windows, job.batch_size)
+        return mixed(windows, job.batch_size)
 
     return Work(opened)
 
@@ -130,7 +130,7 @@ def _global_windows(job: Job, setting: Windows) -> Work:
                 ]
             return lambda: np.stack([read.result() for read in reads])
 
-        return _in_flight(submit, job.batches, setting.ahead)
+        return in_flight(submit, job.batches, setting.ahead)
 
     return Work(opened)
 
@@ -146,7 +146,7 @@ def _slices(job: Job, depth: int, size: int = 1) -> Iterator[Any]:
         )
         return result
 
-    return _in_flight(submit, range(0, job.records, step), depth)
+    return in_flight(submit, range(0, job.records, step), depth)
 
 
 def _cut(runs: Iterable[Any], size: int, batch_size: int) -> Iterator[Any]:
@@ -163,10 +163,10 @@ def _windows(job: Job, ahead: int, size: int) -> Iterator[Any]:
         reads = [store[int(b[0]) * size : (int(b[-1]) + 1) * size].read() for b in blocks]
         return lambda: np.concatenate([read.result() for read in reads])
 
-    windows = _in_flight(submit, job.data.block_groups(job.layout), ahead)
+    windows = in_flight(submit, job.data.block_groups(job.layout), ahead)
     if size > 1:
         windows = (rows.reshape(-1, size) for rows in windows)
-    return _mixed(windows, job.batch_size)
+    return mixed(windows, job.batch_size)
 
 
 def _rows(job: Job, depth: int, cache_bytes: int) -> Iterator[Any]:
@@ -177,10 +177,10 @@ def _rows(job: Job, depth: int, cache_bytes: int) -> Iterator[Any]:
         result: Callable[[], Any] = store.oindex[np.sort(ids)].read().result
         return result
 
-    return _in_flight(submit, job.batches, depth)
+    return in_flight(submit, job.batches, depth)
 
 
-def _mixed(windows: Iterable[Any], batch_size: int) -> Iterator[Any]:
+def mixed(windows: Iterable[Any], batch_size: int) -> Iterator[Any]:
     random = np.random.default_rng(3)
     for rows in windows:
         order = random.permutation(len(rows))
@@ -188,7 +188,7 @@ def _mixed(windows: Iterable[Any], batch_size: int) -> Iterator[Any]:
             yield np.take(rows, order[first : first + batch_size], axis=0)
 
 
-def _in_flight(
+def in_flight(
     submit: Callable[[Any], Callable[[], Any]], keys: Iterable[Any], depth: int
 ) -> Iterator[Any]:
     """What `submit` of each key gives, in order, with `depth` of them under way."""
@@ -208,7 +208,7 @@ def _threaded(
         yield from map(call, keys)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield from _in_flight(lambda key: pool.submit(call, key).result, keys, ahead)
+        yield from in_flight(lambda key: pool.submit(call, key).result, keys, ahead)
 
 
 def _decoded(reader: Any, ids: Any) -> Any:

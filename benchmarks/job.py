@@ -15,11 +15,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import far
 from benchmarks.data import Data, InMemory
 from benchmarks.grids import DTYPES, Grid
 
 Metrics: TypeAlias = dict[str, float]
 Options: TypeAlias = dict[str, Any]
+
+STORED = {
+    "array_record_direct": "far_records",
+    "checkpoint": "array_record",
+    "tokens_cached": "tokens",
+    "zarr_workers": "zarr",
+}
+"""The store of a layout that is named after another way to read it."""
 
 _CACHE_BYTES = 256 * 2**20
 
@@ -64,9 +73,24 @@ class Job:
         return self.data.array_path(self.stored_layout)
 
     @property
+    def server(self) -> far.Server:
+        """The server of the stores, a process of its own, which waits before each answer."""
+        return far.serving(self.data.folder, self.data.far.latency_ms)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is read over HTTP."""
+        return self.layout.startswith("far_")
+
+    @property
+    def url(self) -> str:
+        """The store that is read, far away."""
+        return f"{self.server.url}/{self.stored_layout}"
+
+    @property
     def stored_layout(self) -> str:
         """The layout of that store: some are read in two ways."""
-        return {"tokens_cached": "tokens"}.get(self.layout, self.layout)
+        return STORED.get(self.layout, self.layout)
 
     @property
     def windows(self) -> Grid:
@@ -186,6 +210,7 @@ class Work:
         warm: Whether `Job.warm_batches` come before the clock starts, without worker processes too.
         mapped: Whether data comes from mapped files or from memory: what was read is then unknown.
         extra: Further figures, asked for after the epoch.
+        server: What is read from far away; it then counts requests and bytes.
     """
 
     open: Callable[[], Iterable[Any]]
@@ -194,3 +219,4 @@ class Work:
     warm: bool = False
     mapped: bool = False
     extra: Callable[[], Metrics] | None = None
+    server: far.Server | None = None

@@ -77,9 +77,9 @@ def _tuned(job: Job) -> dict[str, Any]:
 
 
 def _measured(job: Job) -> Metrics:
-    if job.layout == "checkpoint":
+    if job.layout in ("checkpoint", "far_files"):
         module = importlib.import_module(f"benchmarks.{job.module}")
-        found: Metrics = module.checkpoint(job)
+        found: Metrics = getattr(module, job.layout)(job)
         return found
     if job.layout == "start":
         return timing.of_starting(opened(job))
@@ -87,7 +87,9 @@ def _measured(job: Job) -> Metrics:
 
 
 def _longer(job: Job) -> int:
-    """With functions of milliseconds and batches of megabytes it takes longer to see enough."""
+    """With functions of milliseconds, batches of megabytes and latency it takes longer."""
+    if job.is_far:
+        return 4
     return 2 if job.in_memory is not None or job.layout in ("fields", "patches") else 1
 
 

@@ -12,6 +12,9 @@ from benchmarks.job import Job, Options, Work
 def options(job: Job) -> Options:
     """Records per call, with and without the reader's own reading ahead."""
     sizes = (job.batch_size, 4 * job.batch_size)
+    if job.layout == "array_record_direct":
+        names = ("a batch a call", "4 batches a call")
+        return {n: (size, stores.NO_READ_AHEAD) for n, size in zip(names, sizes, strict=True)}
     return {
         f"{size:,} a call{name}": (size, text)
         for size in sizes
@@ -33,4 +36,4 @@ def array_record(job: Job, setting: tuple[int, str]) -> Work:
     return Work(opened)
 
 
-array_record_groups = array_record
+array_record_direct = array_record_groups = array_record

@@ -21,6 +21,20 @@ def zarr(path: str, cache_bytes: int = 0) -> ts.TensorStore:
     ).result()
 
 
+def far_zarr(url: str, cache_bytes: int, requests: int) -> ts.TensorStore:
+    """The same over HTTP, with so many requests in flight at a time."""
+    context = {
+        "cache_pool": {"total_bytes_limit": cache_bytes},
+        "http_request_concurrency": {"limit": requests},
+    }
+    return ts.open(
+        {"driver": "zarr3", "kvstore": f"{url}/"},
+        context=ts.Context(context),
+        recheck_cached_data=False,
+        recheck_cached_metadata=False,
+    ).result()
+
+
 def array_record(path: str, options: str = NO_READ_AHEAD) -> Any:
     """The reader of an ArrayRecord file."""
     return array_record_module.ArrayRecordReader(path, options)

@@ -30,6 +30,7 @@ _GB = 10**9
 _WATCH_S = 0.05
 _WARM_BATCHES = 2
 _ELEMENTS_AT_ONCE = 1_024
+_CPU_TICK_S = 1e-6
 
 
 class Resumable(Protocol):
@@ -59,6 +60,8 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     if not job.small:
         gc.collect()
     children = _Children() if work.workers else None
+    if work.server is not None:
+        work.server.reset()
     iterable = work.open()
     read_bytes, cpu_s, start_s = _read_bytes(), time.process_time(), time.perf_counter()
     iterator = iter(iterable)
@@ -71,7 +74,7 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
     rows = started + _rows(iterator, work, until_s=start_s + limit_s)
     took_s, cpu_s = time.perf_counter() - start_s, time.process_time() - cpu_s
     read_bytes = _read_bytes() - read_bytes
-    figures = {} if work.extra is None else work.extra()
+    figures = {**({} if work.extra is None else work.extra()), **_served(work, job, rows)}
     found = children.stop() if children else []
     above_bytes = None if watch is None else watch.stop()
     _close(iterator)
@@ -86,6 +89,7 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
         "records_per_s": (rows - started) / took_s,
         "batches_per_s": (rows - started) / job.batch_size / took_s,
         "mb_per_s": timed_bytes / took_s / _MB,
+        "records_per_cpu_s": (rows - started) / max(cpu_s, _CPU_TICK_S),
         "cpu_s_per_gb": cpu_s / max(1, timed_bytes) * _GB,
         "memory_mb": above_bytes / _MB,
         "first_batch_ms": first_s * 1e3,
@@ -157,6 +161,20 @@ def _reads(work: Work, job: Job, read_bytes: int, rows: int) -> Metrics:
     stored = job.data.stored_bytes(job.stored_layout) if Path(job.path).exists() else 0
     delivered = stored * job.epochs * rows / job.records
     return {"reads": read_bytes / delivered} if stored else {}
+
+
+def _served(work: Work, job: Job, rows: int) -> Metrics:
+    """What the server was asked for, also for batches that were asked for and have not come."""
+    if work.server is None:
+        return {}
+    served = work.server.served()
+    stored = job.data.stored_bytes(job.stored_layout) * rows / job.records
+    return {
+        "requests": served.requests,
+        "requests_per_batch": served.requests / rows * job.batch_size,
+        "reads": served.bytes / stored,
+        "received_per_byte": served.bytes / (rows * job.record_bytes),
+    }
 
 
 def of_restoring(make: Callable[[], Any], batches: int, restores: int) -> Metrics:

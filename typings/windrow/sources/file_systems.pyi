@@ -1,0 +1,1 @@
+from sources.file_systems import *

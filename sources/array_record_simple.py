@@ -24,6 +24,9 @@ BROTLI: Final = ord("b")
 SNAPPY: Final = ord("s")
 # The format's own limit of a window. Pages of it that are not used take no memory.
 _MOST_WINDOW: Final = 1 << 31
+# A zstd block is 128 KiB of at least 4 bytes.
+_EXPANSION_BITS: Final = 15
+_SPARE_BYTES: Final = 1 << 16
 # A count of a record's bytes takes at most so many.
 _COUNT_BYTES: Final = 10
 
@@ -123,6 +126,7 @@ def split(data: Buffer, records: int, decoded_bytes: int) -> list[bytes]:
 
 def _inner(stream: Buffer, most: int, of: str) -> bytes:
     lead = leading_varint(stream, 0)
-    if lead is None or lead[0] > most:
+    reached = (len(stream) << _EXPANSION_BITS) + _SPARE_BYTES
+    if lead is None or lead[0] > min(most, reached):
         raise DamageError(f"the length of its {of} is damaged, or more than its header counts")
     return unpacked(stream[lead[1] :], lead[0])

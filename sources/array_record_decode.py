@@ -1,0 +1,365 @@
+"""Records of ArrayRecord chunks that were fetched: whole chunks in, their records out.
+
+Headers are always verified, all at once. What follows goes one of two ways:
+
+1. Here, for plain and zstd chunks: parsed in NumPy, decompressed one by one. Some 5 us of one core
+   for a chunk of one record of 3 KB; its data hash is 4 us more among 1,000 chunks, and 500 us more
+   alone.
+2. Through the array_record package and a file in memory (`array_record_memory`), for everything else
+   the package reads, and where it verifies data for less: few chunks, or long ones. Some 600 us for
+   a call, 10 us for such a chunk, and nothing more for its data hash.
+
+Invariant: a chunk's records are as many and as long together as its header counts, and its header
+is what was written; with `verify="all"` they are what was written, else a bit that changed within
+compressed data may go unnoticed. What can not be decoded is a `ChunkError`. A header can make no
+more memory be taken than its chunk can decompress to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from windrow.sources import array_record_memory as memory
+from windrow.sources.array_record_chunks import (
+    BLOCK,
+    BLOCK_HEADER,
+    CHUNK_HEADER,
+    SIMPLE,
+    TRANSPOSED,
+    Buffer,
+    Bytes,
+    Headers,
+    Ints,
+    contiguous,
+    ends,
+    heads,
+    is_chunk_begin,
+    parse_headers,
+)
+from windrow.sources.array_record_simple import (
+    BROTLI,
+    PLAIN,
+    SNAPPY,
+    ZSTD,
+    DamageError,
+    decompressor,
+    split,
+)
+from windrow.sources.highway_hash import hashes_of, seconds
+
+Verify = Literal["all", "headers"]
+Mask = npt.NDArray[np.bool_]
+
+# Of each chunk's data, what is looked at to find where its values begin.
+_AHEAD: Final = 48
+_MOST_BYTES: Final = 1 << 31
+# Bytes that a byte of data can stand for: a block of zstd is 128 KiB of at least 4 bytes; one of
+# brotli 16 MiB of a few; a copy of snappy 64 bytes of 3.
+_EXPANSION: Final = {PLAIN: 1, ZSTD: 1 << 15, BROTLI: 1 << 24, SNAPPY: 32}
+_MOST_RECORDS: Final = 1 << 26
+_SPARE_BYTES: Final = 1 << 16
+# Of a zstd frame, what tells the size of its content.
+_FRAME_BYTES: Final = 9
+_MAGIC: Final = np.frombuffer(zstandard.FRAME_HEADER, np.uint8)
+
+
+class StoredChunk(NamedTuple):
+    """A chunk as it lies in its file.
+
+    Args:
+        offset: Where it begins in the file.
+        data: The file's bytes from there on, block headers included, at least to its end.
+        records: How many records the file's index says it has.
+    """
+
+    offset: int
+    data: Buffer
+    records: int
+
+
+class ChunkError(Exception):
+    """A chunk can not be decoded.
+
+    Args:
+        chunk: Its number in the list.
+        why: What is wrong, in words that follow its name.
+    """
+
+    def __init__(self, chunk: int, why: str) -> None:
+        super().__init__(chunk, why)
+        self.chunk, self.why = chunk, why
+
+    def __str__(self) -> str:
+        return f"chunk {self.chunk}: {self.why}"
+
+
+def decode(chunks: Sequence[StoredChunk], *, verify: Verify = "all") -> list[list[bytes]]:
+    """The records of each chunk.
+
+    Args:
+        chunks: Of one file or several.
+        verify: "headers" leaves out the hashes of data where they would cost extra.
+
+    Raises:
+        ChunkError: If one is damaged, cut off, or not what the index says.
+        ReadError: If this process was forked from one that had used the array_record package, and
+            a chunk needs it.
+    """
+    if not chunks:
+        return []
+    offsets = np.array([chunk[0] for chunk in chunks], np.int64)
+    raws = [chunk[1] for chunk in chunks]
+    rows = heads(offsets, raws, CHUNK_HEADER + _AHEAD)
+    headers = parse_headers(rows)
+    counted = np.array([chunk[2] for chunk in chunks], np.int64)
+    _refuse(offsets, raws, counted, headers, rows)
+    ours = _readable_here(headers, rows)
+    if verify == "all" and ours.any() and _cheaper_through_package(headers, ours):
+        ours[:] = False
+    if ours.all():
+        return _decoded(np.arange(len(raws)), offsets, raws, headers, rows, verify)
+    found: list[list[bytes]] = [[] for _ in raws]
+    for way, mine in ((_decoded, ours), (_through_package, ~ours)):
+        chosen = np.flatnonzero(mine)
+        records = way(chosen, offsets, raws, headers, rows, verify) if len(chosen) else []
+        for at, some in zip(chosen.tolist(), records, strict=True):
+            found[at] = some
+    return found
+
+
+def _refuse(
+    offsets: Ints, raws: Sequence[Buffer], counted: Ints, headers: Headers, rows: Bytes
+) -> None:
+    """Refuse the first chunk whose header is wrong, or promises what can not be."""
+    right, kind, data_bytes, _, records, decoded = headers
+    lengths = np.array([len(raw) for raw in raws], np.int64)
+    sane = right & is_chunk_begin(offsets) & (data_bytes >= 0) & (data_bytes <= _MOST_BYTES)
+    stored = np.where(sane, data_bytes, 0)
+    packing = rows[:, CHUNK_HEADER]
+    factors = np.full(256, max(_EXPANSION.values()), np.int64)
+    factors[list(_EXPANSION)] = list(_EXPANSION.values())
+    # Of transposed chunks the byte tells of their parts; what those expand to is not known.
+    factor = np.where(kind == TRANSPOSED, max(_EXPANSION.values()), factors[packing])
+    most = np.minimum(stored * factor + _SPARE_BYTES, _MOST_BYTES)
+    sane &= (kind == SIMPLE) | (kind == TRANSPOSED)
+    sane &= (records == counted) & (ends(offsets, stored) - offsets <= lengths)
+    sane &= (decoded >= 0) & (decoded <= most) & (stored > 0)
+    sane &= (records > 0) & (records <= _MOST_RECORDS)
+    if not sane.all():
+        at = int(np.argmin(sane))
+        end = int(ends(offsets[at : at + 1], stored[at : at + 1])[0] - offsets[at])
+        raise ChunkError(
+            at, _why(headers, at, int(offsets[at]), int(counted[at]), (end, len(raws[at])))
+        )
+
+
+def _why(headers: Headers, at: int, offset: int, counted: int, bytes_there: tuple[int, int]) -> str:
+    """What is wrong with a chunk that was refused."""
+    right, kind, data_bytes, _, records, decoded = (column[at].item() for column in headers)
+    needed, there = bytes_there
+    if offset < 0 or 0 < offset % BLOCK <= BLOCK_HEADER:
+        return f"no chunk can begin at byte {offset:,}"
+    if there < CHUNK_HEADER:
+        return f"it is cut off: {there:,} bytes of it are there"
+    if not right:
+        return "its header hash is wrong"
+    if kind not in (SIMPLE, TRANSPOSED):
+        return f"its header says type {chr(kind)!r}, where 'r' or 't' have records"
+    if records != counted:
+        return f"it holds {records:,} records and the index says {counted:,}"
+    if not 0 <= data_bytes <= _MOST_BYTES:
+        return f"its header counts {data_bytes:,} bytes of data, more than {_MOST_BYTES:,}"
+    if needed > there:
+        return f"it is cut off: {there:,} of its {needed:,} bytes are there"
+    if not 0 < records <= _MOST_RECORDS:
+        return f"it counts {records:,} records; 1 to {_MOST_RECORDS:,} are possible"
+    if data_bytes == 0:
+        return "it has no data"
+    return (
+        f"its header counts {records:,} records of {decoded:,} bytes together, more than its"
+        f" {data_bytes:,} bytes can hold"
+    )
+
+
+def _readable_here(headers: Headers, rows: Bytes) -> Mask:
+    packing = rows[:, CHUNK_HEADER]
+    mask: Mask = (headers.kind == SIMPLE) & ((packing == ZSTD) | (packing == PLAIN))
+    return mask
+
+
+def _cheaper_through_package(headers: Headers, ours: Mask) -> bool:
+    """Whether the package decodes and verifies chunks for less than hashing them here costs."""
+    count = int(ours.sum())
+    return seconds(headers.data_bytes[ours]) > memory.seconds(count)
+
+
+def _through_package(
+    chosen: Ints,
+    offsets: Ints,
+    raws: Sequence[Buffer],
+    headers: Headers,
+    rows: Bytes,
+    verify: Verify,
+) -> list[list[bytes]]:
+    """Records of the chunks `chosen`; the package always verifies their data."""
+    found: dict[int, list[bytes]] = {}
+    # The package takes the chunks of a file to be of equally many records.
+    counts = headers.records[chosen]
+    for count in np.unique(counts).tolist():
+        group = chosen[counts == count].tolist()
+        framed = [
+            memory.Framed(
+                int(offsets[at]),
+                raws[at],
+                int(headers.data_bytes[at]),
+                count,
+                int(headers.decoded_bytes[at]),
+            )
+            for at in group
+        ]
+        records = _read(framed, group)
+        for place, at in enumerate(group):
+            found[at] = records[place * count : (place + 1) * count]
+    return [found[at] for at in chosen.tolist()]
+
+
+def _read(framed: list[memory.Framed], numbers: Sequence[int]) -> list[bytes]:
+    """All records of chunks of equally many, at least one."""
+    try:
+        records = memory.read_all(framed)
+    except RuntimeError as error:
+        raise _first_error(framed, numbers, error) from error
+    count = framed[0].records
+    for at, chunk in enumerate(framed):
+        some = records[at * count : (at + 1) * count]
+        if len(some) != count or sum(map(len, some)) != chunk.decoded_bytes:
+            why = f"the array_record package gave not the {count:,} records that it counts"
+            raise ChunkError(numbers[at], why)
+    return records
+
+
+def _first_error(
+    framed: list[memory.Framed], numbers: Sequence[int], error: RuntimeError
+) -> ChunkError:
+    """The error of the first chunk that can not be read alone."""
+    for number, chunk in zip(numbers, framed, strict=True):
+        try:
+            memory.read_all([chunk])
+        except RuntimeError as alone:
+            return ChunkError(number, _told(alone))
+    return ChunkError(numbers[0], _told(error))
+
+
+def _told(error: RuntimeError) -> str:
+    """What the package says, without its name of the file in memory."""
+    text = re.split(r";? reading (?:/proc/self/fd/|/\S*windrow-chunks)", str(error))[0]
+    if "hash" in text.lower() or "data corrupted" in text.lower():
+        return f"its data hash is wrong, or that of a block in it: {text}"
+    return text
+
+
+def _decoded(
+    chosen: Ints,
+    offsets: Ints,
+    raws: Sequence[Buffer],
+    headers: Headers,
+    rows: Bytes,
+    verify: Verify,
+) -> list[list[bytes]]:
+    """Records of the plain and zstd chunks `chosen`."""
+    lengths = headers.data_bytes[chosen]
+    inside = offsets[chosen] % BLOCK
+    begins = np.where(inside == 0, BLOCK_HEADER, 0) + CHUNK_HEADER
+    whole = inside + begins + lengths <= BLOCK
+    numbers = chosen.tolist()
+    # A part of the fetched bytes where no block header lies within, which is nearly everywhere.
+    datas: list[Buffer] = [
+        raws[at][begin:stop]
+        for at, begin, stop in zip(
+            numbers, begins.tolist(), (begins + lengths).tolist(), strict=True
+        )
+    ]
+    for place in np.flatnonzero(~whole).tolist():
+        at = numbers[place]
+        stop = CHUNK_HEADER + int(lengths[place])
+        datas[place] = contiguous(int(offsets[at]), raws[at], CHUNK_HEADER, stop)
+    if verify == "all":
+        wrong = np.flatnonzero(hashes_of(datas) != headers.data_hash[chosen])
+        if len(wrong):
+            raise ChunkError(numbers[int(wrong[0])], "its data hash is wrong")
+    if bool((headers.records[chosen] == 1).all()):
+        singles = _singles(datas, rows[chosen, CHUNK_HEADER:], headers.decoded_bytes[chosen])
+        if singles is not None:
+            return singles
+    found = []
+    counts = zip(
+        headers.records[chosen].tolist(), headers.decoded_bytes[chosen].tolist(), strict=True
+    )
+    for at, data, (records, decoded) in zip(numbers, datas, counts, strict=True):
+        try:
+            found.append(split(data, records, decoded))
+        except DamageError as error:
+            raise ChunkError(at, str(error)) from error
+    return found
+
+
+def _singles(datas: Sequence[Buffer], ahead: Bytes, decoded: Ints) -> list[list[bytes]] | None:
+    """Records of chunks of one zstd record each; None if one is of another make, or damaged.
+
+    Args:
+        datas: The data of each.
+        ahead: The first bytes of it, uint8 `(chunks, 48)`.
+        decoded: Bytes of each record.
+    """
+    begins = _frames(ahead, decoded)
+    if begins is None:
+        return None
+    decompress = decompressor().decompress
+    try:
+        found = [
+            [decompress(data[begin:], size, False, False)]
+            for data, begin, size in zip(datas, begins, decoded.tolist(), strict=True)
+        ]
+    except (zstandard.ZstdError, MemoryError):
+        return None
+    lengths = np.fromiter((len(one[0]) for one in found), np.int64, len(found))
+    return found if bool((lengths == decoded).all()) else None
+
+
+def _frames(ahead: Bytes, decoded: Ints) -> list[int] | None:
+    """Where the frame of each single record begins; None if one is not made as most are.
+
+    That is: the sizes take less than 30 bytes, and the frame says its content's size, which is that
+    of the header, so that decompressing takes no more memory than that.
+    """
+    each = np.arange(len(ahead))
+    sizes_bytes = ahead[:, 1]
+    if bool((ahead[:, 0] != ZSTD).any()) or int(sizes_bytes.max()) >= 30:
+        return None
+    at = 2 + sizes_bytes.astype(np.int64)
+    promised = np.zeros(len(ahead), np.int64)
+    going = np.ones(len(ahead), bool)
+    for shift in range(0, 35, 7):
+        byte = ahead[each, at]
+        promised |= np.where(going, (byte & 0x7F).astype(np.int64) << shift, 0)
+        at += going
+        going &= byte >= 0x80
+        if not going.any():
+            break
+    start = ahead[each[:, None], at[:, None] + np.arange(_FRAME_BYTES)]
+    described, field = start[:, 4], start[:, 5:].astype(np.int64)
+    # Of the ways to write the size: a byte, two bytes and 256 more, or four bytes.
+    two = field[:, 0] | field[:, 1] << 8
+    way = described >> 6
+    content = np.choose(
+        way & 3, [field[:, 0], two + 256, two | field[:, 2] << 16 | field[:, 3] << 24, -1]
+    )
+    usual = (described & 0x23) == 0x20
+    usual &= (start[:, :4] == _MAGIC).all(axis=1) & (promised == decoded) & (content == decoded)
+    return at.tolist() if bool(usual.all()) else None

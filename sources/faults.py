@@ -154,6 +154,8 @@ def as_fault(error: Exception, secrets: Secrets) -> RequestError:
                 return RequestError(words, cause=cause, transient=transient, detail=detail)
         if isinstance(one, OSError) and one.errno in _TRANSIENT_ERRNO:
             return RequestError("connection broken", cause="network", transient=True, detail=detail)
+    if isinstance(error, OSError) and str(error).startswith("Forbidden"):  # gcsfs, for status 403
+        return RequestError("status 403", cause="denied", detail=detail)
     return RequestError(type(error).__name__, cause="other", detail=detail)
 
 

@@ -1,7 +1,8 @@
 """File systems: from a URL to what reads it, by fsspec.
 
 1. A file system is opened once per protocol and what the URL says about it, in each process.
-2. Those of HTTP and S3 are instances of our own: what others opened keeps its settings.
+2. Those of HTTP, S3 and Google Cloud Storage are instances of our own: what others opened keeps
+   its settings.
 3. Every error is a `WindrowError` that holds no secret, but for errors of connecting (of FTP, or of
    an archive in a store), which pass through.
 """
@@ -131,6 +132,8 @@ class FileSystems:
                 from windrow.sources.s3_transport import s3_settings
 
                 return {**settings, **s3_settings(settings, self._options)}
+            if extra == "gcs":
+                return {**settings, "use_listings_cache": False, "skip_instance_cache": True}
         return settings
 
     def _file_system(self, url: str, settings: dict[str, Any]) -> tuple[Any, str]:
@@ -158,4 +161,8 @@ class FileSystems:
             from windrow.sources.s3_transport import S3Transport
 
             return S3Transport(fs, self._threads)
+        if plain and "gcs" in extras:
+            from windrow.sources.gcs_transport import GcsTransport
+
+            return GcsTransport(fs, self._threads, self._options)
         return FileSystemTransport(fs, self._threads)

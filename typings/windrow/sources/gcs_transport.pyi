@@ -1,0 +1,1 @@
+from sources.gcs_transport import *

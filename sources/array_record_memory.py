@@ -137,7 +137,7 @@ class _File:
             at, raw = _placed(chunk, at)
             _write_at(self._fd, raw, at)
             laid.append(at)
-            at += len(raw)
+            at += max(len(raw), _span(at, chunk.records))
         size = _write_end(self._fd, at, laid, chunks)
         os.ftruncate(self._fd, size)
         self._bytes = size
@@ -177,16 +177,23 @@ def _placed(chunk: Framed, at: int) -> tuple[int, Buffer]:
     """Where the chunk goes, at `at` or behind, and the bytes to write there."""
     begin = chunk.offset + (BLOCK_HEADER if chunk.offset % BLOCK == 0 else 0)
     size = CHUNK_HEADER + chunk.data_bytes
-    if begin % BLOCK + size <= BLOCK:
+    room = max(size, chunk.records)
+    if begin % BLOCK + room <= BLOCK:
         # No block header within: it fits behind the one of any block that has the room.
         place = at if at % BLOCK > BLOCK_HEADER else at - at % BLOCK + BLOCK_HEADER + 1
-        if place % BLOCK + size > BLOCK:
+        if place % BLOCK + room > BLOCK:
             place = -(-place // BLOCK) * BLOCK + BLOCK_HEADER + 1
-        if place % BLOCK + size <= BLOCK:
+        if place % BLOCK + room <= BLOCK:
             return place, chunk.raw[begin - chunk.offset : begin - chunk.offset + size]
     place = at + (chunk.offset - at) % BLOCK
     stop = int(ends(_int(chunk.offset), _int(chunk.data_bytes))[0])
     return place, chunk.raw[: stop - chunk.offset]
+
+
+def _span(place: int, records: int) -> int:
+    """Bytes that a chunk takes at least: one per record, up to where a chunk can begin."""
+    stop = place + records
+    return records + max(0, -stop % BLOCK - (BLOCK - BLOCK_HEADER - 1))
 
 
 def _write_end(fd: int, at: int, laid: Sequence[int], chunks: Sequence[Framed]) -> int:

@@ -82,24 +82,11 @@ class RemoteOptions:
 
     @property
     def longest_s(self) -> float:
-        """Seconds until one request has succeeded or failed for good, at most."""
-        pauses = (min(self.max_backoff_s, self.backoff_s * 2.0**k) for k in range(self.retries))
-        return (self.retries + 1) * self.timeout_s + sum(pauses)
+        """Seconds until one request has succeeded or failed for good, at most.
 
-
-@runtime_checkable
-class Far(Protocol):
-    """A source that may lie far away: to wait for it is no work."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether it is read over a network."""
-        ...
-
-
-def is_far(source: Any) -> bool:
-    """Whether a source is read over a network."""
-    return isinstance(source, Far) and source.is_far
+        A server may ask for a pause; it is granted up to `max_backoff_s`, each time.
+        """
+        return (self.retries + 1) * self.timeout_s + self.retries * self.max_backoff_s
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -152,7 +154,7 @@ class HttpTransport(Transport):
     async def names(self, path: str) -> list[str]:
         folder = path.rstrip("/") + "/"
         found = set()
-        for info in await self._fs._ls_real(folder, detail=True, timeout=self._timeout):
+        for info in await self._fs._ls_real(folder, detail=True):
             rest = str(info["name"]).removeprefix(folder)
             name, slash, deeper = rest.partition("/")
             # Links that sort the list, to other folders, and to this one, are no names in it.
@@ -178,9 +180,7 @@ class HttpTransport(Transport):
 
 
 def _unquoted(name: str) -> str:
-    import urllib.parse
-
-    return urllib.parse.unquote(name)
+    return urllib.parse.unquote(html.unescape(name))
 
 
 def _check_status(answer: Any) -> None:

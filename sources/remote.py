@@ -89,6 +89,21 @@ class RemoteOptions:
         return (self.retries + 1) * self.timeout_s + self.retries * self.max_backoff_s
 
 
+@runtime_checkable
+class Far(Protocol):
+    """A source that may lie far away: to wait for it is no work."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is read over a network."""
+        ...
+
+
+def is_far(source: Any) -> bool:
+    """Whether a source is read over a network."""
+    return isinstance(source, Far) and source.is_far
+
+
 def as_remote_options(options: Any, what: str) -> RemoteOptions:
     """`options`, or the defaults for None.
 

@@ -17,7 +17,6 @@ more memory be taken than its chunk can decompress to.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -223,45 +222,21 @@ def _through_package(
             )
             for at in group
         ]
-        records = _read(framed, group)
-        for place, at in enumerate(group):
-            found[at] = records[place * count : (place + 1) * count]
+        for at, chunk, some in zip(group, framed, _read(framed, group), strict=True):
+            if len(some) != count or sum(map(len, some)) != chunk.decoded_bytes:
+                raise ChunkError(at, f"the package gave not the {count:,} records that it counts")
+            found[at] = some
     return [found[at] for at in chosen.tolist()]
 
 
-def _read(framed: list[memory.Framed], numbers: Sequence[int]) -> list[bytes]:
-    """All records of chunks of equally many, at least one."""
+def _read(framed: Sequence[memory.Framed], numbers: Sequence[int]) -> list[list[bytes]]:
     try:
-        records = memory.read_all(framed)
-    except RuntimeError as error:
-        raise _first_error(framed, numbers, error) from error
-    count = framed[0].records
-    for at, chunk in enumerate(framed):
-        some = records[at * count : (at + 1) * count]
-        if len(some) != count or sum(map(len, some)) != chunk.decoded_bytes:
-            why = f"the array_record package gave not the {count:,} records that it counts"
-            raise ChunkError(numbers[at], why)
-    return records
-
-
-def _first_error(
-    framed: list[memory.Framed], numbers: Sequence[int], error: RuntimeError
-) -> ChunkError:
-    """The error of the first chunk that can not be read alone."""
-    for number, chunk in zip(numbers, framed, strict=True):
-        try:
-            memory.read_all([chunk])
-        except RuntimeError as alone:
-            return ChunkError(number, _told(alone))
-    return ChunkError(numbers[0], _told(error))
-
-
-def _told(error: RuntimeError) -> str:
-    """What the package says, without its name of the file in memory."""
-    text = re.split(r";? reading (?:/proc/self/fd/|/\S*windrow-chunks)", str(error))[0]
-    if "hash" in text.lower() or "data corrupted" in text.lower():
-        return f"its data hash is wrong, or that of a block in it: {text}"
-    return text
+        return memory.read_chunks(framed)
+    except memory.UnreadableError as error:
+        why = error.why
+        if "hash" in why.lower() or "data corrupted" in why.lower():
+            why = f"its data hash is wrong, or that of a block header in it: {why}"
+        raise ChunkError(numbers[error.number], why) from error
 
 
 def _decoded(

@@ -36,7 +36,7 @@ from windrow.sources.array_record_chunks import (
     parse_headers,
     varints,
 )
-from windrow.sources.array_record_memory import MAGIC, Framed, read_range
+from windrow.sources.array_record_memory import MAGIC, Framed, UnreadableError, read_range
 from windrow.sources.array_record_simple import PLAIN, ZSTD, DamageError, parts
 from windrow.sources.highway_hash import hashes_of
 
@@ -334,8 +334,8 @@ def _index(chunk: Framed, data: Buffer, size: int) -> Index:
         if len(data) > _LONG_BYTES or not own:
             read_range(chunk, 0, 1)
         about, entries = _own_entries(chunk, data) if own else _package_entries(chunk)
-    except RuntimeError as error:
-        raise DamageError(f"its index can not be read: {error}") from error
+    except UnreadableError as error:
+        raise DamageError(f"its index can not be read: {error.why}") from error
     return _checked(_fields(about), entries, chunk.offset, size)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -72,28 +73,43 @@ class Framed(NamedTuple):
     decoded_bytes: int
 
 
-def read_all(chunks: Sequence[Framed]) -> list[bytes]:
-    """All records of chunks, end to end.
+class UnreadableError(Exception):
+    """The package can not read a chunk: its number in the list, and what it says."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(number, why)
+        self.number, self.why = number, why
+
+
+def read_chunks(chunks: Sequence[Framed]) -> list[list[bytes]]:
+    """The records of each chunk, one chunk after the other, in the calling thread.
 
     Raises:
-        RuntimeError: If the package refuses one; it says why.
+        UnreadableError: If the package refuses one.
         ReadError: If this process was forked from one that had used the package.
     """
-    with _opened(chunks) as reader:
-        records: list[bytes] = reader.read_all()
-        return records
+    found: list[list[bytes]] = []
+    try:
+        with _opened(chunks) as reader:
+            count = chunks[0].records
+            for number, chunk in enumerate(chunks):
+                # All in one call would be handed to the package's own threads: there, memory that
+                # a hostile chunk asks for in vain ends the process. It costs more, too.
+                begin = number * count
+                found.append(reader.read(begin, begin + chunk.records))
+    except (RuntimeError, MemoryError) as error:
+        raise UnreadableError(len(found), _told(error)) from error
+    return found
 
 
 def read_range(chunk: Framed, start: int, stop: int) -> list[bytes]:
-    """Records `[start, stop)` of one chunk.
-
-    Raises:
-        RuntimeError: If the package refuses the chunk; it says why.
-        ReadError: If this process was forked from one that had used the package.
-    """
-    with _opened([chunk]) as reader:
-        records: list[bytes] = reader.read(start, stop)
-        return records
+    """Records `[start, stop)` of one chunk; errors as of `read_chunks`."""
+    try:
+        with _opened([chunk]) as reader:
+            records: list[bytes] = reader.read(start, stop)
+            return records
+    except (RuntimeError, MemoryError) as error:
+        raise UnreadableError(0, _told(error)) from error
 
 
 def seconds(chunks: int) -> float:
@@ -117,6 +133,15 @@ def _opened(chunks: Sequence[Framed]) -> Iterator[Any]:
             reader.close()
         del reader
         file.shrink()
+
+
+def _told(error: RuntimeError | MemoryError) -> str:
+    """What the package says, without its name of the file in memory."""
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    return re.split(r"[;,]? (?:reading|opening) \S*(?:/proc/self/fd/|windrow-chunks)", str(error))[
+        0
+    ]
 
 
 class _File:

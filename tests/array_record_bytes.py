@@ -1,0 +1,131 @@
+"""ArrayRecord files of every make, their chunks, and chunks with damage whose hashes are right."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from windrow.sources.array_record_chunks import CHUNK_HEADER, contiguous, ends, heads, parse_headers
+from windrow.sources.array_record_decode import ChunkError, StoredChunk, decode
+from windrow.sources.array_record_format import TAIL_BYTES, Index, footer_span, parse_footer
+from windrow.sources.highway_hash import hashes_of
+
+CODECS = ("uncompressed", "snappy", "zstd", "brotli:3")
+
+
+def written(path: Path, records: Sequence[bytes], options: str) -> bytes:
+    """The bytes of a file of `records`."""
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path.read_bytes()
+
+
+def index_of(raw: bytes) -> Index:
+    start, stop = footer_span("test", "file", raw[-TAIL_BYTES:], len(raw))
+    return parse_footer("test", "file", raw[start:stop], start, len(raw))
+
+
+def chunks_of(raw: bytes, index: Index | None = None) -> list[StoredChunk]:
+    """All chunks of a file, with no more bytes than the index says that they may have."""
+    index = index_of(raw) if index is None else index
+    numbers = np.arange(index.chunks)
+    starts, stops = index.spans(numbers)
+    return [
+        StoredChunk(start, raw[start:stop], count)
+        for start, stop, count in zip(
+            starts.tolist(), stops.tolist(), index.counts(numbers).tolist(), strict=True
+        )
+    ]
+
+
+def proto(draw: random.Random) -> bytes:
+    """A protobuf message, which transposing takes apart."""
+    text = draw.randbytes(draw.randrange(20))
+    return bytes((8, draw.randrange(128), 18, len(text))) + text + bytes((26, 2, 8, 5))
+
+
+def some_records(draw: random.Random, count: int) -> list[bytes]:
+    return [
+        draw.choice((b"", b"a" * 300, proto(draw), draw.randbytes(draw.randrange(200))))
+        for _ in range(count)
+    ]
+
+
+def stripped(chunk: StoredChunk) -> tuple[bytearray, bytearray]:
+    """Header and data of a chunk, without block headers."""
+    offset = np.array([chunk.offset])
+    size = int(parse_headers(heads(offset, [chunk.data])).data_bytes[0])
+    raw = bytearray(contiguous(chunk.offset, chunk.data, 0, CHUNK_HEADER + size))
+    return raw[:CHUNK_HEADER], raw[CHUNK_HEADER:]
+
+
+def sealed(header: bytearray, data: bytearray) -> StoredChunk:
+    """A chunk with right hashes, whatever it counts and holds; it begins at byte 64."""
+    struct.pack_into("<QQ", header, 8, len(data), int(hashes_of([data])[0]))
+    struct.pack_into("<Q", header, 0, int(hashes_of([header[8:]])[0]))
+    count = int.from_bytes(header[25:32], "little")
+    stop = int(ends(np.array([64]), np.array([len(data)]))[0])
+    assert stop <= 65536, "block headers are not made here"
+    return StoredChunk(64, bytes(header + data), min(count, 2**62))
+
+
+def with_right_hashes(chunk: StoredChunk, draw: random.Random) -> StoredChunk:
+    """The chunk with damage to its counts, its sizes, its streams or its kind."""
+    header, data = stripped(chunk)
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        way = draw.randrange(7)
+        at = draw.randrange(len(data))
+        if way == 0:
+            data[at] ^= 1 << draw.randrange(8)
+        elif way == 1:
+            # Where sizes, lengths and the frames' own headers are.
+            data[min(at, draw.randrange(1, 24))] = draw.randrange(256)
+        elif way == 2:
+            data[at:] = data[at : at + draw.randrange(len(data))] or b"\0"
+        elif way == 3:
+            data[at:at] = draw.randbytes(draw.randrange(1, 12))
+        elif way == 4:
+            count = int.from_bytes(header[25:32], "little")
+            count = draw.choice((count + 1, max(0, count - 1), 0, 2**20, 2**40, 2**56 - 1))
+            header[25:32] = (count % 2**56).to_bytes(7, "little")
+        elif way == 5:
+            size = struct.unpack_from("<Q", header, 32)[0]
+            size = draw.choice((size + 1, max(0, size - 1), 0, 2**30, 2**33, 2**63, 2**64 - 1))
+            struct.pack_into("<Q", header, 32, size % 2**64)
+        else:
+            header[24:25] = draw.choice((b"r", b"t", b"t", b"s", b"p"))
+    return sealed(header, data)
+
+
+def attack(folder: Path, first: int, cases: int) -> int:
+    """Decode `cases` chunks with damage whose hashes are right; how many were refused."""
+    refused = 0
+    makes: list[list[StoredChunk]] = []
+    draw = random.Random(first)
+    for codec in CODECS:
+        for more in ("", ",transpose:true"):
+            for group in (1, 40):
+                records = some_records(draw, 40)
+                raw = written(folder / "a", records, f"group_size:{group},{codec}{more}")
+                makes.append(chunks_of(raw))
+    for seed in range(first, first + cases):
+        draw = random.Random(seed)
+        chunk = with_right_hashes(draw.choice(draw.choice(makes)), draw)
+        for verify in ("headers", "all"):
+            try:
+                # Several: what is read by other threads than this one must not end the process.
+                found, *_ = decode([chunk] * 3, verify="all" if verify == "all" else "headers")
+            except ChunkError:
+                refused += 1
+            else:
+                assert len(found) == chunk.records
+                decoded = struct.unpack_from("<Q", chunk.data, 32)[0]
+                assert sum(map(len, found)) == decoded
+    return refused

@@ -467,10 +467,10 @@ def test_a_forked_process_is_told_to_spawn(server: RangeServer) -> None:
             os._exit(0)
     sender.close()
     assert receiver.poll(60)
-    error = receiver.recv()
+    came = receiver.recv()
     os.waitpid(child, 0)
-    assert isinstance(error, ReadError)
-    assert "Tests: can not be read in process" in str(error)
+    assert isinstance(came, ReadError)
+    assert "Tests: can not be read in process" in str(came)
 
 
 # ---- one version only

@@ -1,0 +1,439 @@
+"""Faults of HTTP servers and of file systems: the right bytes, or an error that says what was tried."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import pickle
+import random
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.range_server import Fault, RangeServer, cut, drip, reset, stall, status
+from windrow.errors import NotFoundError, ReadError, WindrowError
+from windrow.sources.fetching import ByteRange, FarFile, Fetcher
+from windrow.sources.remote import RemoteOptions
+
+DATA = random.Random(1).randbytes(50_000)
+# Three attempts, none of which lasts long.
+QUICK = RemoteOptions(retries=2, backoff_s=0.001, timeout_s=0.35, stall_s=0.15, max_backoff_s=0.01)
+# What a busy machine may add to a limit.
+SLACK_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[RangeServer]:
+    with RangeServer({"a.bin": DATA}) as server:
+        yield server
+
+
+@pytest.fixture
+def server(site: RangeServer) -> RangeServer:
+    site.heal()
+    return site
+
+
+@pytest.fixture
+def file(server: RangeServer) -> FarFile:
+    found = Fetcher("Tests", None, QUICK).tails([server.url("a.bin")], 1)[0].file
+    server.reset_counts()
+    return found
+
+
+@contextlib.contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """What runs inside ends in time."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < limit_s + SLACK_S
+
+
+def fails(reader: Fetcher, file: FarFile, stop: int = 3000) -> WindrowError:
+    """The error of reading the file's first bytes."""
+    with (
+        within(reader.options.longest_s),
+        pytest.raises(WindrowError, match=re.escape(file.shown)) as caught,
+    ):
+        reader.start([ByteRange(file, 0, stop)]).result()
+    return caught.value
+
+
+# ---- what may pass
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+def test_a_status_that_may_pass_is_tried_again(
+    server: RangeServer, file: FarFile, code: int
+) -> None:
+    reader = Fetcher("Tests", None, QUICK)
+    server.plan([status(code), status(code), None])
+    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
+    assert reader.stats.counts() == {
+        "requests": 3,
+        "retries": 2,
+        "bytes": 10,
+        "faults": {f"status {code}": 2},
+    }
+    server.plan([status(code)] * 3)
+    error = fails(reader, file)
+    assert isinstance(error, ReadError)
+    assert error.file == file.shown
+    assert error.why == f"status {code}"
+    wanted = rf"bytes \[0, 3,000\), could not be read; 3 attempts in \d+\.\d s: status {code} \(3\)"
+    assert re.search(wanted, str(error))
+    assert "Check the network and the host's name" in str(error)
+    assert server.counts().requests == 6
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 412, 416, 501])
+def test_a_status_that_stays_is_not_tried_again(
+    server: RangeServer, file: FarFile, code: int
+) -> None:
+    reader = Fetcher("Tests", None, QUICK)
+    server.plan([status(code)])
+    error = fails(reader, file)
+    assert isinstance(error, NotFoundError if code in (404, 410) else ReadError)
+    assert f"1 attempt in 0.0 s: status {code}" in str(error)
+    assert ("credentials in storage_options" in str(error)) == (code in (401, 403))
+    assert server.counts().requests == 1
+    assert reader.stats.counts()["faults"] == {f"status {code}": 1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (cut(), "cut short"),
+        (reset(), "reset"),
+        (stall(), "stalled"),
+        (stall(body=True), "stalled"),
+        (drip(), "timeout"),
+        (Fault("wrong_range"), "wrong range"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_broken_answer_is_tried_again(
+    server: RangeServer, file: FarFile, fault: Fault, kind: str
+) -> None:
+    reader = Fetcher("Tests", None, QUICK)
+    server.plan([fault, None])
+    with within(QUICK.longest_s):
+        assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts()["faults"] == {kind: 1}
+    server.plan([fault] * 9)
+    error = fails(reader, file)
+    assert isinstance(error, ReadError)
+    assert error.why == kind
+    assert re.search(rf"3 attempts in \d+\.\d s: {kind} \(3\)", str(error))
+
+
+def test_a_connection_closed_before_an_answer_is_made_again(
+    server: RangeServer, file: FarFile
+) -> None:
+    # aiohttp makes it again, once, below the counts: it may have been idle for too long.
+    reader = Fetcher("Tests", None, QUICK)
+    server.plan([Fault("close"), None])
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts()["faults"] == {}
+    server.plan([Fault("close")] * 2)
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts()["faults"] == {"connection closed": 1}
+    server.plan([Fault("close")] * 20)
+    assert "3 attempts in 0.0 s: connection closed (3)" in str(fails(reader, file))
+
+
+def test_every_attempt_is_counted(server: RangeServer, file: FarFile) -> None:
+    options = RemoteOptions(retries=5, backoff_s=0.001, timeout_s=2.0, stall_s=0.1)
+    reader = Fetcher("Tests", None, options)
+    plan = [status(503), cut(), Fault("wrong_range"), stall(body=True), status(503), None]
+    server.plan(plan)
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts() == {
+        "requests": 6,
+        "retries": 5,
+        "bytes": 3000,
+        "faults": {"status 503": 2, "cut short": 1, "wrong range": 1, "stalled": 1},
+    }
+    server.plan([*plan[:-1], status(500)])
+    error = str(fails(reader, file))
+    told = "6 attempts in .* s: status 503 (2), cut short (1), wrong range (1), stalled (1), status 500 (1)"
+    assert re.search(re.escape(told).replace(r"\.\*", r"\d+\.\d"), error)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_in_a_tenth_of_all_requests_change_nothing(
+    server: RangeServer, file: FarFile, seed: int
+) -> None:
+    reader = Fetcher("Tests", None, RemoteOptions(retries=8, backoff_s=0.001, stall_s=0.2))
+    server.chance(0.1, [status(503), reset(), cut(), stall(body=True), stall()], seed=seed)
+    wanted = [ByteRange(file, n * 80, n * 80 + 200) for n in range(600)]
+    expected = [DATA[one.start : one.stop] for one in wanted]
+    with within(20.0):
+        assert reader.start(wanted[:300]).result() == expected[:300]
+        assert sorted(reader.fetch(wanted)) == list(enumerate(expected))
+    counts, seen = reader.stats.counts(), server.counts()
+    assert counts["faults"]["status 503"] > 0
+    assert counts["retries"] == sum(counts["faults"].values()) > 30
+    assert counts["requests"] == 900 + counts["retries"]
+    assert counts["bytes"] == 900 * 200
+    # A reset that overtakes its answer's head is answered below the counts.
+    assert 0 <= seen.requests - counts["requests"] <= seen.faults["reset"]
+
+
+def test_without_retries_the_first_fault_is_the_error(server: RangeServer, file: FarFile) -> None:
+    reader = Fetcher("Tests", None, RemoteOptions(retries=0))
+    server.plan([status(503)])
+    assert "1 attempt in 0.0 s: status 503." in str(fails(reader, file))
+    assert reader.stats.counts()["requests"] == 1
+
+
+def test_a_pause_that_the_server_asks_for_is_granted(server: RangeServer, file: FarFile) -> None:
+    options = RemoteOptions(retries=1, backoff_s=0.001, max_backoff_s=0.3)
+    reader = Fetcher("Tests", None, options)
+    server.plan([status(503, Retry_After="3600"), None])
+    started = time.monotonic()
+    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
+    assert 0.29 < time.monotonic() - started < 0.3 + SLACK_S
+
+
+def test_pauses_draw_nothing_from_the_generator_of_the_user(
+    server: RangeServer, file: FarFile
+) -> None:
+    random.seed(5)
+    server.plan([status(503), None])
+    Fetcher("Tests", None, QUICK).start([ByteRange(file, 0, 10)]).result()
+    drawn = random.random()
+    random.seed(5)
+    assert drawn == random.random()
+
+
+def test_an_error_ends_the_others(server: RangeServer, file: FarFile) -> None:
+    reader = Fetcher("Tests", None, RemoteOptions(timeout_s=30.0, stall_s=30.0))
+    server.plan([stall(), stall(), status(404), stall(), stall()])
+    wanted = [ByteRange(file, n, n + 10) for n in range(5)]
+    with within(1.0), pytest.raises(NotFoundError, match="status 404"):
+        reader.start(wanted).result()
+    server.plan([stall(), status(404), stall()])
+    with within(1.0), pytest.raises(NotFoundError, match="status 404"):
+        list(reader.fetch(wanted[:3]))
+
+
+@pytest.mark.parametrize("call", ["tails", "is_file", "names_in", "read_small", "glob"])
+def test_every_call_is_tried_again_and_bounded(
+    server: RangeServer, file: FarFile, call: str
+) -> None:
+    reader = Fetcher("Tests", None, QUICK)
+    url = {"names_in": server.url(), "glob": server.url() + "a*"}.get(call, file.url)
+
+    def ask() -> Any:
+        return reader.tails([url], 10) if call == "tails" else getattr(reader, call)(url)
+
+    expected = ask()
+    server.plan([status(503), stall(), None])
+    with within(QUICK.longest_s):
+        assert ask() == expected
+    assert reader.stats.counts()["retries"] == 2
+    server.plan([stall()] * 9)
+    with (
+        within(QUICK.longest_s),
+        pytest.raises(ReadError, match=r"3 attempts in .* s: (stall|time)"),
+    ):
+        ask()
+    server.plan([status(403)])
+    with pytest.raises(ReadError, match=r"1 attempt in .* s: status 403"):
+        ask()
+
+
+# ---- no server
+
+
+def test_a_host_that_is_nowhere() -> None:
+    reader = Fetcher("Tests", None, QUICK)
+    with (
+        within(QUICK.longest_s),
+        pytest.raises(ReadError, match=r"http://nowhere\.invalid/a, .* 3 attempts in .*host not"),
+    ):
+        reader.tails(["http://nowhere.invalid/a"], 10)
+
+
+def test_a_server_that_is_gone(file: FarFile) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    gone = FarFile(f"http://127.0.0.1:{port}/a.bin", len(DATA), file.version)
+    error = fails(Fetcher("Tests", None, QUICK), gone)
+    assert "no connection (3)" in str(error)
+    assert "Check the network" in str(error)
+
+
+def test_a_server_that_never_answers(file: FarFile) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=9) as listening:
+        silent = FarFile(f"http://127.0.0.1:{listening.getsockname()[1]}/a", len(DATA), "")
+        assert "stalled (3)" in str(fails(Fetcher("Tests", None, QUICK), silent))
+
+
+# ---- what a server may not do
+
+
+def test_a_compressed_answer_is_refused() -> None:
+    answer = status(200, body=gzip.compress(DATA), Content_Encoding="gzip", ETag='"1"')
+    with RangeServer({"a.bin": DATA}) as server:
+        server.plan([answer])
+        with pytest.raises(WindrowError, match=r"the server sends it compressed \(gzip\)"):
+            Fetcher("Tests", None, QUICK).tails([server.url("a.bin")], 10)
+        assert server.counts().requests == 1
+
+
+def test_a_server_that_hides_the_length_is_refused(server: RangeServer) -> None:
+    server.plan([status(206, body=b"0123456789", Content_Range="bytes 0-9/*", ETag='"1"')])
+    with pytest.raises(WindrowError, match="the server hides its length"):
+        Fetcher("Tests", None, QUICK).tails([server.url("a.bin")], 10)
+
+
+# ---- secrets
+
+
+SECRETS = ("hunter2-password", "SIGNED-BY-ME", "key-in-a-header")
+
+
+@pytest.mark.parametrize(
+    "fault", [status(404), status(403), status(503), cut(), reset(), stall(), Fault("close"), None]
+)
+def test_no_error_shows_a_secret(server: RangeServer, file: FarFile, fault: Fault | None) -> None:
+    reader = Fetcher("Tests", {"headers": {"X-Key": SECRETS[2]}}, QUICK)
+    host = server.address.removeprefix("http://")
+    url = f"http://me:{SECRETS[0]}@{host}/a.bin?sig={SECRETS[1]}"
+    server.plan([fault] * 20)
+    if fault is None:  # nobody listens
+        url = url.replace(host, "nowhere.invalid")
+    far = FarFile(url, file.size_bytes, file.version)
+    with pytest.raises(WindrowError, match=r"http://\*\*\*@.*/a.bin\?\*\*\*, bytes") as caught:
+        reader.start([ByteRange(far, 0, 3000)]).result()
+    error = caught.value
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    again = pickle.loads(pickle.dumps(error))
+    shown = "".join(traceback.format_exception(error)) + f"{error!r}{again!r}{vars(error)}"
+    assert not [secret for secret in SECRETS if secret in shown]
+    with pytest.raises(WindrowError, match=r"http://\*\*\*@") as caught:
+        list(reader.fetch([ByteRange(far, 0, 3000)]))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not [secret for secret in SECRETS if secret in shown]
+
+
+# ---- file systems that block
+
+
+class Blocking(MemoryFileSystem):  # type: ignore[misc]
+    """Reads wait until they are let go; counts those at the same time."""
+
+    protocol = "blocking"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    go = threading.Event()
+    lock = threading.Lock()
+    now = most = 0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("blocking://").strip("/")
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
+        with Blocking.lock:
+            Blocking.now += 1
+            Blocking.most = max(Blocking.most, Blocking.now)
+        try:
+            assert Blocking.go.wait(60)
+            return super().cat_file(path, start, end, **kwargs)
+        finally:
+            with Blocking.lock:
+                Blocking.now -= 1
+
+
+@pytest.fixture
+def blocking() -> Iterator[type[Blocking]]:
+    fsspec.register_implementation("blocking", Blocking, clobber=True)
+    Blocking.go.clear()
+    Blocking.most = 0
+    yield Blocking
+    Blocking.go.set()
+
+
+def test_a_file_system_that_blocks_is_left_behind(blocking: type[Blocking]) -> None:
+    blocking().pipe("/a.bin", DATA)
+    reader = Fetcher("Tests", None, QUICK)
+    with within(QUICK.longest_s), pytest.raises(ReadError, match=r"timeout \(3\)"):
+        reader.tails(["blocking://a.bin"], 10)
+
+
+def test_a_file_system_that_is_not_known_is_used_by_one_thread_at_a_time(
+    blocking: type[Blocking],
+) -> None:
+    blocking().pipe("/a.bin", DATA)
+    blocking.go.set()
+    reader = Fetcher("Tests", None, QUICK)
+    file = reader.tails(["blocking://a.bin"], 10)[0].file
+    wanted = [ByteRange(file, n, n + 10) for n in range(50)]
+    assert len(reader.start(wanted).result()) == 50
+    assert blocking.most == 1
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_read_that_never_ends_does_not_keep_the_interpreter() -> None:
+    program = """
+import threading, fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+from windrow.sources.fetching import Fetcher
+from windrow.sources.remote import RemoteOptions
+class Stuck(MemoryFileSystem):
+    protocol = "stuck"
+    def info(self, *args, **kwargs):
+        threading.Event().wait()
+fsspec.register_implementation("stuck", Stuck)
+try:
+    Fetcher("Tests", None, RemoteOptions(timeout_s=0.1, retries=0)).tails(["stuck://a"], 1)
+except OSError as error:
+    print(error)
+"""
+    assert "stuck://a, the last 1 bytes, could not be read; 1 attempt in 0.1 s" in run(program)
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "extra"),
+    [("aiohttp", "http://h/a", "http"), ("s3fs", "s3://b/a", "s3"), ("gcsfs", "gs://b/a", "gcs")],
+)
+def test_a_package_that_is_missing_is_named_by_its_extra(
+    package: str, url: str, extra: str
+) -> None:
+    program = f"""
+import sys
+sys.modules[{package!r}] = None
+from windrow.errors import MissingExtraError
+from windrow.sources.fetching import Fetcher
+from windrow.sources.remote import RemoteOptions
+for url in ({url!r}, "zip://x::" + {url!r}):
+    try:
+        Fetcher("Tests", None, RemoteOptions(retries=0)).tails([url], 1)
+    except MissingExtraError as error:
+        assert error.__context__ is None
+        print(error)
+"""
+    told = run(program)
+    assert told.count(f"pip install '.[{extra}]'") == 2
+    assert f"Tests: reading {url} needs the packages of windrow[{extra}]" in told

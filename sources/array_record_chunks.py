@@ -10,7 +10,7 @@ Invariant: nothing is read outside the buffers given, whatever is in them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,7 +30,6 @@ CHUNK_HEADER: Final = 40
 HEAD_SPAN: Final = CHUNK_HEADER + 2 * BLOCK_HEADER
 SIMPLE: Final = ord("r")
 TRANSPOSED: Final = ord("t")
-_BODY: Final = struct.Struct("<Q Q")
 
 
 class Headers(NamedTuple):
@@ -152,20 +151,27 @@ def _size(lanes: Lanes) -> Ints:
     return np.where(lanes < np.uint64(1 << 56), lanes, np.uint64(2**64 - 1)).astype(np.int64)
 
 
-def made_chunk(data: bytes, records: int, decoded_bytes: int) -> bytes:
-    """A simple chunk of `data`, without block headers, its hashes right."""
-    body = (
-        struct.pack("<QQ", len(data), int(hashes_of([data])[0]))
-        + (SIMPLE | records << 8).to_bytes(8, "little")
-        + struct.pack("<Q", decoded_bytes)
-    )
-    return struct.pack("<Q", int(hashes_of([body])[0])) + body + data
+def made_chunks(contents: Sequence[tuple[bytes, int, int]]) -> list[bytes]:
+    """Simple chunks, without block headers, from the data, records and decoded bytes of each."""
+    bodies = [
+        struct.pack("<QQQQ", len(data), data_hash, SIMPLE | records << 8, decoded)
+        for (data, records, decoded), data_hash in zip(
+            contents, hashes_of([one[0] for one in contents]).tolist(), strict=True
+        )
+    ]
+    heads_ = (struct.pack("<Q", own) + body for own, body in _with_hashes(bodies))
+    return [head + one[0] for head, one in zip(heads_, contents, strict=True)]
 
 
-def made_block_header(before: int, after: int) -> bytes:
-    """The block header that lies `before` bytes behind its chunk's begin, `after` before its end."""
-    body = _BODY.pack(before, after)
-    return struct.pack("<Q", int(hashes_of([body])[0])) + body
+def made_block_headers(distances: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Block headers, each from its distance to its chunk's begin and to its end."""
+    bodies = [struct.pack("<QQ", before, after) for before, after in distances]
+    return [struct.pack("<Q", own) + body for own, body in _with_hashes(bodies)]
+
+
+def _with_hashes(bodies: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    # All at once: the hash of one takes 50 us, and so do those of ten.
+    return zip(hashes_of(bodies).tolist(), bodies, strict=True)
 
 
 def varint(value: int) -> bytes:

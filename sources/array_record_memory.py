@@ -30,12 +30,12 @@ from windrow.sources.array_record_chunks import (
     BLOCK,
     BLOCK_HEADER,
     CHUNK_HEADER,
+    USABLE,
     Buffer,
     Ints,
     ends,
-    made_block_header,
-    made_chunk,
-    places,
+    made_block_headers,
+    made_chunks,
     varint,
 )
 from windrow.sources.array_record_package import LIBRARY, open_reader, why_broken
@@ -51,8 +51,8 @@ _SIGNATURE: Final = bytes.fromhex(
 # A thread keeps a file of so much for its next call.
 _KEPT_BYTES: Final = 16 << 20
 # Of one reading, and of a chunk in it, beside decoding it and the bytes that are copied.
-_CALL_S: Final = 500e-6
-_CHUNK_S: Final = 12e-6
+_CALL_S: Final = 350e-6
+_CHUNK_S: Final = 8.5e-6
 
 
 class Framed(NamedTuple):
@@ -230,29 +230,35 @@ def _write_end(fd: int, at: int, laid: Sequence[int], chunks: Sequence[Framed]) 
         for place, chunk in zip(laid, chunks, strict=True)
     ]
     footer_at = -(-at // BLOCK) * BLOCK
-    footer = _framed(_simple([b"\x0a" + varint(len(about)) + about, *rows]), footer_at)
+    told = b"\x08" + varint(footer_at) + b"\x10" + varint(MAGIC)
+    contents = [_simple([b"\x0a" + varint(len(about)) + about, *rows]), _simple([told] * 3)]
+    footer, postscript = _framed(made_chunks(contents))
     _write_at(fd, footer, footer_at)
     last = -(-(footer_at + len(footer)) // BLOCK) * BLOCK
-    told = b"\x08" + varint(footer_at) + b"\x10" + varint(MAGIC)
-    _write_at(fd, _framed(_simple([told] * 3), last), last)
+    _write_at(fd, postscript, last)
     return last + BLOCK
 
 
-def _simple(records: Sequence[bytes]) -> bytes:
-    """A chunk of records, not compressed."""
+def _simple(records: Sequence[bytes]) -> tuple[bytes, int, int]:
+    """Data of a chunk of records, not compressed; how many they are, and their bytes."""
     sizes, values = b"".join(varint(len(one)) for one in records), b"".join(records)
-    return made_chunk(b"\0" + varint(len(sizes)) + sizes + values, len(records), len(values))
+    return b"\0" + varint(len(sizes)) + sizes + values, len(records), len(values)
 
 
-def _framed(chunk: bytes, begin: int) -> bytes:
-    """The bytes of a chunk that begins a block, with its block headers."""
-    usable = BLOCK - BLOCK_HEADER
-    stop = int(places(_int(begin), _int(len(chunk) - 1))[0]) + 1
-    parts = []
-    for block, at in enumerate(range(0, len(chunk), usable)):
-        before = block * BLOCK
-        parts += [made_block_header(before, stop - begin - before), chunk[at : at + usable]]
-    return b"".join(parts)
+def _framed(chunks: Sequence[bytes]) -> list[bytes]:
+    """The bytes of chunks of which each begins a block, with their block headers."""
+    parts = [[one[at : at + USABLE] for at in range(0, len(one), USABLE)] for one in chunks]
+    sizes = [len(one) + BLOCK_HEADER * len(some) for one, some in zip(chunks, parts, strict=True)]
+    made = iter(
+        made_block_headers(
+            [
+                (block * BLOCK, size - block * BLOCK)
+                for size, some in zip(sizes, parts, strict=True)
+                for block in range(len(some))
+            ]
+        )
+    )
+    return [b"".join(next(made) + part for part in some) for some in parts]
 
 
 def _write_at(fd: int, data: Buffer, at: int) -> None:

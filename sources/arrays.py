@@ -23,8 +23,10 @@ from windrow.sources.box_readers import box_reader
 from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.pieces import ArrayPart, BoxReader
 from windrow.sources.process import refuse_forked
+from windrow.sources.zarr_access import Access, is_far
 from windrow.sources.zarr_alone import alone_reader
 from windrow.sources.zarr_chunks import CheckedReader, DirectReader
+from windrow.sources.zarr_far import FarArray, FarGuard, guard_begun
 from windrow.sources.zarr_guard import spec_of
 from windrow.sources.zarr_names import ChosenTree, Found, axis_names, choose
 from windrow.sources.zarr_open import find_all, open_all, open_each, unread
@@ -37,7 +39,8 @@ from windrow.sources.zarr_python import (
     open_python,
     why_python,
 )
-from windrow.sources.zarr_read import Rows, StoreReader, reason, rows_of
+from windrow.sources.zarr_read import Rows, StoreReader, rows_of
+from windrow.sources.zarr_reasons import reason
 
 LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
@@ -148,6 +151,7 @@ class ArrayTree:
         *,
         direct: bool | None = None,
         names: Sequence[str] | None = None,
+        access: Access | None = None,
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -156,6 +160,7 @@ class ArrayTree:
             arrays: As for `ZarrDataSource`.
             direct: As for `ZarrDataSource`.
             names: As for `ZarrDataSource`.
+            access: How URLs are reached.
 
         Raises:
             ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
@@ -165,8 +170,9 @@ class ArrayTree:
         if direct is not None and not isinstance(direct, bool):
             raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
         self._what, self._direct = what, direct
+        self._access = Access(what) if access is None else access
         self._found: list[Found] = []
-        chosen, self._left_out = choose(what, find_all(what, arrays, names), names)
+        chosen, self._left_out = choose(what, find_all(what, arrays, names, self._access), names)
         self._chose = names is not None
         self._layout = _numbered(chosen, self._found)
         opened = _records(what, self._found, direct)
@@ -178,7 +184,7 @@ class ArrayTree:
     def __getstate__(self) -> dict[str, Any]:
         specs = [
             array.found
-            if array.rows is None
+            if array.rows is None or _is_sent_as_found(array.found)
             else dataclasses.replace(
                 array.found, spec=_to_send(self._what, array.found, array.rows)
             )
@@ -186,6 +192,7 @@ class ArrayTree:
         ]
         return {
             "what": self._what,
+            "access": self._access,
             "layout": self._layout,
             "facts": self._facts,
             "found": specs,
@@ -196,6 +203,7 @@ class ArrayTree:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._what = state["what"]
+        self._access = state["access"]
         self._layout = state["layout"]
         self._facts = state["facts"]
         self._found = state["found"]
@@ -250,6 +258,10 @@ class ArrayTree:
                     for array in opened
                 }
             return dict(self._stores)
+
+    def counts(self) -> dict[str, Any]:
+        """As `RemoteStats.counts` tells it, of what is far away."""
+        return self._access.counts()
 
     @property
     def left_out(self) -> tuple[Found, ...]:
@@ -308,14 +320,14 @@ def open_arrays(
     python = {
         item: why
         for item, way in zip(found, plain, strict=True)
-        if isinstance(way, str) and (why := why_python(item.metadata or {}))
+        if isinstance(way, str) and (why := why_python(item.metadata or {}) or _why_fsspec(item))
     }
     left = [
         item
         for item, way in zip(found, plain, strict=True)
         if isinstance(way, str) and item not in python
     ]
-    stores = iter(open_each(left))
+    stores = iter(_guarded(left, open_each(left)))
     opened = []
     for item, way in zip(found, plain, strict=True):
         if not isinstance(way, str):
@@ -323,8 +335,33 @@ def open_arrays(
         elif item in python:
             opened.append(_through_python(item, python[item]))
         else:
-            opened.append(_through_store(item, next(stores), way))
+            opened.append(_through_store(item, *next(stores), way))
     return tuple(opened)
+
+
+def _why_fsspec(found: Found) -> str:
+    """Why fsspec reads an array, in words; '' where TensorStore does."""
+    if found.spec is not None:
+        return ""
+    if found.access is None or found.url is None:
+        raise unread(found, "only TensorStore reads its format, and it does not open such URLs")
+    return found.access.way(found.url).why
+
+
+def _guarded(found: Sequence[Found], stores: Sequence[Any]) -> list[tuple[Any, FarArray | None]]:
+    """The stores, with what reads those that are far away; all guards ask side by side."""
+    guards: list[FarGuard | None] = []
+    for item, store in zip(found, stores, strict=True):
+        opened = item.access if isinstance(store, ts.TensorStore) else None
+        guards.append(None if opened is None else guard_begun(opened, store, item.where))
+    pairs: list[tuple[Any, FarArray | None]] = []
+    for item, store, guard in zip(found, stores, guards, strict=True):
+        far = None
+        if isinstance(store, ts.TensorStore) and item.access and is_far(spec_of(store)):
+            kept = guard if guard is not None and guard.wait() else None
+            far = FarArray(item.access, store, kept)
+        pairs.append((store, far))
+    return pairs
 
 
 def _instead(found: Found, error: SourceError) -> OpenArray:
@@ -334,7 +371,7 @@ def _instead(found: Found, error: SourceError) -> OpenArray:
     try:
         return _through_python(found, "TensorStore can not open it")
     except (SourceError, MissingExtraError):
-        raise error from error.__cause__
+        raise error from error.__cause__  # None for what is far away
 
 
 def _records(what: str, found: Sequence[Found], direct: bool | None) -> tuple[OpenArray, ...]:
@@ -358,6 +395,11 @@ def _to_send(what: str, found: Found, rows: Rows) -> Any:
             " without workers; or write its values to a store"
         ) from error
     return spec
+
+
+def _is_sent_as_found(found: Found) -> bool:
+    """Whether an array is opened again by a spec without anything that is open, of a URL."""
+    return found.access is not None and isinstance(found.spec, dict) and is_far(found.spec)
 
 
 def _plain(what: str, found: Found, direct: bool | None) -> PlainArray | str:
@@ -412,10 +454,10 @@ def _fitting(found: Found, shape: Sequence[int]) -> Found:
     return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
 
 
-def _through_store(found: Found, store: Any, why: str) -> OpenArray:
+def _through_store(found: Found, store: Any, far: FarArray | None, why: str) -> OpenArray:
     if isinstance(store, SourceError):
         return _instead(found, store)
-    rows = rows_of(store, found.name, found.where)
+    rows = rows_of(store, found.name, found.where, far)
     part = ArrayPart(
         name=found.name,
         rows=rows.length,

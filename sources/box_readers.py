@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import tensorstore as ts
 
+from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, BoxReader
@@ -25,7 +26,8 @@ from windrow.sources.zarr_chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
 from windrow.sources.zarr_guard import Guard
 from windrow.sources.zarr_plain import PlainArray, damaged, held_cells
-from windrow.sources.zarr_read import Rows, StoreChecks, file_in, reason
+from windrow.sources.zarr_read import Rows, StoreChecks
+from windrow.sources.zarr_reasons import file_in
 
 Cells = tuple[int, ...]
 
@@ -220,6 +222,12 @@ class _Reads:
         whole = boxes[0] if len(boxes) == 1 else _around(boxes)
         axes = zip(self._origin, whole.first, whole.out.shape, strict=True)
         wanted = tuple(slice(o + first, o + first + size) for o, first, size in axes)
+        far = self._array.far
+        if far is not None:  # into memory of its own: see `zarr_far`
+            cells = self._array.store[wanted]
+            read = far.start(cells, lambda error: self._refused(coords, error))
+            read.add_done_callback(lambda ended: self._copy(number, whole, boxes, ended))
+            return
         try:
             # `write` reads into that memory; there is no read that takes any.
             future = ts.array(whole.out).write(self._array.store[wanted])
@@ -235,8 +243,7 @@ class _Reads:
     ) -> None:
         array = self._array
         if error is not None:
-            held, file = self._grid.held(coords), file_in(error)
-            error = damaged(array.name, array.where, held, reason(error), file=file)
+            error = self._refused(coords, error)
         else:
             try:
                 if array.guard is not None:
@@ -247,6 +254,21 @@ class _Reads:
             except Exception as other:
                 error = other
         self._ends.end(number, error)
+
+    def _copy(self, number: int, whole: Box, boxes: list[Box], ended: Future[AnyArray]) -> None:
+        """Fill boxes from what was read into other memory."""
+        error: Exception | None = None
+        try:
+            values = ended.result()
+            for box in boxes:
+                box.fill(values, whole.first)
+        except Exception as other:
+            error = other
+        self._ends.end(number, error)
+
+    def _refused(self, coords: Cells, error: BaseException) -> ReadError:
+        array, held = self._array, self._grid.held(coords)
+        return damaged(array.name, array.where, held, array.reason(error), file=file_in(error))
 
 
 def _bounds(boxes: Sequence[Box]) -> tuple[Cells, Cells]:

@@ -21,6 +21,7 @@ from windrow.errors import SourceError
 from windrow.sources.arrays import ArrayTree
 from windrow.sources.cf import decoding_of, times_of
 from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, axis_names
 from windrow.sources.zarr_open import find_all
@@ -145,14 +146,17 @@ def _folder(found: Found) -> Folder | None:
     """The folder of an array; None where it has none, such as of a view."""
     if found.folder is not None:
         return LocalFolder(found.what, found.folder)
+    access = found.access or Access(found.what)
     try:
+        if found.url is not None:
+            return store_folder(found.what, found.url, access)
         spec = found.spec
         if isinstance(spec, ts.TensorStore):
             kvstore = spec.kvstore
         else:
             spec = spec if isinstance(spec, ts.Spec) else ts.Spec(spec)
-            kvstore = None if spec.kvstore is None else ts.KvStore.open(spec.kvstore).result()
-        return None if kvstore is None else store_folder(found.what, kvstore)
+            kvstore = None if spec.kvstore is None else access.opened(spec.kvstore)
+        return None if kvstore is None else store_folder(found.what, kvstore, access)
     except (ValueError, NotImplementedError, RuntimeError, OSError):
         return None
 
@@ -224,14 +228,18 @@ def _read(stored: _Stored, dim: str) -> Coordinate:
 def _values(stored: _Stored) -> AnyArray:
     """As they are stored."""
     local = stored.folder.local()
-    place = ts.KvStore.open(stored.folder.kvstore()).result() if local is None else local
+    access = stored.folder.access
+    place: Any = local
+    if access is not None:
+        url = stored.folder.url
+        place = access.opened(stored.folder.kvstore()) if url is None else url
     if of_any_length(stored.meta):
-        array = find_all(stored.folder.what, place)
+        array = find_all(stored.folder.what, place, None, access)
         if not isinstance(array, Found):
             raise SourceError(f"{stored.folder.where} is no array any more; open the source again")
         python = open_python(array, why_python(stored.meta))
         return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
-    part = ArrayTree(stored.folder.what, place).open()[0].part
+    part = ArrayTree(stored.folder.what, place, access=access).open()[0].part
     if part.rows * part.row_bytes > _LARGEST_BYTES:
         raise SourceError(
             f"{stored.folder.where} is said to have {part.rows:,} values of {part.dtype}, more than"

@@ -22,10 +22,12 @@ from windrow.sources.boxes import BoxPart, Padding
 from windrow.sources.cf import Decoding, decoding_of
 from windrow.sources.pieces import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.process import refuse_forked
+from windrow.sources.remote import RemoteOptions
 from windrow.sources.window_coordinates import window_coordinates
 from windrow.sources.window_fields import Taken
 from windrow.sources.window_parts import Parts, blocks_of, parts_of
 from windrow.sources.window_plan import Request, planned
+from windrow.sources.zarr_access import Access
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect")
@@ -74,6 +76,8 @@ class WindowDataSource(LaidOutSource):
         coordinates: bool | Sequence[str] = False,
         decode: Any = False,
         direct: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         """Open the arrays; metadata and coordinates are read, and no values.
 
@@ -115,6 +119,8 @@ class WindowDataSource(LaidOutSource):
                 NaN, as attributes say by the CF conventions. With True the dtype is the one that
                 xarray chooses, often float64; a float dtype, such as 'float32', is taken instead.
             direct: As for `ZarrDataSource`.
+            storage_options: As for `ZarrDataSource`.
+            remote: As for `ZarrDataSource`.
 
         Raises:
             ArgumentError: If an argument is of a wrong kind, or names no dimension or array.
@@ -129,7 +135,8 @@ class WindowDataSource(LaidOutSource):
         if pad is not None and pad not in _PADS:
             raise ArgumentError(f"{_WHAT}: pad must be one of {_PADS} or None, got {pad!r}")
         wanted = _float_dtype(decode)
-        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
+        access = Access(_WHAT, storage_options, remote)
+        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
         request = Request(
             sizes=sizes,
             strides=strides,
@@ -199,6 +206,10 @@ class WindowDataSource(LaidOutSource):
             f"{_WHAT}({len(self):,} windows of {shown}{f', {left}' if left else ''}{padding}"
             f" in {self._tree.place})"
         )
+
+    def stats(self) -> dict[str, Any]:
+        """What was asked of networks so far; see `ZarrDataSource.stats`."""
+        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

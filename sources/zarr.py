@@ -5,7 +5,7 @@ Invariant: all arrays have one length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,8 @@ from windrow.sources.arrays import LIBRARY, ArrayTree
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.pieces import ArrayPart, LaidOutSource
 from windrow.sources.process import refuse_forked
+from windrow.sources.remote import RemoteOptions
+from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_read import read_rows
 
 _WHAT: Final = "ZarrDataSource"
@@ -29,7 +31,13 @@ class ZarrDataSource(LaidOutSource):
     """Rows of a Zarr array (v2 or v3, sharded too), or of the arrays of a group or dict."""
 
     def __init__(
-        self, arrays: Any, *, direct: bool | None = None, names: Sequence[str] | None = None
+        self,
+        arrays: Any,
+        *,
+        direct: bool | None = None,
+        names: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -44,6 +52,10 @@ class ZarrDataSource(LaidOutSource):
                 are plain ones. True refuses other arrays, with the reason; False never does it.
             names: Arrays or groups of a group to take, nested names joined by `/`; None for all
                 arrays that are no coordinates. Only these are opened.
+            storage_options: Credentials and settings for URLs, as fsspec takes them. TensorStore
+                reads http, https, s3 and gs where it has a setting for each of them; zarr-python
+                reads all else, over byte ranges of any file system of fsspec.
+            remote: Limits of reading over a network.
 
         Raises:
             ArgumentError: If the argument names no array, `direct` is no such value, or `names` are
@@ -54,7 +66,8 @@ class ZarrDataSource(LaidOutSource):
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used TensorStore.
         """
-        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names)
+        access = Access(_WHAT, storage_options, remote)
+        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
         parts = [array.part for array in self._tree.open()]
         if len({part.rows for part in parts}) > 1:
             shown = "\n".join(f"  {part.name}: {part.rows:,}" for part in parts)
@@ -89,6 +102,15 @@ class ZarrDataSource(LaidOutSource):
     def arrays(self) -> dict[str, ts.TensorStore]:
         """The open arrays by name; nested names are joined by `/`, a single array's name is ''."""
         return self._tree.stores
+
+    def stats(self) -> dict[str, Any]:
+        """What was asked of networks in this process so far: `requests`, `retries`, `bytes`, `faults`.
+
+        TensorStore does not tell what it asks for: of an array that it reads, `requests` are reads
+        that were started, of a chunk or of neighbours, `bytes` those of the values they gave, and
+        `faults` reads that failed for good. `tensorstore_requests()` counts for the process.
+        """
+        return self._tree.counts()
 
     @property
     def fingerprint(self) -> str:

@@ -1,6 +1,7 @@
-"""Folders of arrays: on a local disk, and in any key-value store that TensorStore opens.
+"""Folders of arrays: on a local disk, in a key-value store of TensorStore, in a file system of fsspec.
 
-Invariant: metadata is read and nothing else; a store that is not local is never listed.
+Invariant: metadata is read and nothing else; a store far away is never listed; no error about one
+shows a secret, and no wait for one is longer than its limits.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ import tensorstore as ts
 
 from windrow.errors import NotFoundError, SourceError
 from windrow.sources.paths import folder_listing, what_is_there
-from windrow.sources.zarr_read import reason
+from windrow.sources.secrets import shown_url
+from windrow.sources.zarr_access import Access, is_far
+from windrow.sources.zarr_urls import above_url, joined_url, lists_cheaply, with_slash
 
-# TensorStore tries for many minutes to reach a store that is not there.
-ANSWER_S = 60.0
-_LOCAL_STORES: Final = ("file", "memory")
 _FILES: Final = "zarr.json, .zarray, .zgroup, attributes.json (N5) or info (precomputed)"
 
 
@@ -53,7 +53,17 @@ class Folder(Protocol):
         ...
 
     def kvstore(self) -> Any:
-        """What TensorStore opens."""
+        """What TensorStore opens; None where fsspec reads it."""
+        ...
+
+    @property
+    def url(self) -> str | None:
+        """Where fsspec finds it; None where that was not given."""
+        ...
+
+    @property
+    def access(self) -> Access | None:
+        """How it is reached; None on a local disk."""
         ...
 
     def local(self) -> str | None:
@@ -130,6 +140,14 @@ class LocalFolder:
     def kvstore(self) -> Any:
         return {"driver": "file", "path": self.where + "/"}
 
+    @property
+    def url(self) -> None:
+        return None
+
+    @property
+    def access(self) -> None:
+        return None
+
     def local(self) -> str | None:
         return self.where
 
@@ -155,33 +173,39 @@ class StoreFolder:
 
     what: str
     where: str
-    store: Any  # its keys are those of the folder
+    store: Any = dataclasses.field(repr=False)  # its keys are those of the folder
+    access: Access
     known: tuple[str, ...] = ()  # paths of what to look for where it can not be listed
+    spec: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)  # of a URL
+    url: str | None = dataclasses.field(default=None, repr=False)
 
     def read(self, key: str) -> bytes | None:
         try:
-            found = self.store.read(key).result(timeout=ANSWER_S)
+            return self.access.read(self.store, key)
         except (ValueError, RuntimeError, OSError) as error:
-            raise SourceError(
-                f"{self.what}: {self.where}{key} can not be read: {reason(error)}"
-            ) from error
-        return bytes(found.value) if found.state == "value" else None
+            why = f"{self.where}{key} can not be read: {self.access.reason(error)}"
+            raise SourceError(f"{self.what}: {why}") from None
 
     def listed(self) -> list[str] | None:
-        if not _is_local(self.store.spec().to_json()):
+        if is_far(self.store.spec().to_json()):
             return sorted({path.partition("/")[0] for path in self.known}) or None
         try:
-            keys = self.store.list().result(timeout=ANSWER_S)
+            keys = self.store.list().result(timeout=self.access.options.longest_s)
         except (ValueError, RuntimeError, OSError) as error:
             raise SourceError(
-                f"{self.what}: {self.where} can not be listed: {reason(error)}"
-            ) from error
+                f"{self.what}: {self.where} can not be listed: {self.access.reason(error)}"
+            ) from None
         texts = (key.decode("utf-8", "replace") for key in keys)
         return sorted({text.partition("/")[0] for text in texts if "/" in text} - {""})
 
     def child(self, path: str) -> StoreFolder:
-        known = tuple(name[len(path) + 1 :] for name in self.known if name.startswith(path + "/"))
-        return StoreFolder(self.what, f"{self.where}{path}/", self.store / f"{path}/", known)
+        return dataclasses.replace(
+            self,
+            where=f"{self.where}{path}/",
+            store=self.store / f"{path}/",
+            known=_below(self.known, path),
+            url=None if self.url is None else joined_url(self.url, path),
+        )
 
     def above(self) -> tuple[StoreFolder, str] | None:
         path = self.store.path.rstrip("/")
@@ -191,52 +215,119 @@ class StoreFolder:
             return None
         store = self.store.copy()
         store.path = up + slash
-        return StoreFolder(self.what, shown.removesuffix(name), store), name
+        held = None if self.url is None else above_url(self.url)
+        url = None if held is None else held[0]
+        folder = dataclasses.replace(
+            self, where=shown.removesuffix(name), store=store, known=(), url=url
+        )
+        return folder, name
 
     def kvstore(self) -> Any:
+        if self.spec is not None:
+            return {**self.spec, "path": self.store.path}
         return self.store.spec(retain_context=True)
 
     def local(self) -> str | None:
         return None
 
     def absent(self) -> NotFoundError:
-        return NotFoundError(
-            f"{self.what}: {self.where} is no Zarr array or group: it has no {_FILES}; check the URL,"
-            " and that you may read it"
-        )
+        return _absent(self.what, self.where)
 
 
-def store_folder(what: str, value: Any, known: tuple[str, ...] = ()) -> StoreFolder:
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class FarFolder:
+    """A folder in a file system of fsspec."""
+
+    what: str
+    url: str = dataclasses.field(repr=False)
+    access: Access
+    why: str
+    known: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return self.access.hide(joined_url(self.url, ""))
+
+    def read(self, key: str) -> bytes | None:
+        return self.access.fetcher.read_small(joined_url(self.url, key))
+
+    def listed(self) -> list[str] | None:
+        if self.known:
+            return sorted({path.partition("/")[0] for path in self.known})
+        if not lists_cheaply(self.url):
+            return None
+        names = self.access.fetcher.names_in(self.url)
+        return sorted(name.rstrip("/") for name in names if name.endswith("/"))
+
+    def child(self, path: str) -> FarFolder:
+        url, known = joined_url(self.url, path), _below(self.known, path)
+        return dataclasses.replace(self, url=url, known=known)
+
+    def above(self) -> tuple[FarFolder, str] | None:
+        found = above_url(self.url)
+        if found is None:
+            return None
+        return dataclasses.replace(self, url=found[0], known=()), found[1]
+
+    def kvstore(self) -> None:
+        return None
+
+    def local(self) -> None:
+        return None
+
+    def absent(self) -> NotFoundError:
+        return _absent(self.what, self.where)
+
+
+def _below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
+    return tuple(name[len(path) + 1 :] for name in known if name.startswith(path + "/"))
+
+
+def _absent(what: str, where: str) -> NotFoundError:
+    return NotFoundError(
+        f"{what}: {where} is no Zarr array or group: it has no {_FILES}; check the URL,"
+        " and that you may read it"
+    )
+
+
+def store_folder(
+    what: str, value: Any, access: Access, known: tuple[str, ...] = ()
+) -> StoreFolder | FarFolder:
     """The folder of a URL, or of an open `ts.KvStore`.
 
     Args:
         what: Name of the source, for messages.
         value: The URL or store.
+        access: How it is reached.
         known: Paths in it of what to look for where it can not be listed.
 
     Raises:
-        SourceError: If a URL can not be opened.
+        ArgumentError: If a URL can not be opened with the storage options.
+        SourceError: If it can not be opened.
     """
     if isinstance(value, ts.KvStore):
         store = value
         if store.path and not store.path.endswith("/"):
             store = store / "/"
         try:
-            where = str(store.url)
+            where = shown_url(str(store.url))
         except (NotImplementedError, ValueError):
             where = "an open KvStore"
-        return StoreFolder(what, where if where.endswith("/") else where + "/", store, known)
-    url = value if value.endswith(("/", ":")) else value + "/"
+        return StoreFolder(
+            what, where if where.endswith("/") else where + "/", store, access, known
+        )
+    way = access.way(value)
+    if way.spec is None:
+        return FarFolder(what, value, access, way.why, known)
+    spec = with_slash(way.spec)
     try:
-        return StoreFolder(what, url, ts.KvStore.open(url).result(timeout=ANSWER_S), known)
+        store = access.opened(spec)
     except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(f"{what}: {value!r} can not be opened: {reason(error)}") from error
-
-
-def _is_local(spec: Any) -> bool:
-    """Whether keys lie in this machine's memory or files, below any adapters."""
-    while isinstance(spec, Mapping):
-        if "base" not in spec:
-            return spec.get("driver") in _LOCAL_STORES
-        spec = spec["base"]
-    return isinstance(spec, str) and spec.startswith(("file:", "memory:"))
+        raise SourceError(
+            f"{what}: {access.hide(repr(value))} can not be opened: {access.reason(error)}"
+        ) from None
+    url = None if "|" in value else value
+    where = access.hide(joined_url(value, "") if url else value)
+    if not where.endswith(("/", ":")):
+        where += "/"
+    return StoreFolder(what, where, store, access, known, spec, url)

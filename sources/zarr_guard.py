@@ -24,7 +24,7 @@ from windrow.sources.base import IntArray
 
 AnyArray = npt.NDArray[Any]
 
-_FILES: Final = {"zarr": ".zarray", "zarr3": "zarr.json"}
+FILES: Final = {"zarr": ".zarray", "zarr3": "zarr.json"}
 # About as many values of a row are looked at: taking data for the fill value costs a stat, no more.
 _SAMPLES: Final = 16
 
@@ -66,21 +66,12 @@ class Guard:
             raise self._error(where, "is gone") from error
         except (OSError, ValueError) as error:
             raise self._error(where, f"can not be read any more ({error})") from error
-        if not _same_array(self.metadata, now):
+        if not same_array(self.metadata, now):
             raise self._error(where, "says that the array is another one")
 
     def may_be_fill(self, rows: AnyArray, places: Sequence[int] | IntArray) -> bool:
         """Whether a row looks like the fill value, as far as it is looked at; see `check`."""
-        if not rows.size:
-            return False
-        values = rows.reshape(len(rows), -1)
-        step = max(1, values.shape[1] // _SAMPLES)
-        if len(places) == 1:
-            seen = values[places[0], ::step].tobytes()
-            return seen == self.fill * (len(seen) // len(self.fill))
-        sampled = np.ascontiguousarray(values[places, ::step]).view(np.uint8)
-        wanted = np.frombuffer(self.fill * (sampled.shape[1] // len(self.fill)), np.uint8)
-        return bool((sampled == wanted).all(axis=1).any())
+        return may_be_fill(rows, places, self.fill)
 
     def _error(self, where: str, what: str) -> ReadError:
         return ReadError(
@@ -91,6 +82,20 @@ class Guard:
         )
 
 
+def may_be_fill(rows: AnyArray, places: Sequence[int] | IntArray, fill: bytes) -> bool:
+    """Whether one of the rows at `places` looks like the fill value, as far as it is looked at."""
+    if not rows.size:
+        return False
+    values = rows.reshape(len(rows), -1)
+    step = max(1, values.shape[1] // _SAMPLES)
+    if len(places) == 1:
+        seen = values[places[0], ::step].tobytes()
+        return seen == fill * (len(seen) // len(fill))
+    sampled = np.ascontiguousarray(values[places, ::step]).view(np.uint8)
+    wanted = np.frombuffer(fill * (sampled.shape[1] // len(fill)), np.uint8)
+    return bool((sampled == wanted).all(axis=1).any())
+
+
 def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
     """The guard of an open store; None where it is no array of Zarr in a local folder."""
     if store.kvstore is None:
@@ -98,7 +103,7 @@ def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
     spec = spec_of(store)
     kvstore = spec.get("kvstore")
     if (
-        spec.get("driver") not in _FILES
+        spec.get("driver") not in FILES
         or not isinstance(kvstore, dict)
         or kvstore["driver"] != "file"
     ):
@@ -106,7 +111,7 @@ def guard_of(store: Any, dtype: np.dtype[Any]) -> Guard | None:
     fill = np.zeros((), dtype) if store.fill_value is None else np.asarray(store.fill_value, dtype)
     if fill.ndim:
         return None
-    path = kvstore["path"] + spec.get("metadata_key", _FILES[spec["driver"]])
+    path = kvstore["path"] + spec.get("metadata_key", FILES[spec["driver"]])
     try:
         return dataclasses.replace(guard_of_file(path), fill=fill.tobytes())
     except (OSError, ValueError):
@@ -139,14 +144,23 @@ def _stamp(path: str) -> tuple[int, int, int]:
 
 def _metadata(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
-        found = json.loads(file.read())
+        return metadata_in(file.read())
+
+
+def metadata_in(raw: bytes) -> dict[str, Any]:
+    """What a metadata file says of an array, and of nothing else.
+
+    Raises:
+        ValueError: If it holds no JSON object.
+    """
+    found = json.loads(raw)
     if not isinstance(found, dict):
         raise ValueError("it holds no JSON object")
     # Neither says which values there are, and both may be written while the array is read.
     return {k: v for k, v in found.items() if k not in ("attributes", "consolidated_metadata")}
 
 
-def _same_array(then: dict[str, Any], now: dict[str, Any]) -> bool:
+def same_array(then: dict[str, Any], now: dict[str, Any]) -> bool:
     """Whether `now` is the array of `then`, which may have grown."""
     old, new = then.get("shape"), now.get("shape")
     if not isinstance(old, list) or not isinstance(new, list) or len(old) != len(new):

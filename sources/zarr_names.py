@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, Union
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.paths import listing
+from windrow.sources.zarr_access import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 
@@ -36,6 +37,8 @@ class Found:
         shape: As the metadata say that were read; None where none were. It may have grown since.
         metadata: An array's own in Zarr, as they were read, without attributes; else None.
         listing: The group whose consolidated metadata told all this; '' where the array's own did.
+        access: How what is far away is reached; None for what is on a local disk.
+        url: Where fsspec finds it; None where that was not given.
     """
 
     what: str
@@ -48,6 +51,8 @@ class Found:
     shape: tuple[int, ...] | None = None
     metadata: Mapping[str, Any] | None = None
     listing: str = ""
+    access: Access | None = None
+    url: str | None = dataclasses.field(default=None, repr=False)
 
     @property
     def named(self) -> str:

@@ -9,41 +9,44 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
-from windrow.sources import zarr_folders
 from windrow.sources.paths import is_remote, local_path, refuse_unfinished
+from windrow.sources.secrets import shown_url
+from windrow.sources.zarr_access import Access, is_far
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
-from windrow.sources.zarr_names import (
-    Found,
-    FoundGroup,
-    FoundTree,
-    axis_names,
-)
-from windrow.sources.zarr_read import reason
+from windrow.sources.zarr_names import Found, FoundGroup, FoundTree, axis_names
+from windrow.sources.zarr_reasons import reason
 
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
 _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
-# What follows the last | of a URL, where it opens no array but other keys.
-_ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
+# Places that are looked at side by side, where each may wait for a network.
+_AT_ONCE: Final = 32
 _MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _BESIDE: Final = ("attributes", "consolidated_metadata")
 _PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
 
+T = TypeVar("T")
+S = TypeVar("S")
 
-def find_all(what: str, value: Any, names: Sequence[str] | None = None) -> FoundTree:
+
+def find_all(
+    what: str, value: Any, names: Sequence[str] | None = None, access: Access | None = None
+) -> FoundTree:
     """Every array that `value` names; of a group that can not be listed, those of `names`.
 
     Args:
         what: Name of the source, for messages.
         value: As for `ZarrDataSource`.
         names: As for `ZarrDataSource`; `zarr_names.choose` takes those from what is found.
+        access: How URLs are reached; by default as they are without any settings.
 
     Raises:
         ArgumentError: If `value` names no array.
@@ -52,22 +55,24 @@ def find_all(what: str, value: Any, names: Sequence[str] | None = None) -> Found
         ConversionError: If the conversion that writes the folder has not finished.
     """
     given = names if isinstance(names, list | tuple) else ()
-    return _find(what, value, "", tuple(name.strip("/") for name in given if isinstance(name, str)))
+    known = tuple(name.strip("/") for name in given if isinstance(name, str))
+    return _find(access or Access(what), value, "", known)
 
 
-def _find(what: str, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+    what = access.what
     if isinstance(value, ts.TensorStore):
-        return Found(what, name, _place(value), value)
+        return Found(what, name, _place(value), value, access=access)
     if isinstance(value, ts.Spec):
-        return Found(what, name, "the spec given", value)
+        return Found(what, name, "the spec given", value, access=access)
     if isinstance(value, ts.KvStore):
-        return _find_node(store_folder(what, value, known), name)
+        return _find_node(store_folder(what, value, access, known), name)
     if isinstance(value, Mapping):
         if isinstance(value.get("driver"), str):
-            return Found(what, name, "the spec given", dict(value))
-        return _find_each(what, value, name, known)
+            return Found(what, name, "the spec given", dict(value), access=access)
+        return _find_each(access, value, name, known)
     if isinstance(value, str | os.PathLike):
-        return _find_path(what, os.fspath(value), name, known)
+        return _find_path(access, os.fspath(value), name, known)
     raise ArgumentError(
         f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
         " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore, such as"
@@ -75,28 +80,48 @@ def _find(what: str, value: Any, name: str, known: tuple[str, ...]) -> FoundTree
     )
 
 
-def _find_each(what: str, value: Mapping[Any, Any], name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_each(
+    access: Access, value: Mapping[Any, Any], name: str, known: tuple[str, ...]
+) -> FoundTree:
+    what = access.what
     if not value:
         raise SourceError(f"{what}: the dict {name!r} holds no arrays; give it at least one")
-    tree: dict[str, FoundTree] = {}
-    for key, item in value.items():
+    for key in value:
         if not isinstance(key, str):
             raise ArgumentError(f"{what}: keys must be texts, got {key!r}")
+
+    def found(key: str) -> FoundTree:
         inner = tuple(path[len(key) + 1 :] for path in known if path.startswith(key + "/"))
-        tree[key] = _find(what, item, _joined(name, key), inner)
-    return tree
+        return _find(access, value[key], _joined(name, key), inner)
+
+    return dict(
+        zip(value, _each(found, list(value), any(map(_waits, value.values()))), strict=True)
+    )
+
+
+def _waits(value: Any) -> bool:
+    """Whether finding `value` may wait for a network."""
+    return isinstance(value, str) and (is_remote(value) or "://" in value)
+
+
+def _each(fn: Callable[[T], S], items: Sequence[T], wait: bool) -> list[S]:
+    """`fn` of every item; side by side if they `wait`."""
+    if not wait or len(items) < 2:
+        return [fn(item) for item in items]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "windrow-find") as pool:
+        return list(pool.map(fn, items))
 
 
 def _joined(name: str, path: str) -> str:
     return f"{name}/{path}" if name else path
 
 
-def _find_path(what: str, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+    what = access.what
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
-        last = text.rpartition("|")[2].partition(":")[0]
-        if "|" in text and last not in _ADAPTERS:
-            return Found(what, name, text, text)
-        return _find_node(store_folder(what, text, known), name)
+        if "|" in text and (way := access.way(text)).is_array:
+            return Found(what, name, access.hide(text), dict(way.spec or {}), access=access)
+        return _find_node(store_folder(what, text, access, known), name)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
@@ -176,18 +201,36 @@ def _array(
         what=folder.what,
         name=name,
         where=folder.where,
-        spec=_spec("zarr3" if modern else "zarr", folder),
+        spec=_spec("zarr3" if modern else "zarr", folder, **_kept(folder, meta)),
         folder=folder.local(),
         dims=axis_names(names, -1 if shape is None else len(shape)),
         attributes=attributes,
         shape=shape,
         metadata={key: item for key, item in meta.items() if key not in _BESIDE},
         listing=listing,
+        access=folder.access,
+        url=folder.url,
     )
+
+
+def _kept(folder: Folder, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an array far away that lies in shards."""
+    codecs = meta.get("codecs")
+    if folder.access is None or folder.kvstore() is None or not isinstance(codecs, list):
+        return {}
+    if not any(isinstance(c, dict) and c.get("name") == "sharding_indexed" for c in codecs):
+        return {}
+    return folder.access.sharded if is_far(_as_json(folder.kvstore())) else {}
+
+
+def _as_json(spec: Any) -> Any:
+    return spec if isinstance(spec, dict) else spec.to_json()
 
 
 def _spec(driver: str, folder: Folder, **settings: Any) -> Any:
     kvstore = folder.kvstore()
+    if kvstore is None:
+        return None
     if isinstance(kvstore, dict):
         return {"driver": driver, "kvstore": kvstore, **settings}
     spec = ts.Spec({"driver": driver, **settings})
@@ -208,6 +251,7 @@ def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> Found
         dims=axis_names(meta.get("axes"), len(shape)),
         attributes=meta,
         shape=shape,
+        access=folder.access,
     )
 
 
@@ -230,6 +274,7 @@ def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int)
         dims=_PRECOMPUTED_AXES,
         attributes=_scales(info)[scale],
         shape=shape,
+        access=folder.access,
     )
 
 
@@ -310,14 +355,20 @@ def _group(
             " store could take very long; consolidate it (zarr.consolidate_metadata), or choose"
             " its arrays: names=['image', ...]"
         )
-    items: dict[str, FoundTree] = {}
-    for path in children:
+
+    def inside(path: str) -> FoundTree | None:
         child, inner = folder.child(path), _joined(name, path)
         found = _try_node(child, inner, depth + 1)
         if found is None and bare:
             found = _group(child, inner, {}, depth + 1, bare=True)
-        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items):
-            items[path] = found
+        return found
+
+    looked_at = _each(inside, children, folder.access is not None)
+    items = {
+        path: found
+        for path, found in zip(children, looked_at, strict=True)
+        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items)
+    }
     return _filled(folder, name, FoundGroup(items, attributes))
 
 
@@ -396,12 +447,7 @@ def open_each(found: list[Found]) -> list[Any]:
         if isinstance(dtype, str) and re.fullmatch(_TEXT_TYPE, dtype):
             # Refused before opening: TensorStore aborts the process on some of these.
             raise unread(item, f"dtype {dtype!r}")
-    futures = [
-        item.spec
-        if isinstance(item.spec, ts.TensorStore)
-        else ts.open(item.spec, open=True, read=True)
-        for item in _parsable(found)
-    ]
+    futures = [_open(item) for item in _parsable(found)]
     stores = []
     for item, future in zip(found, futures, strict=True):
         try:
@@ -411,35 +457,47 @@ def open_each(found: list[Found]) -> list[Any]:
     return stores
 
 
+def _open(item: Found) -> Any:
+    """The open store, or a future of it."""
+    if isinstance(item.spec, ts.TensorStore):
+        return item.spec
+    access = item.access
+    if access is None:
+        return ts.open(item.spec, open=True, read=True)
+    return access.flight.start(
+        lambda: ts.open(item.spec, open=True, read=True, context=access.context)
+    )
+
+
 def _parsable(found: list[Found]) -> Iterator[Found]:
     for item in found:
         if isinstance(item.spec, dict):
             try:
                 ts.Spec(item.spec)
             except (ValueError, TypeError) as error:
+                why = reason(error) if item.access is None else item.access.reason(error)
                 raise SourceError(
-                    f"{item.what}: the spec of array {item.name!r} can not be used: {reason(error)}"
-                ) from error
+                    f"{item.what}: the spec of array {item.name!r} can not be used: {why}"
+                ) from (None if item.access is not None else error)
         yield item
 
 
 def _opened(item: Found, future: Any) -> Any:
     named = item.named
+    access = item.access
     try:
-        store = (
-            future
-            if isinstance(future, ts.TensorStore)
-            else future.result(timeout=zarr_folders.ANSWER_S)
-        )
+        store = future if isinstance(future, ts.TensorStore) else future.result()
     except (ValueError, RuntimeError, OSError) as error:
-        why = reason(error)
+        why = reason(error) if access is None else access.reason(error)
+        # TensorStore's errors repeat specs.
+        cause = error if access is None else None
         if "NOT_FOUND" in why or "Failed to detect format" in why:
-            raise gone(item, why) from error
+            raise gone(item, why) from cause
         raise SourceError(
             f"{item.what}: {named} in {item.where} can not be opened: {why}. If its dtype or codec is"
             " the reason, write the array in another, or choose other arrays of a group:"
             " names=['image', ...]"
-        ) from error
+        ) from cause
     if store.dtype.name in _NOT_ROWS:
         raise unread(item, f"dtype {store.dtype.name!r}")
     if store.rank == 0:
@@ -474,6 +532,6 @@ def _place(store: Any) -> str:
     if kvstore is None:
         return "an open TensorStore"
     try:
-        return str(kvstore.url).removeprefix("file://")
+        return shown_url(str(kvstore.url)).removeprefix("file://")
     except (NotImplementedError, ValueError):
         return "an open TensorStore"

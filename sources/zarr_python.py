@@ -24,20 +24,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import tensorstore as ts
 
-from windrow.errors import SourceError, missing_extra
-from windrow.sources import zarr_folders
+from windrow.errors import ReadError, SourceError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, Span
+from windrow.sources.threads import Ends
+from windrow.sources.zarr_access import Access
+from windrow.sources.zarr_blobs import Blobs, FarBlobs, FolderBlobs, StoreBlobs
 from windrow.sources.zarr_bounds import COMPRESSORS, refuse_larger
 from windrow.sources.zarr_codecs import DamageError
+from windrow.sources.zarr_far import FetchedGuard
 from windrow.sources.zarr_guard import Guard, guard_of_file
 from windrow.sources.zarr_names import Found
 from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
 from windrow.sources.zarr_plain import damaged, held_records
-from windrow.sources.zarr_read import reason
+from windrow.sources.zarr_reasons import reason
+from windrow.sources.zarr_urls import has_file_system
 
 if TYPE_CHECKING:
     from windrow.sources.zarr_store import CheckedStore
@@ -217,7 +220,8 @@ class PythonArray:
         dtype: As delivered: in this machine's byte order; of objects for texts of any length.
         chunk_shape: What is decoded as one; the inner chunk of a sharded array.
         fill_bytes: A cell that is not stored, in memory; empty for texts of any length.
-        guard: Tells whether the array is there still; None where it is not a local one.
+        guard: Tells whether the array is there still; None where nothing does.
+        access: How it is reached, if it is far away.
     """
 
     array: Any
@@ -228,7 +232,8 @@ class PythonArray:
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
     fill_bytes: bytes
-    guard: Guard | None
+    guard: Guard | FetchedGuard | None
+    access: Access | None = None
 
     @property
     def variable(self) -> bool:
@@ -252,18 +257,58 @@ class PythonArray:
         Raises:
             ReadError: If a chunk can not be read, or the array is gone.
         """
-        place = tuple(slice(f, f + n) for f, n in zip(first, out.shape, strict=True))
+        if self.access is not None:
+            out[...] = self.begin(first, out.shape).result()
+            return
         try:
-            out[...] = self.array[place]
+            out[...] = self._values(first, out.shape)
         except Exception as error:  # codecs raise what they like, on what is stored
-            stop = first[0] + len(out)
-            held = held_records(*self._chunk_rows(first[0], stop))
-            why = reason(error)
-            if not isinstance(error, DamageError):
-                why = f"zarr-python says {type(error).__name__}: {why}"
-            raise damaged(self.name, self.where, held, why, file=file) from error
+            raise self._damaged(first[0], len(out), error, file) from error
         if self.guard is not None and not self.variable:
             self.guard.check(np.ascontiguousarray(out), range(len(out)), self.where)
+
+    def begin(self, first: Sequence[int], shape: Sequence[int]) -> Future[AnyArray]:
+        """Start reading cells far away, into memory of their own; the future has a ReadError."""
+        access = self.access
+        if access is None:
+            raise TypeError("only an array far away is read beside others")
+
+        def values() -> AnyArray:
+            found = self._values(first, shape)
+            if self.guard is not None and not self.variable:
+                self.guard.check(np.ascontiguousarray(found), range(len(found)), self.where)
+            return found
+
+        answer: Future[AnyArray] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def ended(read: Future[AnyArray]) -> None:
+            error = read.exception()
+            if error is None:
+                answer.set_result(read.result())
+            else:
+                answer.set_exception(self._damaged(first[0], shape[0], error, None))
+
+        sizes = zip(first, shape, self.chunk_shape, strict=True)
+        chunks = math.prod((f + n - 1) // c - f // c + 1 for f, n, c in sizes)
+        size_bytes = math.prod(shape) * self.dtype.itemsize
+        read = access.fetches.start(lambda: access.run(values), chunks, size_bytes)
+        read.add_done_callback(ended)
+        return answer
+
+    def _values(self, first: Sequence[int], shape: Sequence[int]) -> AnyArray:
+        place = tuple(slice(f, f + n) for f, n in zip(first, shape, strict=True))
+        found: AnyArray = np.asarray(self.array[place], self.dtype).reshape(shape)
+        return found
+
+    def _damaged(self, first: int, count: int, error: BaseException, file: str | None) -> ReadError:
+        if isinstance(error, ReadError) and self.access is not None and self.name in str(error):
+            return error
+        held = held_records(*self._chunk_rows(first, first + count))
+        why = reason(error) if self.access is None else self.access.reason(error)
+        if not isinstance(error, DamageError | ReadError | TimeoutError):
+            why = f"zarr-python says {type(error).__name__}: {why}"
+        return damaged(self.name, self.where, held, why, file=file)
 
     def _chunk_rows(self, first: int, stop: int) -> tuple[int, int]:
         rows = self.chunk_shape[0]
@@ -281,8 +326,15 @@ class PythonReader:
         return PythonChecks(self._array)
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Fill the spans in one task on `pool`; the future has a ReadError if that fails."""
-        return pool.submit(self._fill, list(spans))
+        """Fill the spans in one task on `pool`, or each beside the others if they are far away.
+
+        The future has a ReadError if that fails.
+        """
+        if self._array.access is None:
+            return pool.submit(self._fill, list(spans))
+        rest = (0,) * (len(self._array.shape) - 1)
+        boxes = [Box((span.first, *rest), span.out) for span in spans]
+        return _filled(self._array, [(box.first, box.out.shape, [box]) for box in boxes])
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -291,12 +343,20 @@ class PythonReader:
         order = np.argsort(rows, kind="stable")
         wanted = rows[order]
         cuts = np.flatnonzero(np.diff(wanted // array.chunk_shape[0])) + 1
-        for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True):
-            if not len(part):
-                continue
-            first, stop = int(part[0]), int(part[-1]) + 1
+        rest = (0,) * (len(array.shape) - 1)
+        parts = [
+            (part, to, int(part[0]), int(part[-1]) + 1)
+            for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True)
+            if len(part)
+        ]
+        if array.access is not None:
+            reads = [array.begin((a, *rest), (b - a, *array.shape[1:])) for _, _, a, b in parts]
+            for read, (part, to, first, _) in zip(reads, parts, strict=True):
+                found[to] = read.result()[part - first]
+            return found
+        for part, to, first, stop in parts:
             block = np.empty((stop - first, *array.shape[1:]), array.dtype)
-            array.fill((first,) + (0,) * (len(array.shape) - 1), block)
+            array.fill((first, *rest), block)
             found[to] = block[part - first]
         return found
 
@@ -323,8 +383,20 @@ class PythonBoxReader:
         return PythonChecks(self._array)
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
-        return pool.submit(self._fill, list(boxes))
+        """Fill the boxes in one task on `pool`, or each chunk beside others if they are far away.
+
+        The future has a ReadError if that fails.
+        """
+        if self._array.access is None:
+            return pool.submit(self._fill, list(boxes))
+        groups = []
+        for corner, group in itertools.groupby(boxes, self._corner):
+            together = list(group)
+            if len(together) == 1:
+                groups.append((together[0].first, together[0].out.shape, together))
+            else:
+                groups.append((corner, self._chunk_at(corner), together))
+        return _filled(self._array, groups)
 
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         """Bytes of chunks in memory: what they take in storage is not known."""
@@ -339,18 +411,44 @@ class PythonBoxReader:
                 array.fill(together[0].first, together[0].out)
                 continue
             # Any box costs its chunk: several of one chunk are cut from it.
-            shape = [
-                min(c, n - f)
-                for c, n, f in zip(array.chunk_shape, array.shape, corner, strict=True)
-            ]
-            block = np.empty(shape, array.dtype)
+            block = np.empty(self._chunk_at(corner), array.dtype)
             array.fill(corner, block)
             for box in together:
                 box.fill(block, corner)
 
+    def _chunk_at(self, corner: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the chunk that begins at a cell, as far as it lies in the array."""
+        sizes = zip(self._array.chunk_shape, self._array.shape, corner, strict=True)
+        return tuple(min(c, n - f) for c, n, f in sizes)
+
     def _corner(self, box: Box) -> tuple[int, ...]:
         """The first cell of the chunk that a box lies in."""
         return tuple(f // c * c for f, c in zip(box.first, self._array.chunk_shape, strict=True))
+
+
+def _filled(
+    array: PythonArray, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...], list[Box]]]
+) -> Future[None]:
+    """Start filling boxes far away, each group from one read of a shape from a cell on."""
+    if not groups:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+    ends = Ends(len(groups))
+
+    def came(place: int, read: Future[AnyArray]) -> None:
+        error: Exception | None = None
+        try:
+            first, _, boxes = groups[place]
+            for box in boxes:
+                box.fill(read.result(), first)
+        except Exception as other:
+            error = other
+        ends.end(place, error)
+
+    for place, (first, shape, _) in enumerate(groups):
+        array.begin(first, shape).add_done_callback(partial(came, place))
+    return ends.done
 
 
 class PythonChecks(Checks):
@@ -433,7 +531,7 @@ def open_python(found: Found, why: str) -> PythonArray:
         NotFoundError: If the array is gone.
         SourceError: If it can not be opened, or has a codec or dtype that is not read.
     """
-    key, raw, kvstore = _stored_metadata(found)
+    key, raw, blobs = _stored_metadata(found)
     try:
         meta = json.loads(raw)
         if not isinstance(meta, dict):
@@ -456,7 +554,7 @@ def open_python(found: Found, why: str) -> PythonArray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are for those who write such arrays
             measure = None if packed is None else partial(refuse_larger, packed, most=most)
-            store = CheckedStore(kvstore, found.folder, {key: raw}, measure)
+            store = CheckedStore(blobs, {key: raw}, measure)
             array = open_array(store, _version(meta))
             if array.shards is not None:
                 per_shard = math.prod(
@@ -467,11 +565,17 @@ def open_python(found: Found, why: str) -> PythonArray:
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
         fill = _fill_bytes(array.fill_value, dtype)
     except Exception as error:  # zarr-python raises what it likes, on what is stored
-        raise unread(found, f"{why}; zarr-python says {reason(error)}") from error
-    guard = None
+        if found.access is None:
+            raise unread(found, f"{why}; zarr-python says {reason(error)}") from error
+        raise unread(found, f"{why}; zarr-python says {found.access.reason(error)}") from None
+    guard: Guard | FetchedGuard | None = None
     if found.folder is not None and fill:
         guard = dataclasses.replace(guard_of_file(os.path.join(found.folder, key)), fill=fill)
-    return PythonArray(array, found.name, found.where, why, shape, dtype, chunk, fill, guard)
+    elif found.access is not None and fill:
+        guard = FetchedGuard(lambda: blobs.whole(key), found.where + key, raw, fill)
+    return PythonArray(
+        array, found.name, found.where, why, shape, dtype, chunk, fill, guard, found.access
+    )
 
 
 def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
@@ -492,20 +596,43 @@ def _index_of_shards(meta: Mapping[str, Any]) -> dict[str, bool]:
     }
 
 
-def _stored_metadata(found: Found) -> tuple[str, bytes, Any]:
-    """Key and bytes of an array's own metadata, and the open store that holds them."""
-    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
+def _stored_metadata(found: Found) -> tuple[str, bytes, Blobs]:
+    """Key and bytes of an array's own metadata, and the objects of the array."""
     key = _KEYS[2 if "dtype" in (found.metadata or {}) else 3]
+    blobs = _objects(found)
     try:
-        store = ts.KvStore.open(kvstore).result(timeout=zarr_folders.ANSWER_S)
-        answer = store.read(key).result(timeout=zarr_folders.ANSWER_S)
+        raw = blobs.whole(key)
+    except SourceError:
+        raise
+    except (ValueError, RuntimeError, OSError) as error:
+        if found.access is None:
+            raise SourceError(
+                f"{found.what}: {found.where} can not be read: {reason(error)}"
+            ) from error
+        raise SourceError(
+            f"{found.what}: {found.where} can not be read: {found.access.reason(error)}"
+        ) from None
+    if raw is None:
+        raise gone(found, f"it has no {key}")
+    return key, raw, blobs
+
+
+def _objects(found: Found) -> Blobs:
+    """The objects of an array: by files, by ranges of fsspec, or by TensorStore's reads."""
+    if found.folder is not None:
+        return FolderBlobs(found.folder)
+    access = found.access
+    if access is None:
+        raise TypeError("what is not in a local folder is reached by an access")
+    if found.url is not None and (found.spec is None or has_file_system(found.url)):
+        return FarBlobs(access, found.url)
+    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
+    try:
+        return StoreBlobs(access, access.opened(kvstore))
     except (ValueError, RuntimeError, OSError) as error:
         raise SourceError(
-            f"{found.what}: {found.where} can not be read: {reason(error)}"
-        ) from error
-    if answer.state != "value":
-        raise gone(found, f"it has no {key}")
-    return key, bytes(answer.value), store
+            f"{found.what}: {found.where} can not be read: {access.reason(error)}"
+        ) from None
 
 
 def _check_sizes(found: Found, meta: Mapping[str, Any]) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import math
-import re
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -23,8 +23,11 @@ from windrow.sources.base import IntArray, run_of
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import Span
 from windrow.sources.threads import Ends
+from windrow.sources.zarr_access import drivers
+from windrow.sources.zarr_far import FarArray
 from windrow.sources.zarr_guard import Guard, guard_of, spec_of
 from windrow.sources.zarr_plain import damaged, held_records
+from windrow.sources.zarr_reasons import file_in, reason
 
 AnyArray = npt.NDArray[Any]
 
@@ -34,7 +37,6 @@ IN_FLIGHT_BYTES: Final = 256 * 2**20
 _WORTH_BYTES: Final = 64 * 2**10
 # Of an array whose chunks are unknown, as much is read as one.
 _UNKNOWN_BYTES: Final = 2**20
-_NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain)=.*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +53,7 @@ class Rows:
     chunk_rows: int
     chunk_origin: int
     guard: Guard | None
+    far: FarArray | None = None  # set if it waits for a network
 
     @property
     def row_bytes(self) -> int:
@@ -70,8 +73,30 @@ class Rows:
     def start(self, rows: slice | IntArray) -> Any:
         """Start reading `rows`, counted from 0; a future of an array."""
         if isinstance(rows, slice):
-            return self.store[self.origin + rows.start : self.origin + rows.stop].read()
-        return self.store.oindex[rows + self.origin].read()
+            cells = self.store[self.origin + rows.start : self.origin + rows.stop]
+            return self.begin(cells, (rows.start, rows.stop))
+        cells = self.store.oindex[rows + self.origin]
+        if self.far is None:
+            return cells.read()
+        records = int(rows.min()), int(rows.max()) + 1
+        return self.begin(cells, records, len(np.unique(self.chunk_of(rows))))
+
+    def begin(self, cells: Any, records: tuple[int, int], scattered: int | None = None) -> Any:
+        """Start reading a view of the store; a future of an array, in memory of its own.
+
+        Args:
+            cells: The view.
+            records: The rows `[first, stop)` that it lies in, for an error.
+            scattered: Chunks along the first axis, where the view is of rows one by one.
+        """
+        if self.far is None:
+            return cells.read()
+        refused = functools.partial(_refused, self, records)
+        return self.far.start(cells, refused, scattered=scattered)
+
+    def reason(self, error: BaseException) -> str:
+        """What went wrong, for people."""
+        return reason(error) if self.far is None else self.far.access.reason(error)
 
     def chunk_of(self, rows: IntArray) -> IntArray:
         """Number of the chunk that holds each row; the row itself where chunks are unknown."""
@@ -131,7 +156,7 @@ class StoreChecks(Checks):
         self._origin = tuple(map(int, array.store.domain.inclusive_min))
         # Whether its driver tells what is stored. That of precomputed volumes looks for chunks
         # where there are none: all are missing then, or the question is an error.
-        self._tells = "neuroglancer_precomputed" not in _drivers(spec_of(array.store))
+        self._tells = "neuroglancer_precomputed" not in drivers(spec_of(array.store))
         self._across = math.prod(self.grid[1:])
 
     @property
@@ -144,17 +169,20 @@ class StoreChecks(Checks):
         begin, end = self.bounds(first)[0][0], self.bounds(stop - 1)[1][0]
         cells = self._array.store[self._origin[0] + begin : self._origin[0] + end]
         try:
-            cells.read().result()
+            self._array.begin(cells, (begin, end)).result()
             if not self._tells:
                 return 0, stop - first
-            told = cells.storage_statistics(query_fully_stored=True).result()
+            told = self._asked(cells, query_fully_stored=True)
         except (NotImplementedError, ValueError, RuntimeError, OSError):
             return None
         return (0, 0) if told.fully_stored else None
 
     def check(self, number: int) -> bool | None:
         try:
-            found = self._cells(number).read().result()
+            first, past = (bounds[0] for bounds in self.bounds(number))
+            found = self._array.begin(self._cells(number), (first, past)).result()
+        except ReadError:
+            raise  # it says where already
         except (ValueError, RuntimeError, OSError) as error:
             raise self._refused(number, error) from error
         guard = self._array.guard
@@ -169,7 +197,7 @@ class StoreChecks(Checks):
         if not self._tells:
             return None
         try:
-            told = self._cells(number).storage_statistics(query_not_stored=True).result()
+            told = self._asked(self._cells(number), query_not_stored=True)
         except NotImplementedError:
             self._tells = False
             return None
@@ -179,6 +207,13 @@ class StoreChecks(Checks):
                 return None
             raise self._refused(number, error) from error
         return not told.not_stored
+
+    def _asked(self, cells: Any, **query: bool) -> Any:
+        """What TensorStore tells of cells. Waits."""
+        if self._array.far is None:
+            return cells.storage_statistics(**query).result()
+        flight = self._array.far.access.flight
+        return flight.start(lambda: cells.storage_statistics(**query)).result()
 
     def file(self, number: int) -> None:
         return None
@@ -192,7 +227,7 @@ class StoreChecks(Checks):
 
     def _refused(self, number: int, error: Exception) -> ReadError:
         first, stop = (bounds[0] for bounds in self.bounds(number))
-        if not self._array.chunk_rows:
+        if not self._array.chunk_rows and self._array.far is None:
             first, stop = self._narrowed(first, stop)
         return _refused(self._array, (first, stop), error)
 
@@ -214,14 +249,6 @@ class StoreChecks(Checks):
         return False
 
 
-def _drivers(spec: Any) -> set[str]:
-    """The drivers that a spec names at any depth, as those of views do."""
-    if isinstance(spec, dict):
-        own = {spec["driver"]} if isinstance(spec.get("driver"), str) else set()
-        return own.union(*map(_drivers, spec.values()))
-    return set().union(*map(_drivers, spec)) if isinstance(spec, list) else set()
-
-
 class _Spans:
     """Spans that are being read, each by itself."""
 
@@ -240,12 +267,25 @@ class _Spans:
         array = self._array
         try:
             rows = array.store[array.origin + span.first : array.origin + span.stop]
+            if array.far is not None:
+                read = array.begin(rows, (span.first, span.stop))
+                read.add_done_callback(lambda ended: self._copy(span, ended))
+                return
             # `write` reads into that memory; there is no read that takes any.
             future = ts.array(span.out).write(rows)
         except (ValueError, RuntimeError, OSError) as error:
             self._end(span, error)
             return
         future.add_done_callback(lambda ended: self._end(span, ended.exception()))
+
+    def _copy(self, span: Span, ended: Future[AnyArray]) -> None:
+        """Take over what was read into other memory: a read that came too late must not be."""
+        error: Exception | None = None
+        try:
+            span.out[...] = ended.result()
+        except Exception as other:
+            error = other
+        self._ends.end(span.first, error)
 
     def _end(self, span: Span, error: Exception | None) -> None:
         array = self._array
@@ -268,8 +308,8 @@ class _Piece:
     take: IntArray | None = None
 
 
-def rows_of(store: Any, name: str, where: str) -> Rows:
-    """`store` as rows; its domain may begin anywhere."""
+def rows_of(store: Any, name: str, where: str, far: FarArray | None = None) -> Rows:
+    """`store` as rows; its domain may begin anywhere. `far` reads it if that needs a network."""
     shape = tuple(int(n) for n in store.shape)
     chunk = store.chunk_layout.read_chunk.shape
     origins = store.chunk_layout.grid_origin
@@ -286,6 +326,7 @@ def rows_of(store: Any, name: str, where: str) -> Rows:
         chunk_rows=int(chunk[0]) if known else 0,
         chunk_origin=int(origins[0]) if known else 0,
         guard=guard_of(store, dtype),
+        far=far,
     )
 
 
@@ -310,6 +351,8 @@ def read_rows(arrays: Sequence[Rows], wanted: IntArray) -> list[AnyArray]:
             array = arrays[at]
             try:
                 block = future.result()
+            except ReadError:
+                raise  # of what is far away, with all that is to be said
             except (ValueError, RuntimeError, OSError) as error:
                 raise _damage(array, piece, error) from error
             if piece.to is None:
@@ -396,9 +439,10 @@ def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
     return _refused(array, records, error)
 
 
-def _refused(array: Rows, records: tuple[int, int], error: Exception) -> ReadError:
+def _refused(array: Rows, records: tuple[int, int], error: BaseException) -> ReadError:
     held, file = held_records(*records), file_in(error)
-    return damaged(array.name, array.where, held, reason(error), file=file, records=records)
+    why = array.reason(error)
+    return damaged(array.name, array.where, held, why, file=file, records=records)
 
 
 def _records_of(array: Rows, row: int) -> tuple[int, int]:
@@ -408,16 +452,3 @@ def _records_of(array: Rows, row: int) -> tuple[int, int]:
     chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
     first = chunk * array.chunk_rows + array.chunk_origin - array.origin
     return max(first, 0), min(first + array.chunk_rows, array.length)
-
-
-def file_in(error: BaseException) -> str | None:
-    """The local file that an error of TensorStore is about, if it names one."""
-    found = re.search(r'local file "((?:[^"\\]|\\.)*)"', str(error))
-    return None if found is None else re.sub(r"\\(.)", r"\1", found[1])
-
-
-def reason(error: BaseException) -> str:
-    """What TensorStore says, without the settings it appends."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time; check the network, the address and your credentials"
-    return re.sub(_NOISE, "", str(error)).strip().rstrip(".")

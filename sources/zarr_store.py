@@ -1,4 +1,4 @@
-"""A store of zarr-python over a key-value store of TensorStore, for reading only.
+"""A store of zarr-python over the objects of one array, for reading only.
 
 It needs zarr-python, so it is imported where an array needs that.
 
@@ -8,13 +8,13 @@ Invariant: metadata come from memory, as they were checked; nothing is written o
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from windrow.errors import missing_extra
+from windrow.sources.daemons import DaemonThreads
+from windrow.sources.zarr_blobs import Blobs
 from windrow.sources.zarr_codecs import DamageError
 
 try:
@@ -39,22 +39,21 @@ class CheckedStore(Store):
 
     def __init__(
         self,
-        kvstore: Any,
-        folder: str | None,
+        blobs: Blobs,
         metadata: Mapping[str, bytes],
         measure: Callable[[bytes], None] | None = None,
     ) -> None:
-        """A store of what lies in `kvstore`.
+        """A store of the objects of one array.
 
         Args:
-            kvstore: An open `ts.KvStore`.
-            folder: The same place, where it is a folder of a local disk.
+            blobs: The objects.
             metadata: What metadata files hold; others are taken not to be there.
             measure: Raises on a stored chunk that must not be decoded.
         """
         super().__init__(read_only=True)
         self._measure, self._per_shard, self._at_end, self._after = measure, 0, True, 0
-        self._kvstore, self._folder, self._metadata = kvstore, folder, dict(metadata)
+        self._blobs, self._metadata = blobs, dict(metadata)
+        self._threads = DaemonThreads()
 
     def sharded(self, per_shard: int, *, at_end: bool, checksum: bool) -> None:
         """Objects hold `per_shard` chunks, and an index of them at their end or start."""
@@ -62,7 +61,7 @@ class CheckedStore(Store):
 
     def file(self, key: str) -> str | None:
         """The local file of `key`; None where it is not one."""
-        return None if self._folder is None else os.path.join(self._folder, *key.split("/"))
+        return self._blobs.file(key)
 
     def holds(self, key: str, number: int) -> bool:
         """Whether chunk `number` of the object at `key` is stored, as its index tells. Waits.
@@ -75,18 +74,19 @@ class CheckedStore(Store):
             DamageError: If the object is too short for its index.
             OSError, RuntimeError, ValueError: If it can not be read.
         """
-
-        def entry(size: int) -> tuple[int, int]:
-            if not self._per_shard:
-                return 0, 0
-            begin = size - 16 * self._per_shard - self._after if self._at_end else 0
-            begin += 16 * number
-            if not 0 <= begin <= size - 16:
-                raise DamageError(f"it has {size:,} bytes, too few for the index of a shard")
-            return begin, begin + 16
-
-        found = self._part(key, entry)
-        return found is not None and found != _NOT_STORED
+        if not self._per_shard:
+            return self._blobs.tail(key, 1) is not None
+        size = 16 * self._per_shard
+        if self._at_end:
+            size += self._after
+            index = self._blobs.tail(key, size)
+        else:
+            index = self._blobs.part(key, 0, size)
+        if index is None:
+            return False
+        if len(index) < size:
+            raise DamageError(f"it has {len(index):,} bytes, too few for the index of a shard")
+        return index[16 * number : 16 * number + 16] != _NOT_STORED
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -99,37 +99,26 @@ class CheckedStore(Store):
         """What is stored at `key`, or a part of it; None if nothing is."""
         if key in self._metadata or _is_metadata(key):
             found = self._metadata.get(key)
-        elif self._folder is not None:
-            found = await asyncio.to_thread(self._measured, key, byte_range)
         else:
-            answer = await self._kvstore.read(key)
-            found = bytes(answer.value) if answer.state == "value" else None
-            if found is not None:
-                start, stop = _bounds(byte_range, len(found))
-                found = found[start:stop]
-                await asyncio.to_thread(self._check, found, byte_range)
+            found = await self._threads.call(self._measured, key, byte_range)
         return prototype.buffer.from_bytes(found) if found is not None else None
 
     def _measured(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
-        found = self._part(key, partial(_bounds, byte_range))
+        found = self._asked(key, byte_range)
         if found is not None:
             self._check(found, byte_range)
         return found
 
-    def _part(self, key: str, bounds: Callable[[int], tuple[int, int]]) -> bytes | None:
-        """The bytes of an object that `bounds` chooses by its size; None if there is none."""
-        path = self.file(key)
-        if path is None:
-            answer = self._kvstore.read(key).result()
-            whole = bytes(answer.value)
-            return whole[slice(*bounds(len(whole)))] if answer.state == "value" else None
-        try:
-            with open(path, "rb") as file:
-                start, stop = bounds(os.fstat(file.fileno()).st_size)
-                file.seek(start)
-                return file.read(stop - start)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+    def _asked(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        match byte_range:
+            case None:
+                return self._blobs.whole(key)
+            case RangeByteRequest(start, end):
+                return self._blobs.part(key, start, end)
+            case OffsetByteRequest(offset):
+                return self._blobs.part(key, offset, None)
+            case SuffixByteRequest(suffix):
+                return self._blobs.tail(key, suffix)
 
     def _check(self, found: bytes, byte_range: ByteRequest | None) -> None:
         """Measure the chunks in what was read: a chunk, or a whole shard."""
@@ -158,8 +147,7 @@ class CheckedStore(Store):
         """Whether something is stored at `key`."""
         if key in self._metadata or _is_metadata(key):
             return key in self._metadata
-        answer = await self._kvstore.read(key)
-        return bool(answer.state == "value")
+        return await self._threads.call(self._blobs.tail, key, 1) is not None
 
     @property
     def supports_writes(self) -> bool:
@@ -201,15 +189,3 @@ def open_array(store: CheckedStore, version: int) -> Any:
 
 def _is_metadata(key: str) -> bool:
     return key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-
-
-def _bounds(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
-    match byte_range:
-        case None:
-            return 0, size
-        case RangeByteRequest(start, end):
-            return min(start, size), max(start, min(end, size))
-        case OffsetByteRequest(offset):
-            return min(offset, size), size
-        case SuffixByteRequest(suffix):
-            return max(0, size - suffix), size

@@ -29,7 +29,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ZarrDataSource, zarr_folders, zarr_guard, zarr_read
+from windrow.sources import RemoteOptions, ZarrDataSource, zarr_guard, zarr_read
 
 AnyArray = npt.NDArray[Any]
 
@@ -315,12 +315,14 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
         ZarrDataSource({})
 
 
-def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr_folders, "ANSWER_S", 0.2)
+def test_a_server_that_does_not_answer() -> None:
+    limits = RemoteOptions(timeout_s=0.2, retries=0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/a.zarr"
-        with pytest.raises(SourceError, match=r"zarr\.json can not be read: no answer in time"):
-            ZarrDataSource(url)
+        with pytest.raises(
+            SourceError, match=r"zarr\.json can not be read: no answer within 0\.2 s"
+        ):
+            ZarrDataSource(url, remote=limits)
 
 
 def test_unreadable_metadata(tmp_path: Path) -> None:

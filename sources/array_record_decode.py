@@ -12,7 +12,8 @@ Headers are always verified, all at once. What follows goes one of two ways:
 Invariant: a chunk's records are as many and as long together as its header counts, and its header
 is what was written; with `verify="all"` they are what was written, else a bit that changed within
 compressed data may go unnoticed. What can not be decoded is a `ChunkError`. A header can make no
-more memory be taken than its chunk can decompress to.
+more memory be taken than its chunk can decompress to. Nothing in a chunk tells its place: one that
+lies where another of equally many records should is taken for it, as the package does.
 """
 
 from __future__ import annotations

@@ -173,7 +173,8 @@ def damage(makes: list[tuple[list[StoredChunk], list[bytes]]], draw: random.Rand
     elif way == 3:
         raw[at : at + count], raw[:count] = raw[:count], raw[at : at + count]
     else:
-        raw[at:] = draw.choice(other).data
+        # Not the whole of it: nothing in a chunk tells which of those of equal counts it is.
+        raw[max(1, at) :] = draw.choice(other).data
     damaged = [*chunks]
     damaged[number] = StoredChunk(chunk.offset, bytes(raw), chunk.records)
     outcome = outcome_of(damaged, "all")

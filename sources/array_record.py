@@ -11,23 +11,26 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-import os
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.array_record_files import WHAT, FileRange, find_ranges, inspect_file
-from windrow.sources.array_record_package import LIBRARY, PackageReader, open_reader, why_broken
+from windrow.sources.array_record_files import WHAT, FileRange, find_ranges
+from windrow.sources.array_record_package import LIBRARY, PackageReader, open_and_check
 from windrow.sources.array_record_parts import File, RecordGroups
 from windrow.sources.base import IntArray, checked_indices
-from windrow.sources.paths import LOCAL, listing
+from windrow.sources.paths import is_remote, listing, split_path
 from windrow.sources.pieces import LaidOutSource
 from windrow.sources.process import refuse_forked
+from windrow.sources.remote import RemoteOptions, RemoteStats, as_remote_options
+
+if TYPE_CHECKING:
+    from windrow.sources.fetching import Fetcher
 
 _OPENING_THREADS: Final = 16
 # The package's advice for random access; the readahead buffer alone is 16 MB per reader.
 _OPTIONS: Final = {"readahead_buffer_size": "0", "max_parallelism": "0"}
+_VERIFY: Final = ("all", "headers")
 
 
 class ArrayRecordDataSource(LaidOutSource):
@@ -39,34 +42,68 @@ class ArrayRecordDataSource(LaidOutSource):
         *,
         split: str | None = None,
         reader_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
+        direct: bool | None = None,
+        verify: Literal["all", "headers"] = "all",
     ) -> None:
         """Find and check the files; no record is read.
 
         Args:
             paths: A path, a glob, a folder of `*.array_record` files, a folder that tfds wrote,
-                or a list of these; `file://` URLs, `path[10:20]` for records 10 to 19 of a file,
-                and tfds' FileInstructions too.
+                or a list of these; URLs of any protocol of fsspec, `path[10:20]` for records 10 to
+                19 of a file, and tfds' FileInstructions too.
             split: Which split of a tfds folder.
-            reader_options: Options of the array_record package's reader.
+            reader_options: Options of the array_record package's reader, for local files.
+            storage_options: Settings of fsspec's file systems, such as credentials.
+            remote: Limits of reading from URLs.
+            direct: Whether files are read by byte ranges, and not through the array_record package,
+                which opens local files only. None does so for URLs, and for local files beside
+                them; True for all; False refuses URLs.
+            verify: "all" to verify the hashes of headers and data of every record that is read;
+                "headers" for those of headers alone, where files are read by byte ranges: faster,
+                and what is damaged in storage may then be wrong data without a word.
 
         Raises:
             ArgumentError: If an argument is of the wrong kind.
             NotFoundError: If nothing is found, or a shard is missing.
-            SourceError: If a file is broken or none of ArrayRecord, or a split must be chosen.
+            SourceError: If a file is broken or none of ArrayRecord, can not be reached, or a split
+                must be chosen.
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used array_record.
+            MissingExtraError: If a protocol needs a package that is not installed.
         """
         refuse_forked(LIBRARY, WHAT)
-        found = find_ranges(paths, split=split, far=LOCAL)
+        _check_ways(direct, verify, storage_options)
+        limits = as_remote_options(remote, WHAT)
+        self._fetcher: Fetcher | None = None
+
+        def fetcher() -> Fetcher:
+            if self._fetcher is None:
+                # Imported where it is used: it takes as long as all else that windrow imports.
+                from windrow.sources import fetching
+
+                self._fetcher = fetching.Fetcher(WHAT, storage_options, limits)
+            return self._fetcher
+
+        found = find_ranges(paths, split=split, far=None if direct is False else fetcher)
         options = _option_text(reader_options)
         names = sorted({part.path for part in found})
-        workers = min(_OPENING_THREADS, len(names))
-        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            files = list(pool.map(lambda path: _open_and_check(path, options), names))
-        by_path = {file.path: file for file in files}
-        self._ranges = tuple(_bounded(part, by_path[part.path].records) for part in found)
+        far = [name for name in names if is_remote(name)]
+        wanted = [part.path for part in found]
+        if far or direct:
+            from windrow.sources.array_record_open import opened
+
+            by_path, reader = opened(names, wanted, fetcher(), verify)
+        else:
+            with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+                files = list(pool.map(lambda path: open_and_check(path, options), names))
+            by_path = {file.path: file for file in files}
+            reader = PackageReader([by_path[path] for path in wanted], options=options)
+        self.is_far = bool(far)
+        """Whether a file is read over a network."""
+        self._ranges = tuple(_bounded(part, by_path[part.path]) for part in found)
         self._files = tuple(by_path[part.path] for part in found)
-        reader = PackageReader(self._files, options=options)
         self._records = RecordGroups(self._ranges, self._files, reader=reader)
         self._length = len(self._records)
 
@@ -74,8 +111,8 @@ class ArrayRecordDataSource(LaidOutSource):
         return self._length
 
     def __repr__(self) -> str:
-        names = [os.path.basename(part.path) for part in self._ranges]
-        folder = os.path.dirname(self._ranges[0].path)
+        names = [split_path(file.shown)[1] for file in self._files]
+        folder = split_path(self._files[0].shown)[0]
         return f"{WHAT}({len(self):,} records of {listing(names[:1])}{_more(names)} in {folder})"
 
     @property
@@ -113,6 +150,11 @@ class ArrayRecordDataSource(LaidOutSource):
         """Bounds of the record groups: 0, ..., length."""
         return self._records.blocks()
 
+    def stats(self) -> dict[str, Any]:
+        """What was asked of a network so far: `requests`, `retries`, `bytes`, and `faults` by kind."""
+        stats = RemoteStats() if self._fetcher is None else self._fetcher.stats
+        return stats.counts()
+
     def read(self, indices: IntArray) -> list[bytes]:
         """The records at `indices`, in that order.
 
@@ -132,47 +174,35 @@ def _option_text(options: Mapping[str, str] | None) -> str:
     return ",".join(f"{key}:{value}" for key, value in {**_OPTIONS, **(options or {})}.items())
 
 
-def _open_and_check(path: str, options: str) -> File:
-    facts = inspect_file(path)
-    reader = open_reader(path, options)
-    if not reader.ok():
-        # Not closed: closing a reader that failed raises its error once more.
-        raise SourceError(
-            f"{WHAT}: {path} is damaged: {why_broken(reader)}; write or copy it again"
+def _check_ways(direct: Any, verify: Any, storage_options: Any) -> None:
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        # Not shown: it may be a credential.
+        raise ArgumentError(
+            f"{WHAT}: storage_options must be a dict such as {{'anon': True}}, got a"
+            f" {type(storage_options).__name__}"
         )
-    records = int(reader.num_records())
-    written_with = str(reader.writer_options_string())
-    group = _group_size(written_with, records, facts.chunks)
-    reader.close()
-    # The package finds record i in chunk i // group. Where the chunks are of other sizes it would
-    # hand out the wrong records without a word.
-    if -(-records // group) != facts.chunks:
-        raise SourceError(
-            f"{WHAT}: {path} holds {records:,} records in {facts.chunks:,} chunks, which are not"
-            f" all of {group:,} records; the array_record package would return wrong records."
-            " Write the file again with the array_record package"
+    if direct not in (None, True, False):
+        raise ArgumentError(f"{WHAT}: direct must be True, False or None, got {direct!r}")
+    if verify not in _VERIFY:
+        raise ArgumentError(f"{WHAT}: verify must be 'all' or 'headers', got {verify!r}")
+    if verify == "headers" and direct is False:
+        raise ArgumentError(
+            f"{WHAT}: verify='headers' needs files that are read by byte ranges, and direct=False"
+            " reads through the array_record package, which verifies all; leave one of them out"
         )
-    padded = "pad_to_block_boundary:true" in written_with
-    return File(path, facts, records, group, padded)
 
 
-def _group_size(options: str, records: int, chunks: int) -> int:
-    """Records per chunk: from the writer's options, else as the counts allow."""
-    if match := re.search(r"\bgroup_size:(\d+)", options):
-        return max(1, int(match[1]))
-    return max(1, -(-records // chunks)) if chunks else 1
-
-
-def _bounded(part: FileRange, records: int) -> FileRange:
+def _bounded(part: FileRange, file: File) -> FileRange:
+    records = file.records
     take = records - part.skip if part.take is None else part.take
     if part.in_file is not None and part.in_file != records:
         raise SourceError(
-            f"{WHAT}: the instruction for {part.path} counts {part.in_file:,} records, and the"
+            f"{WHAT}: the instruction for {file.shown} counts {part.in_file:,} records, and the"
             f" file holds {records:,}; the file is of another version: download it again"
         )
     if take < 0 or part.skip < 0 or part.skip + take > records:
         raise SourceError(
-            f"{WHAT}: records {part.skip} to {part.skip + take} of {part.path} were asked for,"
+            f"{WHAT}: records {part.skip} to {part.skip + take} of {file.shown} were asked for,"
             f" and it holds {records:,}; choose 0 <= first <= last <= {records}"
         )
     return dataclasses.replace(part, take=take)

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
@@ -89,13 +89,15 @@ class _Chunk(NamedTuple):
     decoded_bytes: int
 
 
-def find_ranges(paths: Any, *, split: str | None, far: Names) -> list[FileRange]:
+def find_ranges(
+    paths: Any, *, split: str | None, far: Callable[[], Names] | None
+) -> list[FileRange]:
     """The files that `paths` names, in order.
 
     Args:
         paths: As for `ArrayRecordDataSource`.
         split: As for `ArrayRecordDataSource`.
-        far: Finds what lies at URLs.
+        far: Gives what finds files at URLs; None where these are not to be read.
 
     Raises:
         ArgumentError: If something in `paths` names no file, or `split` fits nothing.
@@ -116,7 +118,8 @@ def find_ranges(paths: Any, *, split: str | None, far: Names) -> list[FileRange]
         raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
     ranges = [one for item in items for one in _ranges_of(item, split, far)]
     for folder in sorted({split_path(one.path)[0] for one in ranges}):
-        refuse_unfinished(folder, what=WHAT, names=far if is_remote(folder) else LOCAL)
+        names = far() if far and is_remote(folder) else LOCAL
+        refuse_unfinished(folder, what=WHAT, names=names)
     return ranges
 
 
@@ -127,9 +130,11 @@ def _is_instruction(item: Any) -> bool:
     )
 
 
-def _ranges_of(item: Any, split: str | None, far: Names) -> list[FileRange]:
+def _ranges_of(item: Any, split: str | None, far: Callable[[], Names] | None) -> list[FileRange]:
     if _is_instruction(item):
         name = os.fspath(item.filename)
+        if is_remote(name):
+            _readable(name, far)
         path = name if is_remote(name) else local_path(name, what=WHAT)
         # -1 means all the rest, as tfds writes it.
         take = int(item.take) if int(item.take) >= 0 else None
@@ -140,7 +145,7 @@ def _ranges_of(item: Any, split: str | None, far: Names) -> list[FileRange]:
         )
     text = os.fspath(item)
     if isinstance(text, str) and is_remote(text):
-        return _ranges_at(text, split, far)
+        return _ranges_at(text, split, _readable(text, far))
     path = local_path(text, what=WHAT)
     if os.path.isdir(path):
         return _folder_ranges(path, split, LOCAL)
@@ -157,6 +162,15 @@ def _ranges_of(item: Any, split: str | None, far: Names) -> list[FileRange]:
             raise NotFoundError(f"{WHAT}: no file matches {text!r}; {what_is_there(path)}")
         return [FileRange(name) for name in found]
     raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}")
+
+
+def _readable(url: str, far: Callable[[], Names] | None) -> Names:
+    if far is None:
+        raise ArgumentError(
+            f"{WHAT}: {shown_url(url)} is a URL, and direct=False reads through the array_record"
+            " package, which opens local files only; leave direct out"
+        )
+    return far()
 
 
 def _ranges_at(url: str, split: str | None, far: Names) -> list[FileRange]:

@@ -6,10 +6,10 @@ per call, and at most half of the files that the process may have open are kept 
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError, NotFoundError, ReadError
-from windrow.sources.array_record_files import WHAT, chunk_places
-from windrow.sources.array_record_parts import DamagedRecordError, File
+from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources.array_record_files import WHAT, chunk_places, inspect_file
+from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
+from windrow.sources.open_files import OpenFiles
 from windrow.sources.process import refuse_forked
 
 LIBRARY: Final = "array_record"
 _READING_THREADS: Final = 4
-_MOST_OPEN_FILES: Final = 4096
 # In one call of up to 64 records the package hands each to a thread of its own, for some 15 us.
 # Read singly, a record costs 2 us, and 1.2 us per 1,000 chunks of its file, plus its decoding.
 _SINGLY_RECORDS: Final = 64
@@ -45,7 +45,20 @@ class PackageReader:
 
     def __init__(self, files: Sequence[File], *, options: str) -> None:
         self._files = tuple(files)
-        self._readers = _Readers(options)
+        self._readers = OpenFiles(_Opener(files, options))
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._headers: dict[str, IntArray] = {}
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._files, self._readers
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._files, self._readers = state
+        self._start()
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         """Records of each file, several files side by side, end to end."""
@@ -55,7 +68,7 @@ class PackageReader:
         # A few runs of files, not a task per file: handing over costs more than a small read.
         size = -(-len(groups) // _READING_THREADS)
         runs = [groups[at : at + size] for at in range(0, len(groups), size)]
-        futures = [self._readers.pool().submit(self._read_run, run) for run in runs[1:]]
+        futures = [self._threads().submit(self._read_run, run) for run in runs[1:]]
         try:
             records = self._read_run(runs[0])
             for future in futures:
@@ -81,17 +94,26 @@ class PackageReader:
 
     def _walked(self, file: File) -> IntArray:
         """What the headers of a file's groups say, int64 `(groups, 3)`; fewer up to a damaged one."""
-        found = self._readers.walked.get(file.path)
+        found = self._headers.get(file.path)
         if found is None:
-            found = self._readers.walked[file.path] = _walked(file)
+            found = self._headers[file.path] = _walked(file)
         return found
+
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+        """Those that read several files side by side."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(
+                    _READING_THREADS, thread_name_prefix="windrow-array-record"
+                )
+            return self._pool
 
     def _read_run(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         return [record for at, inside in groups for record in self._read_file(at, inside)]
 
     def _read_file(self, at: int, inside: IntArray) -> list[bytes]:
         file, positions = self._files[at], inside.tolist()
-        reader = self._readers.get(file)
+        reader = self._readers.get(file.path)
         records: list[bytes] = []
         try:
             if len(positions) <= _SINGLY_RECORDS and _is_read_singly(file):
@@ -137,69 +159,21 @@ def _walked(file: File) -> IntArray:
     return np.array([[min(n, most) for n in one] for one in found], np.int64).reshape(-1, 3)
 
 
-class _Readers:
-    """Open readers by path, the least recently used closed first. Pickles as nothing open."""
+class _Opener:
+    """Opens readers of files that were found whole."""
 
-    def __init__(self, options: str) -> None:
+    def __init__(self, files: Sequence[File], options: str) -> None:
+        self._files = {file.path: file for file in files}
         self._options = options
-        self._start()
 
-    def _start(self) -> None:
-        self._lock = threading.Lock()
-        self._open: collections.OrderedDict[str, Any] = collections.OrderedDict()
-        self._most = _most_open_files()
-        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self.walked: dict[str, IntArray] = {}
-        """What the headers of a file's groups say, by path."""
-
-    def __getstate__(self) -> dict[str, str]:
-        return {"options": self._options}
-
-    def __setstate__(self, state: dict[str, str]) -> None:
-        self._options = state["options"]
-        self._start()
-
-    def pool(self) -> concurrent.futures.ThreadPoolExecutor:
-        """The threads that read several files side by side."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(
-                    _READING_THREADS, thread_name_prefix="windrow-array-record"
-                )
-            return self._pool
-
-    def get(self, file: File) -> Any:
-        """An open reader of `file`."""
-        with self._lock:
-            reader = self._open.get(file.path)
-            if reader is not None:
-                self._open.move_to_end(file.path)
-                return reader
-        check_unchanged(file)
-        reader = open_reader(file.path, self._options)
+    def __call__(self, path: str) -> Any:
+        check_unchanged(self._files[path])
+        reader = open_reader(path, self._options)
         if not reader.ok():
             raise ReadError(
-                f"{WHAT}: {file.path} can not be opened again: {why_broken(reader)}",
-                file=file.path,
+                f"{WHAT}: {path} can not be opened again: {why_broken(reader)}", file=path
             )
-        with self._lock:
-            reader = self._open.setdefault(file.path, reader)
-            # Dropped, not closed: another thread may be reading with it, and the last one to let
-            # go of it closes it.
-            while len(self._open) > self._most:
-                self._open.popitem(last=False)
         return reader
-
-
-def _most_open_files() -> int:
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return 256
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_OPEN_FILES
-    return max(8, min(_MOST_OPEN_FILES, soft // 2))
 
 
 def open_reader(path: str, options: str) -> Any:
@@ -252,23 +226,39 @@ def why_broken(reader: Any) -> str:
     return "the array_record package could not open it and gives no reason"
 
 
-def check_unchanged(file: File) -> None:
-    """Refuse a file that is gone, or of another size than when it was opened.
+def open_and_check(path: str, options: str) -> File:
+    """A file of a local disk, opened with the package and found whole.
 
     Raises:
-        NotFoundError: If it is gone.
-        ReadError: If its size changed.
+        ArgumentError: If the package refuses the options.
+        NotFoundError: If it does not exist.
+        SourceError: If it is broken, or of chunks that the package would read wrongly.
     """
-    try:
-        size = os.stat(file.path).st_size
-    except FileNotFoundError as error:
-        raise NotFoundError(
-            f"{WHAT}: {file.path} is gone since the source was made; restore it, or make the"
-            " source again"
-        ) from error
-    if size != file.facts.size_bytes:
-        raise ReadError(
-            f"{WHAT}: {file.path} changed since the source was made: {size:,} bytes, then"
-            f" {file.facts.size_bytes:,}; restore it, or make the source again",
-            file=file.path,
+    facts = inspect_file(path)
+    reader = open_reader(path, options)
+    if not reader.ok():
+        # Not closed: closing a reader that failed raises its error once more.
+        raise SourceError(
+            f"{WHAT}: {path} is damaged: {why_broken(reader)}; write or copy it again"
         )
+    records = int(reader.num_records())
+    written_with = str(reader.writer_options_string())
+    group = group_size(written_with, records, facts.chunks)
+    reader.close()
+    # The package finds record i in chunk i // group. Where the chunks are of other sizes it would
+    # hand out the wrong records without a word.
+    if -(-records // group) != facts.chunks:
+        raise SourceError(
+            f"{WHAT}: {path} holds {records:,} records in {facts.chunks:,} chunks, which are not"
+            f" all of {group:,} records; the array_record package would return wrong records."
+            " Write the file again with the array_record package"
+        )
+    padded = "pad_to_block_boundary:true" in written_with
+    return File(path, facts, records, group, padded)
+
+
+def group_size(options: str, records: int, chunks: int) -> int:
+    """Records per chunk: from the writer's options, else as the counts allow."""
+    if match := re.search(r"\bgroup_size:(\d+)", options):
+        return max(1, int(match[1]))
+    return max(1, -(-records // chunks)) if chunks else 1

@@ -15,19 +15,20 @@ import dataclasses
 import itertools
 import math
 import operator
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from windrow.errors import ReadError
+from windrow.errors import NotFoundError, ReadError
 from windrow.sources.array_record_files import WHAT, FileFacts, FileRange
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.pieces import ListPart, Needs
 from windrow.sources.secrets import shown_url
-from windrow.sources.threads import then
+from windrow.sources.threads import Here, then
 
 _BLOCK: Final = 65536
 # Of a `bytes` object beside its content, and of its place in a list.
@@ -207,6 +208,8 @@ class RecordGroups(ListPart):
         begins = first + self._shifts[at] - (ends - counts)
         groups, back = self._grouped(np.repeat(begins, counts) + np.arange(counts.sum()))
         bounds = [0, *ends.tolist()]
+        if not groups:
+            return Here().submit(lambda: [[] for _ in pieces])
 
         def cut(done: Future[list[bytes]]) -> list[list[bytes]]:
             try:
@@ -228,6 +231,8 @@ class RecordGroups(ListPart):
 
     def _grouped(self, indices: IntArray) -> tuple[list[tuple[int, IntArray]], IntArray | None]:
         """Positions by range; and where each record goes that is read so, None for as they come."""
+        if not len(indices):
+            return [], None
         if len(indices) == 1 or len(self._files) == 1:
             one = bisect.bisect_right(self._ends_list, int(indices[0]))
             return [(one, indices - self._shifts[one])], None
@@ -284,3 +289,25 @@ def _reordered(records: list[bytes], back: IntArray | None) -> list[bytes]:
 
 def _ints(values: Any) -> IntArray:
     return np.fromiter(values, np.int64)
+
+
+def check_unchanged(file: File) -> None:
+    """Refuse a file that is gone, or of another size than when it was opened.
+
+    Raises:
+        NotFoundError: If it is gone.
+        ReadError: If its size changed.
+    """
+    try:
+        size = os.stat(file.path).st_size
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"{WHAT}: {file.path} is gone since the source was made; restore it, or make the"
+            " source again"
+        ) from error
+    if size != file.facts.size_bytes:
+        raise ReadError(
+            f"{WHAT}: {file.path} changed since the source was made: {size:,} bytes, then"
+            f" {file.facts.size_bytes:,}; restore it, or make the source again",
+            file=file.path,
+        )

@@ -223,8 +223,8 @@ def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
         ArrayRecordDataSource(3)
     with pytest.raises(ArgumentError, match=r"a path must be a text.*got 3"):
         ArrayRecordDataSource([3])
-    with pytest.raises(SourceError, match=r"'gs://bucket/x' is a remote URL"):
-        ArrayRecordDataSource("gs://bucket/x")
+    with pytest.raises(ArgumentError, match=r"gs://bucket/x is a URL, and direct=False"):
+        ArrayRecordDataSource("gs://bucket/x", direct=False)
     with pytest.raises(ArgumentError, match="names the host 'server'"):
         ArrayRecordDataSource("file://server/x")
     with pytest.raises(ArgumentError, match="needs a folder with splits"):

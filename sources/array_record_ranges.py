@@ -1,0 +1,277 @@
+"""Reading ArrayRecord files by byte ranges: those of URLs, and of a local disk where it is asked for.
+
+Where records lie is known from the files' indices, so what a call reads is planned as a whole: the
+record groups in the order of their files, those near each other as one request.
+
+Invariants: a record group is read once per call; what came is decoded while the rest is under way,
+and let go of then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ReadError
+from windrow.sources.array_record_decode import ChunkError, StoredChunk, Verify, decode
+from windrow.sources.array_record_files import WHAT
+from windrow.sources.array_record_format import Index
+from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
+from windrow.sources.base import IntArray
+from windrow.sources.checks import Places
+from windrow.sources.fetching import ByteRange, FarFile, Fetcher
+from windrow.sources.open_files import OpenFiles
+from windrow.sources.remote import RemoteOptions
+from windrow.sources.threads import Here
+
+# What came is decoded when it is so much: decoding many groups costs less for each.
+_DECODE_GROUPS: Final = 1024
+_DECODE_BYTES: Final = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class IndexedFile:
+    """A file whose index was read.
+
+    Args:
+        file: What is known of any file.
+        index: Where its record groups lie.
+        far: The file at its URL; None for one of a local disk.
+    """
+
+    file: File
+    index: Index
+    far: FarFile | None
+
+
+class RangeReader:
+    """Reads the records of files; a `RecordReader`.
+
+    Args:
+        files: The file of each range.
+        fetcher: Reads ranges of files at URLs.
+        options: Limits of requests.
+        verify: "all" to verify all hashes, "headers" for those of headers alone.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[IndexedFile],
+        fetcher: Fetcher,
+        *,
+        options: RemoteOptions,
+        verify: Verify,
+    ) -> None:
+        self._fetcher, self._options, self._verify = fetcher, options, verify
+        distinct = {one.file.path: one for one in files}
+        self._files = tuple(distinct.values())
+        number = {path: k for k, path in enumerate(distinct)}
+        self._file_of = np.array([number[one.file.path] for one in files], np.int64)
+        chunks = np.array([one.index.chunks for one in self._files], np.int64)
+        self._first_chunk = np.cumsum(chunks) - chunks
+        self._mapped = OpenFiles(_map_file)
+        self._far = any(one.far is not None for one in self._files)
+
+    def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        plan = self._planned(groups)
+        chunks: list[list[bytes]] = [[]] * len(plan.chunks)
+        for numbers, stored in self._batches(plan):
+            for number, records in zip(numbers, self._decoded(plan, numbers, stored), strict=True):
+                chunks[number] = records
+        return plan.taken(chunks)
+
+    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+        # What decodes may fetch again, so it must not run in the thread that fetches.
+        if not self._far or isinstance(pool, Here):
+            return pool.submit(self.read, groups)
+        plan = self._planned(groups)
+        made: Future[list[bytes]] = Future()
+        made.set_running_or_notify_cancel()
+
+        def decode_all(came: list[bytes]) -> None:
+            try:
+                numbers, stored = self._local_chunks(plan)
+                for at, data in enumerate(came):
+                    self._add(plan, at, data, numbers, stored)
+                found = self._decoded(plan, numbers, stored)
+                chunks = [found[k] for k in np.argsort(numbers).tolist()]
+                made.set_result(plan.taken(chunks))
+            except BaseException as error:
+                made.set_exception(error)
+
+        def arrived(done: Future[list[bytes]]) -> None:
+            try:
+                # Decoding takes a thread only now: while the bytes are under way it would wait.
+                pool.submit(decode_all, done.result())
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._fetcher.start(plan.ranges).add_done_callback(arrived)
+        return made
+
+    def places(self, at: IntArray, groups: IntArray) -> Places:
+        """Where record groups are stored, as the indices of their files say."""
+        offsets, stored = np.empty_like(groups), np.empty_like(groups)
+        files = self._file_of[at]
+        for number in set(files.tolist()):
+            mine = files == number
+            begin, end = self._files[number].index.spans(groups[mine])
+            offsets[mine], stored[mine] = begin, end - begin
+        shown = [self._files[number].file.shown for number in files.tolist()]
+        return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
+
+    def _planned(self, groups: Sequence[tuple[int, IntArray]]) -> _Plan:
+        ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
+        positions = np.concatenate([inside for _, inside in groups])
+        files = self._file_of[ranges]
+        size = np.array([one.file.group for one in self._files], np.int64)[files]
+        chunk = positions // size
+        distinct, first, which = np.unique(
+            chunk + self._first_chunk[files], return_index=True, return_inverse=True
+        )
+        files, chunk = files[first], chunk[first]
+        begin, end = np.empty_like(distinct), np.empty_like(distinct)
+        for number in np.unique(files).tolist():
+            mine = files == number
+            begin[mine], end[mine] = self._files[number].index.spans(chunk[mine])
+        records = np.array([one.file.records for one in self._files], np.int64)[files]
+        held = np.minimum(size[first], records - chunk * size[first])
+        inside = None if bool((size == 1).all()) else positions % size
+        plan = _Plan(
+            distinct, files, begin, end, held, which, inside, ranges[first], positions[first]
+        )
+        self._add_ranges(plan)
+        return plan
+
+    def _add_ranges(self, plan: _Plan) -> None:
+        """Cut what lies far away into requests."""
+        far = np.array([one.far is not None for one in self._files])[plan.files]
+        plan.local = np.flatnonzero(~far)
+        at = np.flatnonzero(far)
+        gaps = plan.begin[at[1:]] - plan.end[at[:-1]]
+        gaps[np.diff(plan.files[at]) != 0] = np.iinfo(np.int64).max
+        wanted = int((plan.end[at] - plan.begin[at]).sum())
+        most = _widest_gap(gaps, self._options.merge_gap_bytes, wanted, self._options.most_fetched)
+        for run in np.split(at, np.flatnonzero(gaps > most) + 1):
+            while len(run):
+                stop = plan.begin[run[0]] + self._options.max_request_bytes
+                count = max(1, int(np.searchsorted(plan.end[run], stop, side="right")))
+                first, last = int(run[0]), int(run[count - 1])
+                file = self._files[plan.files[first]].far
+                if file is not None:
+                    begin, end = int(plan.begin[first]), int(plan.end[last])
+                    plan.ranges.append(ByteRange(file, begin, end))
+                    plan.held_by.append((first, last + 1))
+                run = run[count:]
+
+    def _batches(self, plan: _Plan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
+        """Groups that are there, by number, in portions that are decoded at once."""
+        numbers, stored = self._local_chunks(plan)
+        if not plan.ranges:
+            yield numbers, stored
+            return
+        weight = 0
+        for at, data in self._fetcher.fetch(plan.ranges):
+            self._add(plan, at, data, numbers, stored)
+            weight += len(data)
+            if len(numbers) >= _DECODE_GROUPS or weight >= _DECODE_BYTES:
+                yield numbers, stored
+                numbers, stored, weight = [], [], 0
+        if numbers:
+            yield numbers, stored
+
+    def _add(
+        self, plan: _Plan, at: int, data: bytes, numbers: list[int], stored: list[StoredChunk]
+    ) -> None:
+        """The groups in what came of range `at`."""
+        first, stop = plan.held_by[at]
+        whole, base = memoryview(data), plan.ranges[at].start
+        numbers += range(first, stop)
+        places = zip(
+            *(a[first:stop].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True
+        )
+        stored += [StoredChunk(b, whole[b - base : e - base], n) for b, e, n in places]
+
+    def _local_chunks(self, plan: _Plan) -> tuple[list[int], list[StoredChunk]]:
+        numbers, stored = plan.local.tolist(), []
+        for number in np.unique(plan.files[plan.local]).tolist():
+            file = self._files[number].file
+            check_unchanged(file)
+            whole = memoryview(self._mapped.get(file.path))
+            mine = plan.local[plan.files[plan.local] == number]
+            places = zip(
+                *(a[mine].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True
+            )
+            stored += [StoredChunk(b, whole[b:e], n) for b, e, n in places]
+        return numbers, stored
+
+    def _decoded(
+        self, plan: _Plan, numbers: Sequence[int], stored: list[StoredChunk]
+    ) -> list[list[bytes]]:
+        """The records of groups. One from far away that is damaged is fetched once more."""
+        again: set[int] = set()
+        while True:
+            try:
+                return decode(stored, verify=self._verify)
+            except ChunkError as error:
+                number = numbers[error.chunk]
+                file = self._files[plan.files[number]].far
+                if file is None or number in again:
+                    raise DamagedRecordError(
+                        int(plan.ranges_of[number]), int(plan.positions[number]), error.why
+                    ) from error
+                self._fetcher.stats.fault("damaged")
+                again.add(number)
+                begin, end = int(plan.begin[number]), int(plan.end[number])
+                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
+                stored[error.chunk] = StoredChunk(begin, data, int(plan.held[number]))
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Plan:
+    """What one call reads: distinct groups, by file and place, and where its records are in them."""
+
+    chunks: IntArray
+    files: IntArray  # of each group
+    begin: IntArray
+    end: IntArray
+    held: IntArray  # records of each group
+    which: IntArray  # of each record, its group
+    inside: IntArray | None  # and its place in it; None where all are the first
+    ranges_of: IntArray  # a range and a position of a record in each group
+    positions: IntArray
+    local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    ranges: list[ByteRange] = dataclasses.field(default_factory=list)
+    held_by: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # groups of a range
+
+    def taken(self, chunks: Sequence[list[bytes]]) -> list[bytes]:
+        """The records of the call."""
+        if self.inside is None:
+            return [chunks[number][0] for number in self.which.tolist()]
+        places = zip(self.which.tolist(), self.inside.tolist(), strict=True)
+        return [chunks[number][place] for number, place in places]
+
+
+def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> int:
+    """The widest gap to read over, such that with all gaps as wide or less no more is fetched."""
+    narrow = np.sort(gaps[gaps <= most])
+    affordable = np.cumsum(narrow) <= (most_fetched - 1) * wanted
+    count = int(np.count_nonzero(affordable))
+    # Of gaps of one width either all are read over, or none.
+    if count < len(narrow):
+        count = int(np.searchsorted(narrow, narrow[count], side="left"))
+    return int(narrow[count - 1]) if count else -1
+
+
+def _map_file(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise ReadError(f"{WHAT}: {path} can not be read: {error}", file=path) from error

@@ -7,6 +7,7 @@ returned.
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 from windrow.sources.daemons import DaemonThreads
@@ -62,20 +63,46 @@ class GcsTransport(Transport):
             return None
 
     async def state(self, path: str) -> tuple[int, str]:
-        self._fs.invalidate_cache(self._fs._parent(path))
-        info = await self._fs._info(path)
-        if info.get("type") == "directory":
-            raise RequestError("a folder", cause="missing", detail="it is a folder")
-        return int(info["size"]), f"generation {info.get('generation', '')}"
+        bucket, key, _ = self._fs.split_path(path)
+        told = await self._json("b/{}/o/{}", bucket, key, fields="size,generation")
+        return int(told["size"]), f"generation {told['generation']}"
 
     async def what(self, path: str) -> What:
-        return await self._listed.what(path)
+        bucket, key, _ = self._fs.split_path(path)
+        try:
+            if key and not path.endswith("/"):
+                await self._json("b/{}/o/{}", bucket, key, fields="name")
+                return "file"
+        except FileNotFoundError:
+            pass
+        try:
+            prefix = _prefix(key)
+            told = await self._json("b/{}/o", bucket, prefix=prefix, maxResults=1)
+        except FileNotFoundError:
+            return "nothing"
+        return "folder" if told.get("items") else "nothing"
 
     async def names(self, path: str) -> list[str]:
-        return await self._listed.names(path)
+        bucket, key, _ = self._fs.split_path(path)
+        settings = {"prefix": _prefix(key), "delimiter": "/"}
+        found: set[str] = set()
+        while True:
+            told = await self._json("b/{}/o", bucket, **settings)
+            found.update(item["name"] for item in told.get("items", ()))
+            found.update(told.get("prefixes", ()))
+            if "nextPageToken" not in told:
+                break
+            settings["pageToken"] = told["nextPageToken"]
+        if not found:
+            raise FileNotFoundError(path)
+        # The object that marks the folder is listed, too.
+        return sorted(name.removeprefix(settings["prefix"]) for name in found - {_prefix(key)})
 
     async def glob(self, path: str) -> list[str]:
         return await self._listed.glob(path)
+
+    async def _json(self, path: str, *names: str, **settings: Any) -> Any:
+        return json.loads((await self._request(self._fs, "GET", path, *names, **settings))[3])
 
     async def _get(self, path: str, asked: str | None) -> tuple[bytes, int, str]:
         headers = {"Accept-Encoding": "identity"}
@@ -92,6 +119,10 @@ class GcsTransport(Transport):
             f"ETag {told.get('ETag', '')}" if generation is None else f"generation {generation}"
         )
         return data, size, version
+
+
+def _prefix(key: str) -> str:
+    return key.rstrip("/") + "/" if key else ""
 
 
 def _code(error: Exception) -> int:

@@ -141,6 +141,7 @@ class RangeServer:
         listings: bool = True,
         user: tuple[str, str] | None = None,
         need_header: tuple[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         methods: Sequence[str] = ("GET",),
     ) -> None:
         """Serve `files`: bytes by path, or a folder. Nothing runs before `start` or `with`.
@@ -154,6 +155,7 @@ class RangeServer:
             listings: Whether a folder is an HTML page of links.
             user: Name and password for basic authentication; status 401 without.
             need_header: A header and its value; status 403 without.
+            headers: What answers with a file have beside the usual.
             methods: Requests that faults are for.
         """
         self._files: dict[str, bytes] = {}
@@ -165,6 +167,7 @@ class RangeServer:
         self._upstream = upstream
         self.latency_s = latency_s
         self.ranges, self.etags, self.listings = ranges, etags, listings
+        self.headers = dict(headers or {})
         self.user, self.need_header, self.methods = user, need_header, tuple(methods)
         self._etags: dict[str, tuple[bytes, str]] = {}
         self._lock = threading.Lock()
@@ -389,6 +392,7 @@ class RangeServer:
         headers = {
             "Content-Type": "application/octet-stream",
             "Last-Modified": "Sat, 01 Jan 2000 00:00:00 GMT",
+            **self.headers,
         }
         etag = self._etag(request.path, data)
         if self.etags:

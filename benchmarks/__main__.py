@@ -75,7 +75,7 @@ def _run(
         if args.records:
             sizes = dataclasses.replace(sizes, records=args.records)
         for layout in _layouts(wanted):
-            _say(f"writing {layout}: {sizes.records:,} records")
+            _say(f"writing {layout}: {sizes.count(layout):,} records")
             data.write(sizes, layout)
         run = cases.Run(wanted, sizes, repeats=args.repeats, is_small=args.small, say=_say)
         # tqdm writes to stderr, and leaves it alone where that is a file of a log.

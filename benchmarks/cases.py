@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import process
 from benchmarks.data import Data
-from benchmarks.job import Job, Metrics
+from benchmarks.job import STORED, Job, Metrics
 
 OURS = "ours"
 
@@ -64,6 +64,15 @@ SIDES = {
             package="xbatcher xarray zarr torch",
             install="xbatcher xarray zarr torch",
         ),
+        Side("ours, global shuffle", "ours", "global shuffle"),
+        Side("ours, 4 batches a call", "ours", "4 batches a call"),
+        Side("ours, all hashes", "ours", "all hashes"),
+        Side("ours, 4 batches a call, all hashes", "ours", "4 batches a call, all hashes"),
+        Side("reader, a batch a call", "reader_side", "a batch a call"),
+        Side("reader, 4 batches a call", "reader_side", "4 batches a call"),
+        Side("one by one", "one_by_one_side"),
+        Side("aiohttp", "aiohttp_side", tuned=True, package="aiohttp", install="aiohttp"),
+        Side("TensorStore", "tensorstore_side", tuned=True),
         Side("memmap", "memmap_side", also_written="tokens_raw"),
         Side("reader", "reader_side", tuned=True),
         Side(
@@ -123,8 +132,7 @@ class Case:
     @property
     def stored_layout(self) -> str:
         """The store it reads."""
-        found = {"checkpoint": "array_record", "zarr_workers": "zarr", "tokens_cached": "tokens"}
-        return found.get(self.layout, self.layout)
+        return STORED.get(self.layout, self.layout)
 
 
 _IN_ORDER, _BLOCK, _GLOBAL = "in order", "block shuffle", "global shuffle"
@@ -148,6 +156,20 @@ CASES = (
         _READER,
     ),
     Case("array_record.global", "array_record", _GLOBAL, "random single records", _READER),
+    Case(
+        "array_record.direct",
+        "array_record_direct",
+        _GLOBAL,
+        "our own reader of the format against the package, per CPU-second",
+        (
+            OURS,
+            "ours, 4 batches a call",
+            "ours, all hashes",
+            "ours, 4 batches a call, all hashes",
+            "reader, a batch a call",
+            "reader, 4 batches a call",
+        ),
+    ),
     Case("zarr.order", "zarr", _IN_ORDER, "whole chunks, no shuffle"),
     Case("zarr.block", "zarr", _BLOCK, "each chunk is decoded once, its rows go to many batches"),
     Case("zarr.global", "zarr", _GLOBAL, "every batch needs every chunk: it pays to keep them"),
@@ -234,6 +256,35 @@ CASES = (
         "a block shuffle by home chunk; the expert's loops shuffle globally",
         _WINDOWS,
     ),
+    Case(
+        "remote.global",
+        "far_records",
+        _GLOBAL,
+        "random single records",
+        (OURS, "one by one", "aiohttp"),
+    ),
+    Case(
+        "remote.block",
+        "far_records",
+        _BLOCK,
+        "blocks of 256 single records: a request for many of them",
+        (OURS, "ours, global shuffle", "one by one"),
+    ),
+    Case(
+        "remote.zarr_order",
+        "far_zarr",
+        _IN_ORDER,
+        "shards of 128 inner chunks, one after another",
+        (OURS, "TensorStore"),
+    ),
+    Case(
+        "remote.zarr_block",
+        "far_zarr",
+        _BLOCK,
+        "the same, a request for each inner chunk",
+        (OURS, "TensorStore"),
+    ),
+    Case("remote.open", "far_files", _IN_ORDER, "opening 1,000 files", (OURS, "aiohttp")),
     Case("chain.range", "numbers", _GLOBAL, "nothing to read: order and batches", _OF_CHAIN),
     Case("chain.function", "calls", _GLOBAL, "with a Python function of a microsecond", _OF_CHAIN),
     Case(
@@ -386,6 +437,8 @@ class Run:
             yield side, job
 
     def _setting(self, case: Case, side: Side, job: Job) -> str:
+        if case.layout == "far_files":
+            return ""
         if case.layout == "checkpoint":
             # What comes first is a batch that is read when it is asked for: no threads.
             return "no threads" if side.module == "grain_side" else ""

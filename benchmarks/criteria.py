@@ -23,6 +23,7 @@ class Criterion:
         what: The figure in words.
         metric: Its name.
         over: The side it is divided by; empty for the figure itself.
+        side: The side that is judged.
         minus: A figure of the same measurement that is taken off.
         at_least: The bound below.
         at_most: The bound above.
@@ -32,6 +33,7 @@ class Criterion:
     what: str
     metric: str = "records_per_s"
     over: str = ""
+    side: str = OURS
     minus: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -56,6 +58,21 @@ CRITERIA = (
         "times the reader alone under a global shuffle",
         over="reader",
         at_least=2,
+    ),
+    Criterion(
+        "array_record.direct",
+        "times `read(list)` per CPU-second, a batch a call",
+        "records_per_cpu_s",
+        over="reader, a batch a call",
+        at_least=1,
+    ),
+    Criterion(
+        "array_record.direct",
+        "times `read(list)` per CPU-second, 4 batches a call",
+        "records_per_cpu_s",
+        over="reader, 4 batches a call",
+        side="ours, 4 batches a call",
+        at_least=1,
     ),
     Criterion("tokens.block", "times the expert's loop", over="expert", at_least=1),
     Criterion("tokens.cached", "of a gather from memory", over="floor", at_least=0.4),
@@ -89,6 +106,12 @@ CRITERIA = (
             "patches.block",
         )
     ),
+    Criterion("remote.global", "times one request per record", over="one by one", at_least=20),
+    Criterion("remote.block", "times one request per record", over="one by one", at_least=100),
+    Criterion("remote.block", "times our global shuffle", over="ours, global shuffle", at_least=5),
+    Criterion("remote.zarr_order", "of TensorStore alone", over="TensorStore", at_least=0.9),
+    Criterion("remote.zarr_block", "of TensorStore alone", over="TensorStore", at_least=0.9),
+    Criterion("remote.open", "ms to open 1,000 files", "open_ms", at_most=2_000),
     Criterion("", "ms to the first batch, the worst case", "first_batch_ms", at_most=1_000),
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
     Criterion("chain.range", "MB of memory; its indices are 80", "memory_mb", at_most=40),
@@ -159,7 +182,7 @@ def judged(results: Sequence[Measured]) -> list[Verdict]:
 
 def _values(criterion: Criterion, case: str, results: Sequence[Measured]) -> tuple[float, ...]:
     rounds = {result.side: result.rounds for result in results if result.case == case}
-    ours = rounds.get(OURS, ())
+    ours = rounds.get(criterion.side, ())
     if not criterion.over:
         values = (_value(criterion, figures) for figures in ours)
         return tuple(value for value in values if value is not None)

@@ -138,9 +138,11 @@ class Data:
     def count(self, layout: str) -> int:
         """Records of an epoch of that layout."""
         grid = self.grid(layout)
-        if grid is None:
-            return self.far.records if layout in _FEW_RECORDS else self.records
-        return grid.records
+        if grid is not None:
+            return grid.records
+        if layout == "far_files":
+            return self.far.files * self.far.file_records
+        return self.far.records if layout in _FEW_RECORDS else self.records
 
     def path(self, layout: str) -> str:
         """The file or folder of that layout's store."""

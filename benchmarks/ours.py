@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
 
 import windrow
 from benchmarks import functions, timing
 from benchmarks.job import Job, Metrics, Options, Work
 from windrow.memory import budget_of
+
+_Verify: TypeAlias = Literal["headers", "all"]
 
 _SEED = 42
 _FEW_BYTES = 16 * 2**20
@@ -20,8 +23,16 @@ _FEW_BLOCKS = 2
 _SHARED_BYTES = 64 * 2**20
 
 
-def options(_: Job) -> Options:
-    """With worker processes, or without."""
+def options(job: Job) -> Options:
+    """Orders; what a call of the source reads and checks; with worker processes, or without."""
+    if job.layout == "far_records":
+        return {"global shuffle": "global shuffle"}
+    if job.layout == "array_record_direct":
+        return {
+            "4 batches a call": (4, "headers"),
+            "all hashes": (1, "all"),
+            "4 batches a call, all hashes": (4, "all"),
+        }
     return {"no workers": 0, "2 workers": _WORKERS}
 
 
@@ -33,17 +44,48 @@ def array_record(job: Job) -> Work:
 array_record_groups = array_record
 
 
+def far_records(job: Job, order: str = "") -> Work:
+    """The same over HTTP, in that order whatever the order of the case is."""
+    ordered = dataclasses.replace(job, order=order or job.order)
+    return _work(job, lambda: _array_record(ordered))
+
+
+def array_record_direct(job: Job, setting: tuple[int, _Verify] = (1, "headers")) -> Work:
+    """Windrow's own reader of the format over a local file, without a chain: batches of a call."""
+    batches, verify = setting
+    order, size = job.epoch, batches * job.batch_size
+    parts = [order[first : first + size] for first in range(0, len(order), size)]
+
+    def opened() -> Iterator[Any]:
+        source = windrow.sources.ArrayRecordDataSource(job.path, direct=True, verify=verify)
+        return (source.read(part) for part in parts)
+
+    return Work(opened, mapped=True)
+
+
+def far_files(job: Job) -> Metrics:
+    """A source over many files far away."""
+    urls = [f"{job.url}/{job.data.far.file_name(number)}" for number in range(job.data.far.files)]
+    job.server.reset()
+    start_s = time.perf_counter()
+    source = windrow.sources.ArrayRecordDataSource(urls)
+    took_s = time.perf_counter() - start_s
+    if len(source) != job.data.far.files * job.data.far.file_records:
+        raise RuntimeError(f"benchmark: {len(source):,} records in {len(urls):,} files")
+    return {"open_ms": took_s * 1e3, "requests": job.server.served().requests}
+
+
 def zarr(job: Job) -> Work:
     """Rows in batches."""
 
     def opened() -> windrow.MapDataset[Any]:
-        source = windrow.sources.ZarrDataSource(job.path)
+        source = windrow.sources.ZarrDataSource(job.url if job.is_far else job.path)
         return _ordered(job, windrow.MapDataset.source(source)).batch(job.batch_size)
 
     return _work(job, opened)
 
 
-zarr_raw = zarr_shards = zarr
+far_zarr = zarr_raw = zarr_shards = zarr
 
 
 def tokens(job: Job) -> Work:
@@ -146,7 +188,7 @@ def checkpoint(job: Job) -> Metrics:
 
 
 def _array_record(job: Job) -> windrow.MapDataset[Any]:
-    source = windrow.sources.ArrayRecordDataSource(job.path)
+    source = windrow.sources.ArrayRecordDataSource(job.url if job.is_far else job.path)
     records = _ordered(job, windrow.MapDataset.source(source))
     return records.map(functions.decode_many, batched=True).batch(job.batch_size)
 
@@ -158,15 +200,23 @@ def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[A
         return dataset.shuffle(seed=_SEED)
     few = job.layout == "fields" and job.resident_share is not None
     window = _FEW_BLOCKS if few else job.data.window_blocks
-    return dataset.block_shuffle(seed=_SEED, window_blocks=window)
+    # Single records far away: neighbours come in one request.
+    block = job.data.chunk_rows if job.layout == "far_records" else None
+    return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=window)
 
 
 def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
-    mapped = job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
+    mapped = job.is_far or job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
     warm = job.is_cached
     if job.resident_bytes is None:
         budget_mb = _default_bytes() / _MB
-        return Work(opened, warm=warm, mapped=mapped, extra=lambda: {"budget_mb": budget_mb})
+        return Work(
+            opened,
+            warm=warm,
+            mapped=mapped,
+            extra=lambda: {"budget_mb": budget_mb},
+            server=job.server if job.is_far else None,
+        )
     read, read_bytes = _little_memory(job)
     budget_mb = read_bytes / _MB
     return Work(

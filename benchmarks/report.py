@@ -29,6 +29,7 @@ _TITLES = {
     "tokens": "Windows of tokens",
     "fields": "Windows of fields over time",
     "patches": "Patches of a volume",
+    "remote": "Over HTTP, 20 ms for each request",
     "chain": "Nothing to read",
     "workers": "Functions in worker processes",
     "checkpoint": "Saving and restoring",
@@ -38,8 +39,12 @@ _HEAD = (
     "case", "side", "records/s", "range", "ours is", "MB/s", "CPU-s/GB", "memory MB",
     "first batch ms", "reads",
 )  # fmt: skip
+_FIGURES = ("mb_per_s", "cpu_s_per_gb", "memory_mb", "first_batch_ms", "reads")
+_COUNTED = "requests_per_batch"
 
 _LATENCIES = {
+    "open_ms": "opening ms",
+    "requests": "requests",
     "first_batch_ms": "first batch ms",
     "set_state_us": "set_state us",
     "get_state_us": "get_state us",
@@ -183,6 +188,9 @@ def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _rates(results: Sequence[Mapping[str, Any]]) -> str:
     ours = {r["case"]: r["records_per_s"]["median"] for r in results if r["side"] == OURS}
+    # Only a server counts them.
+    counted = [_COUNTED] * any(_COUNTED in result for result in results)
+    figures, head = [*_FIGURES, *counted], [*_HEAD, *("requests/batch" for _ in counted)]
     rows = []
     for result in results:
         rate = result["records_per_s"]
@@ -192,12 +200,11 @@ def _rates(results: Sequence[Mapping[str, Any]]) -> str:
         )
         name = f"**{OURS}**" if result["side"] == OURS else result["side"]
         setting = _setting(result)
-        figures = ("mb_per_s", "cpu_s_per_gb", "memory_mb", "first_batch_ms", "reads")
         cells = [_number(result[key]["median"]) if key in result else "-" for key in figures]
         spread = _range(rate["values"])
         median = _number(rate["median"])
         rows.append((f"`{result['case']}`", f"{name}{setting}", median, spread, ratio, *cells))
-    return table(_HEAD, rows, left=2)
+    return table(head, rows, left=2)
 
 
 def _setting(result: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ PAIRS = [
     pytest.param(case, SIDES[name], id=f"{case.name}-{name}")
     for case in CASES
     for name in case.sides
-    if case.has_store and case.layout != "checkpoint" and name != "floor"
+    if case.has_store and case.layout not in ("checkpoint", "far_files") and name != "floor"
 ]
 
 
@@ -157,9 +157,12 @@ def test_tiny_run_of_every_case(group: str, tmp_path: Path) -> None:
         for side in case.sides:
             if SIDES[side].missing:
                 continue
-            is_single = case.layout in ("checkpoint", "start")
-            figure = "first_batch_ms" if is_single else "records_per_s"
+            single = {"checkpoint": "first_batch_ms", "start": "first_batch_ms"}
+            single["far_files"] = "open_ms"
+            figure = single.get(case.layout, "records_per_s")
             assert found[side][figure]["median"] > 0
+            if case.layout.startswith("far_"):
+                assert found[side]["requests"]["median"] > 0
     assert "A tiny run: its figures say nothing." in page.read_text()
     for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), re.MULTILINE):
         assert len({len(line) for line in table.splitlines()}) == 1

@@ -67,7 +67,8 @@ class Fetcher:
         self._storage_options = dict(storage_options or {})
         self.secrets = Secrets(self._storage_options)
         self.stats = RemoteStats()
-        self._attempts = Attempts(what, options, stats=self.stats, secrets=self.secrets)
+        self._attempts = self._fresh_attempts(options)
+        self._in_turn: dict[Transport, Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, secrets=self.secrets)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,7 +98,7 @@ class Fetcher:
 
         async def one(job: tuple[str, Transport, str]) -> None:
             url, transport, path = job
-            data, size, version = await self._attempts.make(
+            data, size, version = await self._attempts_of(transport).make(
                 url, lambda: f"the last {size_bytes:,} bytes", transport.tail, path, size_bytes
             )
             self.stats.received(len(data))
@@ -220,7 +221,7 @@ class Fetcher:
 
     async def _part(self, job: _Asked) -> bytes:
         wanted = job.wanted
-        data = await self._attempts.make(
+        data = await self._attempts_of(job.transport).make(
             wanted.file.url,
             job.where,
             job.transport.part,
@@ -238,7 +239,7 @@ class Fetcher:
 
         async def one(job: _Asked) -> None:
             file = job.wanted.file
-            await self._attempts.make(
+            await self._attempts_of(job.transport).make(
                 file.url, lambda: "", _confirmed, job.transport, job.path, file
             )
 
@@ -276,7 +277,23 @@ class Fetcher:
 
     def _about(self, url: str, ask: Callable[[Transport, str], Awaitable[T]]) -> T:
         transport, path = self._open(url)
-        return self._wait(self._attempts.make(url, lambda: "", ask, transport, path))
+        attempts = self._attempts_of(transport)
+        return self._wait(attempts.make(url, lambda: "", ask, transport, path))
+
+    def _fresh_attempts(self, options: RemoteOptions) -> Attempts:
+        return Attempts(self._what, options, stats=self.stats, secrets=self.secrets)
+
+    def _attempts_of(self, transport: Transport) -> Attempts:
+        """Attempts with slots of their own for one that is asked one by one.
+
+        The time that a request waits for its turn must not count as the request's.
+        """
+        if not transport.serial:
+            return self._attempts
+        if transport not in self._in_turn:
+            alone = self._fresh_attempts(dataclasses.replace(self._options, max_requests=1))
+            self._in_turn.setdefault(transport, alone)
+        return self._in_turn[transport]
 
     def _at_once(self, jobs: int) -> int:
         return min(jobs, self._options.max_requests)

@@ -44,7 +44,7 @@ class FileSystems:
         """Open none yet."""
         self._what, self._given, self._options = what, storage_options, options
         self._secrets = secrets
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._threads = DaemonThreads()
         self._transports: dict[Any, tuple[Any, Transport]] = {}
         self._found: dict[str, tuple[Transport, str]] = {}
@@ -70,14 +70,16 @@ class FileSystems:
             ArgumentError: If the protocol is not known, or the options do not fit it.
             MissingExtraError: If its package is not installed.
         """
+        if not self.is_quiet(url):
+            # No lock: it may take for ever, and others must not wait for it.
+            return self._kept(url, self._open(url))
         with self._lock:
-            found = self._found.get(url)
-            if found is None:
-                found = self._open(url)
-                if len(self._found) >= _MOST_URLS:
-                    self._found.clear()
-                self._found[url] = found
-            return found
+            return self._found.get(url) or self._kept(url, self._open(url))
+
+    def _kept(self, url: str, found: tuple[Transport, str]) -> tuple[Transport, str]:
+        if len(self._found) >= _MOST_URLS:
+            self._found.clear()
+        return self._found.setdefault(url, found)
 
     def _open(self, url: str) -> tuple[Transport, str]:
         classes = [self._class(url, part) for part in url.split("::")]
@@ -90,9 +92,8 @@ class FileSystems:
         fs, path = self._file_system(url, self._settings(url, plain))
         if not plain:
             key = id(fs)  # the entry keeps it alive, so that no other has its id
-        if key not in self._transports:
-            self._transports[key] = fs, self._transport(fs, plain)
-        return self._transports[key][1], path
+        made = fs, self._transport(fs, plain)
+        return self._transports.setdefault(key, made)[1], path
 
     def _class(self, url: str, part: str) -> Any:
         import fsspec

@@ -21,6 +21,7 @@ class GcsTransport(Transport):
     """Objects of Google Cloud Storage."""
 
     confirms = True
+    serial = False
 
     def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
         """Of a `GCSFileSystem` that nobody else uses."""

@@ -44,6 +44,7 @@ class HttpTransport(Transport):
     """Files of HTTP servers."""
 
     confirms = True
+    serial = False
 
     def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
         """Of an `HTTPFileSystem` that nobody else uses."""

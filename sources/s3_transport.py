@@ -32,6 +32,7 @@ class S3Transport(Transport):
     """Objects of S3 and of what speaks like it."""
 
     confirms = True
+    serial = False
 
     def __init__(self, fs: Any, threads: DaemonThreads) -> None:
         """Of an `S3FileSystem` that nobody else uses."""

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import abc
-import asyncio
 from typing import Any, Final, Literal
 
 from windrow.sources.daemons import DaemonThreads
@@ -34,6 +33,8 @@ class Transport(abc.ABC):
 
     confirms: bool
     """Whether every answer says which version of the file it is of."""
+    serial: bool
+    """Whether only one request may be made at a time."""
 
     @abc.abstractmethod
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
@@ -74,9 +75,7 @@ class FileSystemTransport(Transport):
         self._fs, self._threads = fs, threads
         self._asynchronous = is_asynchronous(fs)
         protocols = fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)
-        self._one: asyncio.Lock | None = None
-        if not self._asynchronous and not _CONCURRENT & set(protocols):
-            self._one = asyncio.Lock()
+        self.serial = not self._asynchronous and not _CONCURRENT & set(protocols)
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
         size, version = await self.state(path)
@@ -130,10 +129,7 @@ class FileSystemTransport(Transport):
     async def _call(self, method: str, *args: Any) -> Any:
         if self._asynchronous:
             return await getattr(self._fs, "_" + method)(*args)
-        if self._one is None:
-            return await self._threads.call(getattr(self._fs, method), *args)
-        async with self._one:
-            return await self._threads.call(getattr(self._fs, method), *args)
+        return await self._threads.call(getattr(self._fs, method), *args)
 
 
 def is_asynchronous(fs: Any) -> bool:

@@ -33,12 +33,14 @@ import numpy.typing as npt
 from windrow.box_shelf import BoxShelf
 from windrow.budget import Budget, bytes_per_record, index_bytes_of, largest_bytes
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
-from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part
+from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part, is_far
 
 IntArray = npt.NDArray[np.int64]
 
 # Pieces smaller than this are read several to a task: handing over a task costs as much as they do.
 _TASK_BYTES = 256 << 10
+# Neighbours that are far away are one request: to wait for one costs as much as these bytes.
+_FAR_TASK_BYTES = 1 << 20
 # What planning a round costs in indices, and how much of that no budget counts.
 _TICKET_BYTES = 4_096
 _FREE_BYTES = 16 << 20
@@ -104,7 +106,8 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(self, part: Part, records: int, budget: Budget, pool: Executor) -> None:
+    def __init__(self, part: Part, records: int, budget: Budget, pool: Executor, far: bool) -> None:
+        self._far_away = far
         self._piece_bytes = largest_bytes(part)
         self._record_bytes = bytes_per_record(part, records)
         self._index_bytes = index_bytes_of(part)
@@ -229,7 +232,8 @@ class PartAhead:
             piece.slot, piece.out = slot, out
             starting.append(piece)
         self._started += len(starting)
-        per_task = max(1, _TASK_BYTES // self._piece_bytes)
+        task_bytes = _FAR_TASK_BYTES if self._far_away else _TASK_BYTES
+        per_task = max(1, task_bytes // self._piece_bytes)
         for begin in range(0, len(starting), per_task):
             self._start(starting[begin : begin + per_task])
 
@@ -241,6 +245,9 @@ class PartAhead:
         reads that a first burst began together: each cycle they lie more evenly.
         """
         per_record = max(1, self._entered) / max(1, self._planned)
+        if self._far_away:  # to read early costs no time of this machine
+            soon = self._made + records + self._most_in_flight / per_record
+            return sum(count for due, count in self._dues.items() if due <= soon)
         lead = self._most_in_flight / 2 / per_record
         lead = max(records, min(lead, (self._planned - self._made) / 4))
         pace, late, entered = 0.0, 0, 0
@@ -509,7 +516,7 @@ class Lookahead:
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):
             share = budget.share(weight / sum(weights))
-            ahead = PartAhead(part, len(source), share, pool)
+            ahead = PartAhead(part, len(source), share, pool, is_far(source))
             self._ahead[id(source), part.name] = ahead
         self._planned = {id(source) for source, _ in planned}
         self.horizon_bytes = budget.horizon_bytes

@@ -32,13 +32,16 @@ def machine_bytes() -> int:
     return found
 
 
-def budget_of(options: ReadOptions) -> Budget:
-    """The budgets of an iterator: those given, else parts of the machine's memory."""
+def budget_of(options: ReadOptions, *, far: bool = False) -> Budget:
+    """The budgets of an iterator: those given, else parts of the machine's memory.
+
+    More is read at a time of what is `far` away, since most of that time is waiting.
+    """
     resident, in_flight = options.resident_bytes, options.in_flight_bytes
     machine = machine_bytes()
     return Budget(
         min(1024 * MIB, machine // 16) if resident is None else resident,
-        min(32 * MIB, machine // 256) if in_flight is None else in_flight,
+        (4 if far else 1) * min(32 * MIB, machine // 256) if in_flight is None else in_flight,
     )
 
 

@@ -87,7 +87,8 @@ class Run:
         if self._decoding is None:
             # One more than cores: one of them waits for the interpreter now and then.
             self._decoding = ThreadPoolExecutor(cores() + 1, "windrow-decode")
-        budget = budget_of(node.read_options).share(1 / self._streams)
+        far = any(map(is_far, found.values()))
+        budget = budget_of(node.read_options, far=far).share(1 / self._streams)
         return Lookahead(list(found.values()), budget, self._decoding) or None
 
     def _lane_of(self, source: Any) -> ThreadPoolExecutor:

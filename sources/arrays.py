@@ -97,6 +97,13 @@ class OpenArray:
         return self.found.attributes
 
     @property
+    def is_far(self) -> bool:
+        """Whether it is read over a network."""
+        if self.python is not None:
+            return self.python.access is not None
+        return self.rows is not None and self.rows.far is not None
+
+    @property
     def missing_value(self) -> Any:
         """The fill value of an array of Zarr v2, which by xarray's convention means none."""
         metadata = self.found.metadata
@@ -258,6 +265,11 @@ class ArrayTree:
                     for array in opened
                 }
             return dict(self._stores)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether an array is read over a network."""
+        return any(array.is_far for array in self.open())
 
     def counts(self) -> dict[str, Any]:
         """As `RemoteStats.counts` tells it, of what is far away."""

@@ -207,6 +207,11 @@ class WindowDataSource(LaidOutSource):
             f" in {self._tree.place})"
         )
 
+    @property
+    def is_far(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_far
+
     def stats(self) -> dict[str, Any]:
         """What was asked of networks so far; see `ZarrDataSource.stats`."""
         return self._tree.counts()

@@ -103,6 +103,11 @@ class ZarrDataSource(LaidOutSource):
         """The open arrays by name; nested names are joined by `/`, a single array's name is ''."""
         return self._tree.stores
 
+    @property
+    def is_far(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_far
+
     def stats(self) -> dict[str, Any]:
         """What was asked of networks in this process so far: `requests`, `retries`, `bytes`, `faults`.
 

@@ -191,6 +191,7 @@ class FarArray:
         self.access, self._store, self._guard = access, store, guard
         unknown = (None,) * store.rank
         self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
+        self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
         self._origin = tuple(store.chunk_layout.grid_origin or unknown)
         dtype = np.dtype(store.dtype.numpy_dtype)
         fill = store.fill_value if guard is not None else None
@@ -220,10 +221,8 @@ class FarArray:
             guard.look_sometimes()
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
         edges = self._edges(view, scattered is not None)
-        chunks = math.prod(map(len, edges[1:])) * (
-            len(edges[0]) if scattered is None else scattered
-        )
-        read = self.access.flight.start(view.read, chunks, size_bytes)
+        requests = self._requests(view, scattered)
+        read = self.access.flight.start(view.read, requests, size_bytes)
         read.add_done_callback(lambda ended: self._came(edges, ended, answer, failed))
         return answer
 
@@ -247,6 +246,17 @@ class FarArray:
                 guard.look(lambda gone: _set(answer, values, gone))
         except Exception as other:  # else who waits would wait for ever
             answer.set_exception(failed(other))
+
+    def _requests(self, view: Any, scattered: int | None) -> int:
+        """Stored objects that a view lies in: neighbours in one of them are one request."""
+        count = 1
+        axes = zip(self._object, self._origin, view.shape, view.domain.inclusive_min, strict=True)
+        for axis, (cells, origin, size, first) in enumerate(axes):
+            if scattered is not None and axis == 0:
+                count *= scattered
+            elif cells is not None and origin is not None:
+                count *= (first - origin + size - 1) // cells - (first - origin) // cells + 1
+        return max(1, count)
 
     def _edges(self, view: Any, scattered: bool) -> list[Sequence[int]]:
         """Where chunks begin along each axis of a view; any row is taken for one if `scattered`."""

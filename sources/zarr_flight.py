@@ -5,7 +5,7 @@ never answers. So a read has an end here, whatever becomes of it there.
 
 1. As many reads are under way as keep `max_requests` requests going, of no more than
    `in_flight_bytes`; one always is. The others wait for their turn, in the order they came in.
-2. A read that is under way has ended `longest_s` later, for each `max_requests` chunks it needs:
+2. A read that is under way has ended `longest_s` later, for each `max_requests` objects it needs:
    with what came, with TensorStore's error, or with a TimeoutError.
 3. What comes after the end of its read is dropped; it was read into memory of its own.
 
@@ -35,7 +35,7 @@ _TICK_S: Final = 0.1
 @dataclasses.dataclass(slots=True, eq=False)
 class _Read:
     begin: Callable[[], Any]
-    chunks: int
+    requests: int
     size_bytes: int
     answer: Future[Any]
     due: float = math.inf
@@ -51,24 +51,26 @@ class Flight:
         self._lock = threading.Lock()
         self._waiting: collections.deque[_Read] = collections.deque()
         self._under_way: set[_Read] = set()
-        self._chunks = self._bytes = 0  # of those under way
+        self._requests = self._bytes = 0  # of those under way
         self._here = threading.local()
 
     def __reduce__(self) -> tuple[type[Flight], tuple[RemoteOptions, RemoteStats]]:
         return Flight, (self._options, self._stats)
 
-    def start(self, begin: Callable[[], Any], chunks: int = 1, size_bytes: int = 0) -> Future[Any]:
+    def start(
+        self, begin: Callable[[], Any], requests: int = 1, size_bytes: int = 0
+    ) -> Future[Any]:
         """Start a read, now or when there is room. Does not wait.
 
         Args:
             begin: Starts it; returns a future of TensorStore.
-            chunks: Chunks that it needs.
+            requests: Objects that it needs, each of which is a request or two.
             size_bytes: Of what it gives, in memory.
 
         Returns:
             What it gives, or its error.
         """
-        read = _Read(begin, max(1, chunks), size_bytes, Future())
+        read = _Read(begin, max(1, requests), size_bytes, Future())
         read.answer.set_running_or_notify_cancel()  # it can not be cancelled any more
         with self._lock:
             self._waiting.append(read)
@@ -97,7 +99,7 @@ class Flight:
             return bool(self._under_way)
 
     def _limit_s(self, read: _Read) -> float:
-        return self._options.longest_s * math.ceil(read.chunks / self._options.max_requests)
+        return self._options.longest_s * math.ceil(read.requests / self._options.max_requests)
 
     def _go(self) -> None:
         """Start what there is room for."""
@@ -115,13 +117,13 @@ class Flight:
             if not self._waiting:
                 return None
             read = self._waiting[0]
-            chunks, size_bytes = self._chunks + read.chunks, self._bytes + read.size_bytes
+            requests, size_bytes = self._requests + read.requests, self._bytes + read.size_bytes
             most = _AHEAD * self._options.max_requests
-            full = chunks > most or size_bytes > self._options.in_flight_bytes
+            full = requests > most or size_bytes > self._options.in_flight_bytes
             if full and self._under_way:
                 return None
             self._waiting.popleft()
-            self._chunks, self._bytes = chunks, size_bytes
+            self._requests, self._bytes = requests, size_bytes
             read.due = time.monotonic() + self._limit_s(read)
             begun = not self._under_way
             self._under_way.add(read)
@@ -148,7 +150,7 @@ class Flight:
             if read not in self._under_way:
                 return  # it has ended before
             self._under_way.remove(read)
-            self._chunks -= read.chunks
+            self._requests -= read.requests
             self._bytes -= read.size_bytes
         if error is not None:
             self._stats.fault(kind_of(error))

@@ -255,6 +255,10 @@ class _Spans:
     def __init__(self, array: Rows, spans: Sequence[Span]) -> None:
         self._ends = Ends(len(spans))
         self._array = array
+        if array.far is not None:
+            for together in _neighbours(spans):
+                self._begin_far(together)
+            return
         for span in spans:
             self._begin(span)
 
@@ -267,10 +271,6 @@ class _Spans:
         array = self._array
         try:
             rows = array.store[array.origin + span.first : array.origin + span.stop]
-            if array.far is not None:
-                read = array.begin(rows, (span.first, span.stop))
-                read.add_done_callback(lambda ended: self._copy(span, ended))
-                return
             # `write` reads into that memory; there is no read that takes any.
             future = ts.array(span.out).write(rows)
         except (ValueError, RuntimeError, OSError) as error:
@@ -278,14 +278,24 @@ class _Spans:
             return
         future.add_done_callback(lambda ended: self._end(span, ended.exception()))
 
-    def _copy(self, span: Span, ended: Future[AnyArray]) -> None:
-        """Take over what was read into other memory: a read that came too late must not be."""
-        error: Exception | None = None
-        try:
-            span.out[...] = ended.result()
-        except Exception as other:
-            error = other
-        self._ends.end(span.first, error)
+    def _begin_far(self, spans: list[Span]) -> None:
+        """Start one read of spans that follow one another: of a shard it is one request."""
+        array = self._array
+        first, stop = spans[0].first, spans[-1].stop
+        rows = array.store[array.origin + first : array.origin + stop]
+        read = array.begin(rows, (first, stop))
+        read.add_done_callback(lambda ended: self._copy(spans, ended))
+
+    def _copy(self, spans: list[Span], ended: Future[AnyArray]) -> None:
+        """Take over what was read into other memory: what comes too late must not be."""
+        for span in spans:
+            error: Exception | None = None
+            try:
+                begin = span.first - spans[0].first
+                span.out[...] = ended.result()[begin : begin + len(span.out)]
+            except Exception as other:
+                error = other
+            self._ends.end(span.first, error)
 
     def _end(self, span: Span, error: Exception | None) -> None:
         array = self._array
@@ -297,6 +307,17 @@ class _Spans:
             except ReadError as gone:
                 error = gone
         self._ends.end(span.first, error)
+
+
+def _neighbours(spans: Sequence[Span]) -> list[list[Span]]:
+    """Runs of spans each of which begins where the one before it ends."""
+    runs: list[list[Span]] = []
+    for span in spans:
+        if runs and runs[-1][-1].stop == span.first:
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ import functools
 import json
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from benchmarks import far_server
 
 REQUESTS = 64
 """Requests in flight at a time: what ours has by default, and so has every peer that has several."""
+
+_QUIET_S = 0.2
+_SETTLE_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +80,17 @@ class Server:
     def reset(self) -> None:
         """Count from here on."""
         self._ask(far_server.RESET)
+
+    def settle(self) -> None:
+        """Wait until nothing is asked for any more: a closed iterator may have reads under way."""
+        before = self.served()
+        until_s = time.monotonic() + _SETTLE_S
+        while time.monotonic() < until_s:
+            time.sleep(_QUIET_S)
+            now = self.served()
+            if now.requests == before.requests:
+                return
+            before = now
 
     def served(self) -> Served:
         """What was asked for."""

@@ -61,6 +61,8 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
         gc.collect()
     children = _Children() if work.workers else None
     if work.server is not None:
+        if not job.small:
+            work.server.settle()
         work.server.reset()
     iterable = work.open()
     read_bytes, cpu_s, start_s = _read_bytes(), time.process_time(), time.perf_counter()

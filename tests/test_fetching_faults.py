@@ -392,6 +392,25 @@ def test_a_file_system_that_is_not_known_is_used_by_one_thread_at_a_time(
     assert reader.stats.counts()["faults"] == {}
 
 
+def test_an_archive_on_a_server_that_stalls() -> None:
+    limits = RemoteOptions(retries=1, timeout_s=0.3, backoff_s=0.001)
+    with RangeServer({"x.zip": DATA}, methods=("GET", "HEAD")) as server:
+        server.plan([stall()] * 20)
+        with (
+            within(limits.longest_s),
+            pytest.raises(ReadError, match=r"zip://a::.*x\.zip could not be read; 2 attempts in"),
+        ):
+            Fetcher("Tests", None, limits).tails([f"zip://a::{server.url('x.zip')}"], 10)
+
+
+def test_an_archive_that_is_none() -> None:
+    with (
+        RangeServer({"x.zip": DATA}) as server,
+        pytest.raises(ReadError, match=r"1 attempt in .*\(BadZipFile: File is not a zip file\)"),
+    ):
+        Fetcher("Tests", None, QUICK).tails([f"zip://a::{server.url('x.zip')}"], 10)
+
+
 def run(program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

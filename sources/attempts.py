@@ -14,14 +14,15 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, TypeVarTuple
-
-import tenacity
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from windrow.errors import WindrowError
 from windrow.sources.faults import RequestError, as_fault, failure
 from windrow.sources.remote import RemoteOptions, RemoteStats
 from windrow.sources.secrets import Secrets
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -72,6 +73,8 @@ class Attempts:
     async def _again(
         self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
     ) -> T:
+        import tenacity  # where it is needed: most runs have no faults
+
         fresh = True
 
         async def attempt() -> T:

@@ -24,6 +24,8 @@ from windrow.sources.pieces import AnyArray, Box, BoxReader
 from windrow.sources.threads import Ends
 from windrow.sources.zarr_chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr_codecs import ByteArray, DamageError, scratch
+from windrow.sources.zarr_far import unreachable
+from windrow.sources.zarr_flight import kind_of
 from windrow.sources.zarr_guard import Guard
 from windrow.sources.zarr_plain import PlainArray, damaged, held_cells
 from windrow.sources.zarr_read import Rows, StoreChecks
@@ -268,7 +270,10 @@ class _Reads:
 
     def _refused(self, coords: Cells, error: BaseException) -> ReadError:
         array, held = self._array, self._grid.held(coords)
-        return damaged(array.name, array.where, held, array.reason(error), file=file_in(error))
+        why = array.reason(error)
+        if array.far is not None and kind_of(error) != "other":
+            return unreachable(array.name, array.where, held, why)
+        return damaged(array.name, array.where, held, why, file=file_in(error))
 
 
 def _bounds(boxes: Sequence[Box]) -> tuple[Cells, Cells]:

@@ -7,6 +7,7 @@ index alone; cells outside of what may be read are padding, or there is no such 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from windrow.sources.window_coordinates import window_coordinates
 from windrow.sources.window_fields import Taken
 from windrow.sources.window_parts import Parts, blocks_of, parts_of
 from windrow.sources.window_plan import Request, planned
-from windrow.sources.zarr_access import Access
+from windrow.sources.zarr_access import Access, side_by_side
 
 _WHAT: Final = "WindowDataSource"
 _PADS: Final = ("constant", "edge", "reflect")
@@ -304,7 +305,8 @@ class WindowDataSource(LaidOutSource):
         """
         refuse_forked(LIBRARY, _WHAT)
         wanted = checked_indices(indices, len(self), _WHAT)
-        return self.assembled([part.read(wanted) for part in self._laid_out().parts], wanted)
+        reads = [functools.partial(part.read, wanted) for part in self._laid_out().parts]
+        return self.assembled(side_by_side(reads, wait=self.is_far), wanted)
 
     def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
         """The tree of `read`, from one column per part."""

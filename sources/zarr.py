@@ -5,7 +5,8 @@ Invariant: all arrays have one length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.pieces import ArrayPart, LaidOutSource
 from windrow.sources.process import refuse_forked
 from windrow.sources.remote import RemoteOptions
-from windrow.sources.zarr_access import Access
+from windrow.sources.zarr_access import Access, side_by_side
 from windrow.sources.zarr_read import read_rows
 
 _WHAT: Final = "ZarrDataSource"
@@ -113,7 +114,8 @@ class ZarrDataSource(LaidOutSource):
 
         TensorStore does not tell what it asks for: of an array that it reads, `requests` are reads
         that were started, of a chunk or of neighbours, `bytes` those of the values they gave, and
-        `faults` reads that failed for good. `tensorstore_requests()` counts for the process.
+        `faults` reads that failed for good. Its own counts are those of the whole process:
+        `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
         """
         return self._tree.counts()
 
@@ -181,6 +183,10 @@ class ZarrDataSource(LaidOutSource):
         wanted = checked_indices(indices, self._length, _WHAT)
         opened = self._tree.open()
         # All of TensorStore's reads at once: each may wait for a network.
-        stores = iter(read_rows([a.rows for a in opened if a.rows is not None], wanted))
-        columns = [a.part.read(wanted) if a.rows is None else next(stores) for a in opened]
+        rows = [a.rows for a in opened if a.rows is not None]
+        others = [partial(a.part.read, wanted) for a in opened if a.rows is None]
+        reads: list[Callable[[], Any]] = [partial(read_rows, rows, wanted), *others]
+        stores, *columns = side_by_side(reads, wait=self.is_far)
+        told, rest = iter(stores), iter(columns)
+        columns = [next(rest) if a.rows is None else next(told) for a in opened]
         return self._tree.assembled(columns)

@@ -11,8 +11,8 @@ import collections
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tensorstore as ts
@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 # Drivers of key-value stores that wait for a network.
 _FAR: Final = frozenset({"http", "s3", "gcs", "gcs_grpc", "tsgrpc_kvstore", "google_cloud_storage"})
+# Threads that wait for one another at a time.
+_AT_ONCE: Final = 32
 # Of indices of shards and chunks that were decoded last, for all arrays of a source.
 _POOL: Final = "cache_pool#windrow"
 _POOL_BYTES: Final = 32 << 20
@@ -193,6 +195,14 @@ class Access:
         faults = collections.Counter(found.pop("faults"))
         faults.update(other.pop("faults"))
         return {**{key: count + other[key] for key, count in found.items()}, "faults": dict(faults)}
+
+
+def side_by_side(calls: Sequence[Callable[[], Any]], *, wait: bool) -> list[Any]:
+    """What `calls` return; each in a thread of its own where they `wait` for a network."""
+    if not wait or len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), "windrow-side") as pool:
+        return [read.result() for read in [pool.submit(call) for call in calls]]
 
 
 def drivers(spec: Any) -> set[str]:

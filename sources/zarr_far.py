@@ -307,6 +307,28 @@ def _set(answer: Future[AnyArray], values: AnyArray, gone: ReadError | None) -> 
         answer.set_exception(_again(gone))
 
 
+def unreachable(
+    name: str, where: str, held: str, why: str, records: tuple[int, int] | None = None
+) -> ReadError:
+    """The error for a chunk that did not come.
+
+    Args:
+        name: Name of the array in the source.
+        where: Place of the array.
+        held: The records in the chunk, as `held_records` says it.
+        why: What went wrong, and what was tried.
+        records: The rows `[first, stop)` that it holds.
+    """
+    named = f"array {name!r}" if name else "the array"
+    return ReadError(
+        f"{named} in {where}: the chunk that holds {held} can not be read: {why}. If it may come"
+        " later, go on from a checkpoint, or let RemoteOptions try for longer; leave these records"
+        " out of the order to go on without them",
+        records=records,
+        why=why,
+    )
+
+
 def _gone(where: str, place: str, what: str) -> ReadError:
     return ReadError(
         f"the array in {where} was removed or replaced since the source was made: {place} {what},"

@@ -30,6 +30,8 @@ from windrow.sources.remote import RemoteOptions, RemoteStats
 # Reads beyond those whose requests go on, so that requests go on while others are decoded.
 _AHEAD: Final = 2
 _TICK_S: Final = 0.1
+# The thread that watches ends when nothing was under way for so long.
+_IDLE_S: Final = 2.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -166,8 +168,8 @@ def kind_of(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in text:
         return "timeout"
-    if found := re.search(r"HTTP code (\d{3})", text):
-        return f"status {found[1]}"
+    if found := re.search(r"HTTP code (\d{3})|http_response_code='(\d{3})'", text):
+        return f"status {found[1] or found[2]}"
     if "partial file" in text:
         return "cut short"
     return "connection" if "CURL error" in text else "other"
@@ -183,15 +185,21 @@ def _watch(flight: Flight) -> None:
     global _thread
     with _lock:
         _busy.add(flight)
-        if _thread is None or not _thread.is_alive():
+        if _thread is None:
             _thread = threading.Thread(target=_watching, name="windrow-deadlines", daemon=True)
             _thread.start()
-    _wakes.set()
+        _wakes.set()
 
 
 def _watching() -> None:
+    global _thread
     while True:
-        _wakes.wait()
+        if not _wakes.wait(_IDLE_S):
+            with _lock:
+                if _wakes.is_set():
+                    continue
+                _thread = None
+                return
         time.sleep(_TICK_S)
         _wakes.clear()  # before they are looked at: who comes now sets it again
         with _lock:

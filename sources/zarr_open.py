@@ -6,11 +6,11 @@ metadata tell of an array is not read again to find it.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import tensorstore as ts
@@ -18,7 +18,7 @@ import tensorstore as ts
 from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.paths import is_remote, local_path, refuse_unfinished
 from windrow.sources.secrets import shown_url
-from windrow.sources.zarr_access import Access, is_far
+from windrow.sources.zarr_access import Access, is_far, side_by_side
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, FoundGroup, FoundTree, axis_names
 from windrow.sources.zarr_reasons import reason
@@ -26,8 +26,6 @@ from windrow.sources.zarr_reasons import reason
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
 _TEXT_TYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
-# Places that are looked at side by side, where each may wait for a network.
-_AT_ONCE: Final = 32
 _MOST_BYTES: Final = 2**31
 _MOST_GROUPS: Final = 16
 _BESIDE: Final = ("attributes", "consolidated_metadata")
@@ -106,10 +104,7 @@ def _waits(value: Any) -> bool:
 
 def _each(fn: Callable[[T], S], items: Sequence[T], wait: bool) -> list[S]:
     """`fn` of every item; side by side if they `wait`."""
-    if not wait or len(items) < 2:
-        return [fn(item) for item in items]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "windrow-find") as pool:
-        return list(pool.map(fn, items))
+    return side_by_side([functools.partial(fn, item) for item in items], wait=wait)
 
 
 def _joined(name: str, path: str) -> str:

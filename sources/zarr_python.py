@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from windrow.errors import ReadError, SourceError, missing_extra
+from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Checks
 from windrow.sources.pieces import AnyArray, Box, Span
@@ -34,7 +34,7 @@ from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_blobs import Blobs, FarBlobs, FolderBlobs, StoreBlobs
 from windrow.sources.zarr_bounds import COMPRESSORS, refuse_larger
 from windrow.sources.zarr_codecs import DamageError
-from windrow.sources.zarr_far import FetchedGuard
+from windrow.sources.zarr_far import FetchedGuard, unreachable
 from windrow.sources.zarr_guard import Guard, guard_of_file
 from windrow.sources.zarr_names import Found
 from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
@@ -274,7 +274,10 @@ class PythonArray:
             raise TypeError("only an array far away is read beside others")
 
         def values() -> AnyArray:
-            found = self._values(first, shape)
+            try:
+                found = self._values(first, shape)
+            except Exception as error:  # codecs raise what they like, on what is stored
+                raise self._damaged(first[0], shape[0], error, None) from None
             if self.guard is not None and not self.variable:
                 self.guard.check(np.ascontiguousarray(found), range(len(found)), self.where)
             return found
@@ -286,6 +289,8 @@ class PythonArray:
             error = read.exception()
             if error is None:
                 answer.set_result(read.result())
+            elif isinstance(error, ReadError):
+                answer.set_exception(error)
             else:
                 answer.set_exception(self._damaged(first[0], shape[0], error, None))
 
@@ -302,11 +307,15 @@ class PythonArray:
         return found
 
     def _damaged(self, first: int, count: int, error: BaseException, file: str | None) -> ReadError:
-        if isinstance(error, ReadError) and self.access is not None and self.name in str(error):
-            return error
-        held = held_records(*self._chunk_rows(first, first + count))
-        why = reason(error) if self.access is None else self.access.reason(error)
-        if not isinstance(error, DamageError | ReadError | TimeoutError):
+        records = self._chunk_rows(first, first + count)
+        held = held_records(*records)
+        if self.access is None:
+            why = reason(error)
+        else:
+            why = self.access.reason(error)
+            if isinstance(error, WindrowError | TimeoutError):
+                return unreachable(self.name, self.where, held, why, records)
+        if not isinstance(error, DamageError):
             why = f"zarr-python says {type(error).__name__}: {why}"
         return damaged(self.name, self.where, held, why, file=file)
 

@@ -24,7 +24,8 @@ from windrow.sources.checks import Checks
 from windrow.sources.pieces import Span
 from windrow.sources.threads import Ends
 from windrow.sources.zarr_access import drivers
-from windrow.sources.zarr_far import FarArray
+from windrow.sources.zarr_far import FarArray, unreachable
+from windrow.sources.zarr_flight import kind_of
 from windrow.sources.zarr_guard import Guard, guard_of, spec_of
 from windrow.sources.zarr_plain import damaged, held_records
 from windrow.sources.zarr_reasons import file_in, reason
@@ -463,6 +464,8 @@ def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
 def _refused(array: Rows, records: tuple[int, int], error: BaseException) -> ReadError:
     held, file = held_records(*records), file_in(error)
     why = array.reason(error)
+    if array.far is not None and kind_of(error) != "other":
+        return unreachable(array.name, array.where, held, why, records)
     return damaged(array.name, array.where, held, why, file=file, records=records)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain)=.*"
+_NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain|x-amz[\w-]*)=.*"
 # As TensorStore says that a server refused to answer, and what to do then.
-_REFUSED: Final = r"PERMISSION_DENIED|UNAUTHENTICATED|HTTP code 40[13]"
+_REFUSED: Final = r"PERMISSION_DENIED|UNAUTHENTICATED|HTTP code 40[13]|code='40[13]'"
 
 
 def reason(error: BaseException) -> str:

@@ -72,12 +72,12 @@ def way_of(what: str, url: str, storage_options: Mapping[str, Any] | None) -> Wa
         ValueError: If TensorStore can not parse the URL.
     """
     base, bar, adapters = url.partition("|")
-    protocol = base.partition("://")[0]
+    protocol = base.partition("::")[0].partition("://")[0]
     protocol = _ALIASES.get(protocol, protocol)
     last = adapters.rpartition("|")[2].partition(":")[0]
     is_array = bool(bar) and last not in ADAPTERS
     if not bar and ("::" in base or protocol in _OF_FSSPEC):
-        return Way(None, why=f"fsspec protocol {protocol.rpartition('::')[2]!r}")
+        return Way(None, why=f"fsspec protocol {protocol!r}")
     if not bar and protocol not in _OF_TENSORSTORE and protocol in fsspec.available_protocols():
         return Way(None, why=f"fsspec protocol {protocol!r}")
     try:

@@ -35,10 +35,9 @@ from windrow.sources.zarr_python import (
     PythonArray,
     PythonBoxReader,
     PythonReader,
-    of_any_length,
     open_python,
-    why_python,
 )
+from windrow.sources.zarr_python_metadata import of_any_length, why_python
 from windrow.sources.zarr_read import Rows, StoreReader, rows_of
 from windrow.sources.zarr_reasons import reason
 

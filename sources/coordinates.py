@@ -25,7 +25,8 @@ from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, axis_names
 from windrow.sources.zarr_open import find_all
-from windrow.sources.zarr_python import PythonReader, of_any_length, open_python, why_python
+from windrow.sources.zarr_python import PythonReader, open_python
+from windrow.sources.zarr_python_metadata import of_any_length, why_python
 
 __all__ = [
     "Coordinate",

@@ -246,7 +246,7 @@ class FarFolder:
 
     @property
     def where(self) -> str:
-        return self.access.hide(joined_url(self.url, ""))
+        return self.access.hide(_folder_of(self.url))
 
     def read(self, key: str) -> bytes | None:
         return self.access.fetcher.read_small(joined_url(self.url, key))
@@ -277,6 +277,12 @@ class FarFolder:
 
     def absent(self) -> NotFoundError:
         return _absent(self.what, self.where)
+
+
+def _folder_of(url: str) -> str:
+    """The URL of a folder for people, but for credentials: without a query."""
+    url = joined_url(url, "")
+    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
 def _below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
@@ -327,7 +333,7 @@ def store_folder(
             f"{what}: {access.hide(repr(value))} can not be opened: {access.reason(error)}"
         ) from None
     url = None if "|" in value else value
-    where = access.hide(joined_url(value, "") if url else value)
+    where = access.hide(value if url is None else _folder_of(url))
     if not where.endswith(("/", ":")):
         where += "/"
     return StoreFolder(what, where, store, access, known, spec, url)

@@ -16,9 +16,8 @@ import itertools
 import json
 import math
 import os
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -32,13 +31,23 @@ from windrow.sources.pieces import AnyArray, Box, Span
 from windrow.sources.threads import Ends
 from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_blobs import Blobs, FarBlobs, FolderBlobs, StoreBlobs
-from windrow.sources.zarr_bounds import COMPRESSORS, refuse_larger
+from windrow.sources.zarr_bounds import refuse_larger
 from windrow.sources.zarr_codecs import DamageError
 from windrow.sources.zarr_far import FetchedGuard, unreachable
 from windrow.sources.zarr_guard import Guard, guard_of_file
 from windrow.sources.zarr_names import Found
 from windrow.sources.zarr_open import gone, refuse_absurd, sizes_of, unread
 from windrow.sources.zarr_plain import damaged, held_records
+from windrow.sources.zarr_python_metadata import (
+    RefusedError,
+    check,
+    codecs_of,
+    compressor_of,
+    index_of_shards,
+    is_plain_type,
+    of_any_length,
+    version_of,
+)
 from windrow.sources.zarr_reasons import reason
 from windrow.sources.zarr_urls import has_file_system
 
@@ -46,165 +55,8 @@ if TYPE_CHECKING:
     from windrow.sources.zarr_store import CheckedStore
 
 _KEYS: Final = {2: ".zarray", 3: "zarr.json"}
-# What TensorStore decodes, as codecs are called in metadata.
-_OF_TENSORSTORE: Final = {
-    2: ("blosc", "bz2", "zlib", "gzip", "zstd"),
-    3: ("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "crc32c"),
-}
-# Not among them: pickle, and json2 and msgpack2, which make any objects.
-_NUMCODECS: Final = {
-    *("adler32", "astype", "base64", "bitround", "blosc", "bz2", "categorize", "crc32", "crc32c"),
-    *("delta", "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma"),
-    *("packbits", "quantize", "shuffle", "vlen-bytes", "vlen-utf8", "zlib", "zstd"),
-}
-_OBJECT_CODECS: Final = ("vlen-utf8", "vlen-bytes")
-_LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
-_INDEX_CODECS: Final = ([_LITTLE], [_LITTLE, {"name": "crc32c"}])
-_DTYPE_SETTINGS: Final = ("dtype", "astype", "encode_dtype", "decode_dtype")
-_NUMBER_TYPE: Final = r"[|<>=]?(?:b1|\?|[iu][1248]|f[248]|c(?:8|16)|[SU][1-9]\d{0,5})"
-_NUMBER_NAME: Final = r"bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128)"
-_TIME_TYPE: Final = r"[<>][mM]8\[\d*[a-zA-Z]+\]"
 _MOST_TEXT_BYTES: Final = 2**30
 _WIDEST: Final = 8
-_V3_TEXTS: Final = ("string", "variable_length_bytes", "bytes")
-_V3_NAMED: Final = (
-    *("numpy.datetime64", "numpy.timedelta64", "fixed_length_utf32", "null_terminated_bytes"),
-)
-
-
-class _RefusedError(Exception):
-    """Why metadata is not handed to zarr-python."""
-
-
-def why_python(meta: Mapping[str, Any]) -> str:
-    """Why TensorStore can not read an array of these metadata, in words; '' where it can."""
-    version = _version(meta)
-    for what, name, _ in _codecs(meta):
-        if what == "filter" or name not in _OF_TENSORSTORE.get(version, (name,)):
-            return f"{what} {name!r}"
-    dtype = meta.get("dtype" if version == 2 else "data_type")
-    if version == 2 and isinstance(dtype, str) and re.fullmatch(r"[|<>][SUOmM].*", dtype):
-        return f"dtype {dtype!r}"
-    if version == 3 and isinstance(dtype, dict) and dtype.get("name") in _V3_NAMED:
-        return f"dtype {dtype['name']!r}"
-    if version == 3 and dtype in _V3_TEXTS:
-        return f"dtype {dtype!r}"
-    dims = meta.get("dimension_names")
-    names = [str(name) for name in dims if name] if isinstance(dims, list) else []
-    if len(set(names)) < len(names):
-        return "two axes have one name"
-    return ""
-
-
-def of_any_length(meta: Mapping[str, Any]) -> bool:
-    """Whether values are texts or bytes of any length, which are objects in memory."""
-    return meta.get("dtype") == "|O" or meta.get("data_type") in _V3_TEXTS
-
-
-def _version(meta: Mapping[str, Any]) -> int:
-    version = meta.get("zarr_format")
-    return version if isinstance(version, int) else 0
-
-
-def _codecs(meta: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """What each codec is for, its name and settings; those inside shards too."""
-    if _version(meta) == 2:
-        filters = meta.get("filters") or []
-        for what, item in (
-            *(("filter", item) for item in (filters if isinstance(filters, list) else [filters])),
-            ("compressor", meta.get("compressor")),
-        ):
-            if isinstance(item, dict):
-                yield what, item.get("id"), {k: v for k, v in item.items() if k != "id"}
-            elif item is not None:
-                yield what, item, {}
-        return
-    yield from _codecs_v3(meta.get("codecs"), 0)
-
-
-def _codecs_v3(chain: Any, depth: int) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    if not isinstance(chain, list) or depth > 2:
-        yield "codec", None, {}
-        return
-    for item in chain:
-        name: Any = item
-        settings: Any = {}
-        if isinstance(item, dict):
-            name, settings = item.get("name"), item.get("configuration") or {}
-        if not isinstance(settings, dict):
-            name, settings = None, {}
-        yield "codec", name, settings
-        if name == "sharding_indexed":
-            for inner in ("codecs", "index_codecs"):
-                yield from _codecs_v3(settings.get(inner), depth + 1)
-
-
-def _check(meta: Mapping[str, Any]) -> None:
-    """Raise if zarr-python must not see these metadata."""
-    version = _version(meta)
-    if version not in _KEYS:
-        raise _RefusedError(f"zarr_format {meta.get('zarr_format')!r}")
-    names = []
-    for what, name, settings in _codecs(meta):
-        plain = name.removeprefix("numcodecs.") if isinstance(name, str) else None
-        known = plain in _NUMCODECS
-        if not known and not (version == 3 and name in _OF_TENSORSTORE[3]):
-            raise _RefusedError(f"{what} {name!r}")
-        for key in _DTYPE_SETTINGS:
-            value = settings.get(key)
-            if value is not None and not _is_plain_type(value):
-                raise _RefusedError(f"{what} {name!r} with {key} {value!r}")
-        if plain == "lzma" and settings.get("format", 1) not in (0, 1, 2):
-            raise _RefusedError(f"{what} 'lzma' with format {settings.get('format')!r}")
-        names.append(plain)
-    dtype = meta.get("dtype" if version == 2 else "data_type")
-    if version == 2:
-        objects = dtype == "|O" and sum(name in _OBJECT_CODECS for name in names) == 1
-        if not objects and not _is_plain_type(dtype):
-            raise _RefusedError(f"dtype {dtype!r}")
-    elif isinstance(dtype, dict):
-        if dtype.get("name") not in _V3_NAMED:
-            raise _RefusedError(f"dtype {dtype.get('name')!r}")
-    elif not _is_plain_type(dtype) and dtype not in _V3_TEXTS:
-        raise _RefusedError(f"dtype {dtype!r}")
-
-
-def _compressor(meta: Mapping[str, Any]) -> str | None:
-    """The codec that decompresses a stored chunk first of all; None if there is none.
-
-    Raises if there are more of them, or another codec comes before it: such data could not be
-    bounded.
-    """
-    if _version(meta) == 2:
-        names = [str(name) for _, name, _ in _codecs(meta)]
-    else:
-        chain = [item if isinstance(item, dict) else {"name": item} for item in meta["codecs"]]
-        if any(item.get("name") == "sharding_indexed" for item in chain):
-            settings = chain[0].get("configuration") or {}
-            if len(chain) > 1 or settings.get("index_codecs") not in _INDEX_CODECS:
-                raise _RefusedError("codec 'sharding_indexed' with others around it")
-            chain = [
-                item if isinstance(item, dict) else {"name": item} for item in settings["codecs"]
-            ]
-        names = [str(item.get("name")) for item in chain]
-        if "sharding_indexed" in names:
-            raise _RefusedError("codec 'sharding_indexed' in shards")
-        while names and names[-1] == "crc32c":  # it comes after what is stored
-            names.pop()
-    plain = [name.removeprefix("numcodecs.") for name in names]
-    packed = [k for k, name in enumerate(plain) if name in COMPRESSORS]
-    if not packed:
-        return None
-    if packed != [len(plain) - 1]:
-        raise _RefusedError("it is compressed twice, or encoded further after that")
-    return plain[-1]
-
-
-def _is_plain_type(value: Any) -> bool:
-    """Whether `value` names numbers, times, or texts of one length: no objects, no fields."""
-    return isinstance(value, str) and any(
-        re.fullmatch(pattern, value) for pattern in (_NUMBER_TYPE, _NUMBER_NAME, _TIME_TYPE)
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -544,13 +396,13 @@ def open_python(found: Found, why: str) -> PythonArray:
     try:
         meta = json.loads(raw)
         if not isinstance(meta, dict):
-            raise _RefusedError("its metadata are no JSON object")
-        _check(meta)
+            raise RefusedError("its metadata are no JSON object")
+        check(meta)
         most = _check_sizes(found, meta)
-        packed = _compressor(meta)
+        packed = compressor_of(meta)
     except SourceError:
         raise
-    except (_RefusedError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (RefusedError, ValueError, TypeError, LookupError, AttributeError) as error:
         # Metadata may be of any form; what is of another one than the checks expect is refused.
         raise unread(found, str(error)) from error
     try:
@@ -564,12 +416,12 @@ def open_python(found: Found, why: str) -> PythonArray:
             warnings.simplefilter("ignore")  # they are for those who write such arrays
             measure = None if packed is None else partial(refuse_larger, packed, most=most)
             store = CheckedStore(blobs, {key: raw}, measure)
-            array = open_array(store, _version(meta))
+            array = open_array(store, version_of(meta))
             if array.shards is not None:
                 per_shard = math.prod(
                     s // c for s, c in zip(array.shards, array.chunks, strict=True)
                 )
-                store.sharded(per_shard, **_index_of_shards(meta))
+                store.sharded(per_shard, **index_of_shards(meta))
         shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
         dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
         fill = _fill_bytes(array.fill_value, dtype)
@@ -594,15 +446,6 @@ def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     if value is None:
         value = "NaT" if dtype.kind in "mM" else np.zeros((), dtype)
     return np.asarray(value, dtype).tobytes()
-
-
-def _index_of_shards(meta: Mapping[str, Any]) -> dict[str, bool]:
-    """Where the index of a shard is, and whether a checksum follows it."""
-    settings = next(s for _, name, s in _codecs(meta) if name == "sharding_indexed")
-    return {
-        "at_end": settings.get("index_location", "end") == "end",
-        "checksum": len(settings["index_codecs"]) > 1,
-    }
 
 
 def _stored_metadata(found: Found) -> tuple[str, bytes, Blobs]:
@@ -647,20 +490,20 @@ def _objects(found: Found) -> Blobs:
 def _check_sizes(found: Found, meta: Mapping[str, Any]) -> int:
     """Raise if sizes are none, or absurd; the most bytes that a chunk is decompressed to."""
     shape = sizes_of(meta.get("shape"))
-    if _version(meta) == 2:
+    if version_of(meta) == 2:
         chunk = shard = sizes_of(meta.get("chunks"))
     else:
         grid = meta.get("chunk_grid")
         chunk = shard = sizes_of(((grid or {}).get("configuration") or {}).get("chunk_shape"))
-        for _, name, settings in _codecs(meta):
+        for _, name, settings in codecs_of(meta):
             if name == "sharding_indexed":
                 chunk = sizes_of(settings.get("chunk_shape"))
     if shape is None or chunk is None or shard is None or not len(shape) == len(chunk):
-        raise _RefusedError("its shape and chunks are no lists of sizes of one length")
+        raise RefusedError("its shape and chunks are no lists of sizes of one length")
     if not shape:
-        raise _RefusedError("its shape is (), and the first axis counts records")
+        raise RefusedError("its shape is (), and the first axis counts records")
     if min(shape) < 0 or min(chunk) < 1 or min(shard) < 1:
-        raise _RefusedError("a size in its shape or chunks is too small")
+        raise RefusedError("a size in its shape or chunks is too small")
     refuse_absurd(found, shape, chunk, _item_bytes(meta), shard)
     if of_any_length(meta):
         return _MOST_TEXT_BYTES
@@ -674,8 +517,8 @@ def _item_bytes(meta: Mapping[str, Any]) -> int:
     if isinstance(dtype, dict):
         length = dtype.get("configuration", {}).get("length_bytes", 8)
         if type(length) is not int or not 0 < length < 2**22:
-            raise _RefusedError(f"dtype of {length!r} bytes")
+            raise RefusedError(f"dtype of {length!r} bytes")
         return length
-    if isinstance(dtype, str) and _is_plain_type(dtype):
+    if isinstance(dtype, str) and is_plain_type(dtype):
         return np.dtype(dtype).itemsize
     return 8

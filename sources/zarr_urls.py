@@ -17,7 +17,6 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
-import fsspec
 import tensorstore as ts
 
 from windrow.errors import ArgumentError
@@ -78,7 +77,7 @@ def way_of(what: str, url: str, storage_options: Mapping[str, Any] | None) -> Wa
     is_array = bool(bar) and last not in ADAPTERS
     if not bar and ("::" in base or protocol in _OF_FSSPEC):
         return Way(None, why=f"fsspec protocol {protocol!r}")
-    if not bar and protocol not in _OF_TENSORSTORE and protocol in fsspec.available_protocols():
+    if not bar and protocol not in _OF_TENSORSTORE and _is_known(protocol):
         return Way(None, why=f"fsspec protocol {protocol!r}")
     try:
         settings, base = _settings(protocol, base, storage_options or {})
@@ -115,8 +114,17 @@ def joined_url(url: str, key: str) -> str:
     return "::".join(links)
 
 
+def _is_known(protocol: str) -> bool:
+    """Whether fsspec knows a protocol; what reads it need not be installed."""
+    import fsspec
+
+    return protocol in fsspec.available_protocols()
+
+
 def has_file_system(url: str) -> bool:
     """Whether what fsspec needs for a URL is installed."""
+    import fsspec  # it takes longer to import than a local array to open
+
     try:
         fsspec.get_filesystem_class(url.partition("://")[0])
     except (ImportError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import socket
 import time
 from collections.abc import Iterator
@@ -148,6 +149,41 @@ def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way
             assert not out.any()
         else:
             np.testing.assert_array_equal(out, data[8:10])
+
+
+def _read_past_a_stall(url: str, stalled: Any, answers: Any) -> None:
+    remote = RemoteOptions(timeout_s=20, stall_s=1, retries=1, backoff_s=0.01)
+    source = ZarrDataSource(url, remote=remote)
+    stalled.put("opened")
+    stalled.join()
+    answers.put(np.asarray(source.read(np.array([9, 50]))))
+
+
+def test_a_stall_is_asked_for_again(server: RangeServer, data: AnyArray) -> None:
+    """In a process of its own: curl takes its limits once, with the first request."""
+    spawn = multiprocessing.get_context("spawn")
+    opened, answers = spawn.JoinableQueue(), spawn.Queue()
+    child = spawn.Process(target=_read_past_a_stall, args=(server.url("plain"), opened, answers))
+    child.start()
+    assert opened.get(timeout=60) == "opened"
+    server.plan([stall()])
+    opened.task_done()
+    np.testing.assert_array_equal(answers.get(timeout=60), data[[9, 50]])
+    child.join(60)
+    assert server.counts().faults == {"stall": 1}
+
+
+def test_stores_that_are_open_have_limits_too(server: RangeServer, data: AnyArray) -> None:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": server.url("plain/")}}
+    store = ts.open(spec).result()
+    for given in (store, store.kvstore, spec, store[10:]):
+        source = ZarrDataSource(given, remote=SHORT)
+        first = 10 if given is not store.kvstore and len(source) < 96 else 0
+        np.testing.assert_array_equal(source.read(np.arange(5)), data[first : first + 5])
+        server.plan([stall()] * 8)
+        with pytest.raises(ReadError, match=r"no answer within .*timeout_s=0\.25"):
+            source.read(np.array([40]))
+        server.heal()
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -268,11 +268,12 @@ class RecordGroups(ListPart):
         file = self._files[at]
         first = position - position % file.group
         stop = min(first + file.group, file.records)
-        span = f" (stored with records {first} to {stop - 1})"
+        chunk = position // file.group
+        span = f", stored with records {first} to {stop - 1}" if file.group > 1 else ""
         shift = int(self._shifts[at])
         skip, end = int(self._skips[at]), int(self._stops[at])
         return ReadError(
-            f"{WHAT}: record {position} of {file.shown}{span if file.group > 1 else ''}, record"
+            f"{WHAT}: record {position} of {file.shown} (chunk {chunk}{span}), record"
             f" {position + shift} of this source, can not be read: {why}."
             " The file is damaged: copy or write it again, or leave the record out",
             file=file.shown,

@@ -26,6 +26,7 @@ from windrow.sources.array_record_parts import DamagedRecordError, File, check_u
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.fetching import ByteRange, FarFile, Fetcher
+from windrow.sources.kept_ranges import KeptRange, KeptRanges
 from windrow.sources.open_files import OpenFiles
 from windrow.sources.remote import RemoteOptions
 from windrow.sources.threads import Here
@@ -76,10 +77,12 @@ class RangeReader:
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
         self._mapped = OpenFiles(_map_file)
+        self._kept = KeptRanges(options.keep_bytes)
         self._far = any(one.far is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         plan = self._planned(groups)
+        self._add_ranges(plan, keep=True)
         chunks: list[list[bytes]] = [[]] * len(plan.chunks)
         for numbers, stored in self._batches(plan):
             for number, records in zip(numbers, self._decoded(plan, numbers, stored), strict=True):
@@ -91,14 +94,15 @@ class RangeReader:
         if not self._far or isinstance(pool, Here):
             return pool.submit(self.read, groups)
         plan = self._planned(groups)
+        self._add_ranges(plan, keep=False)
         made: Future[list[bytes]] = Future()
         made.set_running_or_notify_cancel()
 
         def decode_all(came: list[bytes]) -> None:
             try:
                 numbers, stored = self._local_chunks(plan)
-                for at, data in enumerate(came):
-                    self._add(plan, at, data, numbers, stored)
+                for request, data in zip(plan.requests, came, strict=True):
+                    self._add(plan, request.groups, request.wanted.start, data, numbers, stored)
                 found = self._decoded(plan, numbers, stored)
                 chunks = [found[k] for k in np.argsort(numbers).tolist()]
                 made.set_result(plan.taken(chunks))
@@ -112,7 +116,8 @@ class RangeReader:
             except BaseException as error:
                 made.set_exception(error)
 
-        self._fetcher.start(plan.ranges).add_done_callback(arrived)
+        wanted = [request.wanted for request in plan.requests]
+        self._fetcher.start(wanted).add_done_callback(arrived)
         return made
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
@@ -146,39 +151,61 @@ class RangeReader:
         plan = _Plan(
             distinct, files, begin, end, held, which, inside, ranges[first], positions[first]
         )
-        self._add_ranges(plan)
         return plan
 
-    def _add_ranges(self, plan: _Plan) -> None:
-        """Cut what lies far away into requests."""
+    def _add_ranges(self, plan: _Plan, *, keep: bool) -> None:
+        """Cut what lies far away, and is not kept, into requests."""
         far = np.array([one.far is not None for one in self._files])[plan.files]
-        plan.local = np.flatnonzero(~far)
-        at = np.flatnonzero(far)
-        gaps = plan.begin[at[1:]] - plan.end[at[:-1]]
-        gaps[np.diff(plan.files[at]) != 0] = np.iinfo(np.int64).max
-        wanted = int((plan.end[at] - plan.begin[at]).sum())
-        most = _widest_gap(gaps, self._options.merge_gap_bytes, wanted, self._options.most_fetched)
-        for run in np.split(at, np.flatnonzero(gaps > most) + 1):
-            while len(run):
-                stop = plan.begin[run[0]] + self._options.max_request_bytes
-                count = max(1, int(np.searchsorted(plan.end[run], stop, side="right")))
-                first, last = int(run[0]), int(run[count - 1])
-                file = self._files[plan.files[first]].far
-                if file is not None:
-                    begin, end = int(plan.begin[first]), int(plan.end[last])
-                    plan.ranges.append(ByteRange(file, begin, end))
-                    plan.held_by.append((first, last + 1))
-                run = run[count:]
+        plan.local, at = np.flatnonzero(~far), np.flatnonzero(far)
+        with self._kept.lock:
+            if keep:
+                at = self._add_kept(plan, at)
+            gaps = plan.begin[at[1:]] - plan.end[at[:-1]]
+            gaps[np.diff(plan.files[at]) != 0] = np.iinfo(np.int64).max
+            wanted = int((plan.end[at] - plan.begin[at]).sum())
+            limits = self._options
+            most = _widest_gap(gaps, limits.merge_gap_bytes, wanted, limits.most_fetched)
+            for run in np.split(at, np.flatnonzero(gaps > most) + 1):
+                self._add_requests(plan, run, keep=keep)
+
+    def _add_kept(self, plan: _Plan, at: IntArray) -> IntArray:
+        """Take groups from ranges that are kept; those that are not in any."""
+        left = np.ones(len(at), np.bool_)
+        for number in np.unique(plan.files[at]).tolist():
+            mine = np.flatnonzero(plan.files[at] == number)
+            groups = at[mine]
+            for one, places in self._kept.found(number, plan.begin[groups], plan.end[groups]):
+                plan.kept.append((one, groups[places]))
+                left[mine[places]] = False
+        return at[left]
+
+    def _add_requests(self, plan: _Plan, run: IntArray, *, keep: bool) -> None:
+        """Requests for groups that are to be read together, as far as they are not too long."""
+        while len(run):
+            stop = plan.begin[run[0]] + self._options.max_request_bytes
+            count = max(1, int(np.searchsorted(plan.end[run], stop, side="right")))
+            groups, run = run[:count], run[count:]
+            number = int(plan.files[groups[0]])
+            file = self._files[number].far
+            if file is not None:
+                wanted = ByteRange(file, int(plan.begin[groups[0]]), int(plan.end[groups[-1]]))
+                # What lies alone is not likely to be wanted again soon; and what may yet prove to be
+                # of another version of the file is not given to others.
+                kept = keep and count > 1 and self._fetcher.confirms(file.url)
+                plan.requests.append(
+                    _Request(
+                        wanted,
+                        groups,
+                        self._kept.add(number, wanted.start, wanted.stop) if kept else None,
+                    )
+                )
 
     def _batches(self, plan: _Plan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
         """Groups that are there, by number, in portions that are decoded at once."""
         numbers, stored = self._local_chunks(plan)
-        if not plan.ranges:
-            yield numbers, stored
-            return
         weight = 0
-        for at, data in self._fetcher.fetch(plan.ranges):
-            self._add(plan, at, data, numbers, stored)
+        for groups, start, data in self._come(plan):
+            self._add(plan, groups, start, data, numbers, stored)
             weight += len(data)
             if len(numbers) >= _DECODE_GROUPS or weight >= _DECODE_BYTES:
                 yield numbers, stored
@@ -186,17 +213,45 @@ class RangeReader:
         if numbers:
             yield numbers, stored
 
+    def _come(self, plan: _Plan) -> Iterator[tuple[IntArray, int, bytes]]:
+        """Groups far away as they come, with where in the file their bytes begin."""
+        try:
+            if plan.requests:
+                for at, data in self._fetcher.fetch([one.wanted for one in plan.requests]):
+                    request = plan.requests[at]
+                    if request.kept is not None:
+                        self._kept.came(request.kept, data)
+                    yield request.groups, request.wanted.start, data
+        finally:
+            for request in plan.requests:
+                if request.kept is not None:
+                    self._kept.give_up(request.kept)
+        for one, groups in plan.kept:
+            found = one.data.result()
+            start = one.start
+            file = self._files[one.file].far
+            if (
+                found is None and file is not None
+            ):  # whoever asked for it has failed, or was stopped
+                start = int(plan.begin[groups[0]])
+                stop = int(plan.end[groups[-1]])
+                found = self._fetcher.start([ByteRange(file, start, stop)]).result()[0]
+            yield groups, start, found or b""
+
     def _add(
-        self, plan: _Plan, at: int, data: bytes, numbers: list[int], stored: list[StoredChunk]
+        self,
+        plan: _Plan,
+        groups: IntArray,
+        start: int,
+        data: bytes,
+        numbers: list[int],
+        stored: list[StoredChunk],
     ) -> None:
-        """The groups in what came of range `at`."""
-        first, stop = plan.held_by[at]
-        whole, base = memoryview(data), plan.ranges[at].start
-        numbers += range(first, stop)
-        places = zip(
-            *(a[first:stop].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True
-        )
-        stored += [StoredChunk(b, whole[b - base : e - base], n) for b, e, n in places]
+        """Groups in the bytes of their file from `start` on."""
+        whole = memoryview(data)
+        numbers += groups.tolist()
+        places = zip(*(a[groups].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True)
+        stored += [StoredChunk(b, whole[b - start : e - start], n) for b, e, n in places]
 
     def _local_chunks(self, plan: _Plan) -> tuple[list[int], list[StoredChunk]]:
         numbers, stored = plan.local.tolist(), []
@@ -233,6 +288,15 @@ class RangeReader:
                 stored[error.chunk] = StoredChunk(begin, data, int(plan.held[number]))
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """A range to fetch, the groups in it, and where it is kept."""
+
+    wanted: ByteRange
+    groups: IntArray
+    kept: KeptRange | None
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class _Plan:
     """What one call reads: distinct groups, by file and place, and where its records are in them."""
@@ -247,8 +311,8 @@ class _Plan:
     ranges_of: IntArray  # a range and a position of a record in each group
     positions: IntArray
     local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
-    ranges: list[ByteRange] = dataclasses.field(default_factory=list)
-    held_by: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # groups of a range
+    requests: list[_Request] = dataclasses.field(default_factory=list)
+    kept: list[tuple[KeptRange, IntArray]] = dataclasses.field(default_factory=list)
 
     def taken(self, chunks: Sequence[list[bytes]]) -> list[bytes]:
         """The records of the call."""

@@ -108,6 +108,10 @@ class Fetcher:
             self._wait(run_crew(iter(opened), one, at_once=self._at_once(len(opened))))
         return [found[url] for url in urls]
 
+    def confirms(self, url: str) -> bool:
+        """Whether each answer says which version of a file it is of; else `fetch` asks at its end."""
+        return self._open(url)[0].confirms
+
     def start(self, wanted: Sequence[ByteRange]) -> Future[list[bytes]]:
         """The bytes of all ranges, in their order, once all are there. Does not wait for them.
 

@@ -26,6 +26,8 @@ class RemoteOptions:
             is larger is asked for as one.
         in_flight_bytes: Bytes asked for and not decoded yet at a time, at most, per source. One
             request is always made, whatever it weighs.
+        keep_bytes: Bytes of what was fetched that are kept at most, per source, since neighbours of
+            what was wanted may be wanted soon.
         merge_gap_bytes: Ranges of a file that lie this near to each other are one request.
         most_fetched: Bytes asked for per byte wanted, at most, where ranges are made one.
         timeout_s: Seconds for one request, from its start to its last byte.
@@ -45,6 +47,7 @@ class RemoteOptions:
     max_requests: int = 64
     max_request_bytes: int = 8 * MIB
     in_flight_bytes: int = 64 * MIB
+    keep_bytes: int = 32 * MIB
     merge_gap_bytes: int = 128 << 10
     most_fetched: float = 4.0
     timeout_s: float = 60.0
@@ -56,7 +59,7 @@ class RemoteOptions:
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_request_bytes", "in_flight_bytes"):
             self._whole(name, 1)
-        for name in ("merge_gap_bytes", "retries"):
+        for name in ("keep_bytes", "merge_gap_bytes", "retries"):
             self._whole(name, 0)
         for name in ("timeout_s", "stall_s"):
             self._number(name, 0.001)

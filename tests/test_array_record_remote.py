@@ -245,7 +245,7 @@ def test_damage_names_file_and_records(server: RangeServer, tmp_path: Path) -> N
     assert len(source.read(np.arange(30))) == 30
     with pytest.raises(
         ReadError,
-        match=r"record 35 of http://.*/a\.array_record \(stored with records 30 to 39\), record 35"
+        match=r"record 35 of http://.*/a\.array_record \(chunk 3, stored with records 30 to 39\), record 35"
         r" of this source, can not be read: .*hash",
     ) as caught:
         source.read(np.array([5, 35, 50]))

@@ -1,0 +1,1 @@
+from sources.kept_ranges import *

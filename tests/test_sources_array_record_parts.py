@@ -202,7 +202,7 @@ def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None
         damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
     )
     asked = np.random.default_rng(0).permutation(count)
-    with pytest.raises(ReadError, match=r"record 2 of .*/a, record 2 of this source"):
+    with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
         source.read(asked)
     assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
 

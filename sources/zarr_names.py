@@ -44,7 +44,7 @@ class Found:
     what: str
     name: str
     where: str
-    spec: Any
+    spec: Any = dataclasses.field(repr=False)  # it may hold credentials
     folder: str | None = None
     dims: tuple[str | None, ...] = ()
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)

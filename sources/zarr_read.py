@@ -44,7 +44,7 @@ _UNKNOWN_BYTES: Final = 2**20
 class Rows:
     """An array whose first axis counts records; `chunk_rows` is 0 where chunks are unknown."""
 
-    store: Any
+    store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
     name: str
     where: str
     length: int

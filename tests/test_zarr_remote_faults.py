@@ -291,6 +291,17 @@ def test_a_shard_that_is_written_again(
     assert any(np.array_equal(got, version[8:16]) for version in (data, other))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chunk_that_is_damaged(server: RangeServer, way: str) -> None:
+    name = "shard" if way == "cookies" else way
+    key = {"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0")
+    server.put(key, b"not what was written" * 40)
+    with pytest.raises(ReadError, match=rf"/{name}/.*records? 3[2-5]") as caught:
+        source_of(server, way).read(np.arange(96))
+    first, stop = caught.value.records or (32, 36)
+    assert 32 <= first < stop <= 36
+
+
 def test_a_fault_of_one_round_leaves_the_next(server: RangeServer, data: AnyArray) -> None:
     source = source_of(server, "plain", SHORT)
     batches = iter(MapDataset.source(source).batch(8).to_iter_dataset())

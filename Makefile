@@ -6,11 +6,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help demo era5 test soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far test soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
 	@echo "make era5      train a forecast of temperature on windows of ERA5, draw it in era5.png"
+	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make test      all tests, with coverage"
 	@echo "make soak      the faults of worker processes, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
@@ -33,6 +34,9 @@ demo: $(READY)
 
 era5: $(READY)
 	@$(PY) examples/train_era5.py
+
+far: $(READY)
+	@$(PY) examples/read_far_away.py
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=90

@@ -1,0 +1,98 @@
+"""The example of a store far away: its server serves ranges, and it runs and finds what it says."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples import read_far_away as example
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTENT = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[example.Store]:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").write_bytes(CONTENT)
+    (tmp_path / "outside").write_bytes(b"secret")
+    with example.Store(folder, 0) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join(10)
+
+
+def asked(
+    store: example.Store, path: str, bounds: str = "", method: str = "GET"
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", store.server_port, timeout=20)
+    connection.request(method, path, headers={"Range": bounds} if bounds else {})
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_the_server_serves_ranges_and_nothing_outside(store: example.Store) -> None:
+    assert asked(store, "/file") == (200, CONTENT)
+    assert asked(store, "/file", "bytes=10-19") == (206, CONTENT[10:20])
+    assert asked(store, "/file", "bytes=1000-") == (206, CONTENT[1000:])
+    assert asked(store, "/file", "bytes=1000-5000") == (206, CONTENT[1000:])
+    assert asked(store, "/file", "bytes=-7") == (206, CONTENT[-7:])
+    assert asked(store, "/file", "bytes=-5000") == (206, CONTENT)
+    assert asked(store, "/file", method="HEAD") == (200, b"")
+    for path in ("/none", "/", "/../outside", "//etc/hosts"):
+        assert asked(store, path) == (404, b"")
+
+
+def test_the_server_fails_one_request_in_so_many(store: example.Store) -> None:
+    store.fail_every = 3
+    assert [asked(store, "/file")[0] for _ in range(7)] == [200, 200, 503, 200, 200, 503, 200]
+
+
+def test_batches_that_differ_are_an_error() -> None:
+    batch, other = np.zeros((2, 3)), np.ones((2, 3))
+    assert example.check_same([batch, other], iter([batch, other])) == 2
+    for wrong in ([batch], [batch, batch], [batch, other, other]):
+        with pytest.raises(SystemExit, match="the batches differ"):
+            example.check_same([batch, other], wrong)
+
+
+def test_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "read_far_away.py"), "--latency-ms", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same = re.findall(
+        r"(\w+): 23 batches and the state are the same from disk and URL", done.stdout
+    )
+    assert same == ["ArrayRecord", "Zarr"]
+    rows = re.findall(r"^(\w+)(, 10% fail)? +(\d+) +(\d+) +(\d+)", done.stdout, re.MULTILINE)
+    counts = {name + fail: tuple(map(int, numbers)) for name, fail, *numbers in rows}
+    orders = ["one_by_one", "global_shuffle", "block_shuffle"]
+    assert list(counts) == [*orders, *(f"{name}, 10% fail" for name in orders)]
+    for name in orders:
+        records, _, retries = counts[name]
+        assert (records, retries) == (64 if name == "one_by_one" else 726, 0)
+        failing_records, failing_requests, failing_retries = counts[f"{name}, 10% fail"]
+        assert failing_records == records
+        assert failing_requests > failing_retries > 0
+    assert counts["one_by_one"][1] >= 64
+    assert counts["block_shuffle"][1] < counts["global_shuffle"][1] < 726 / 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_latency_below_zero_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "read_far_away.py"), "--latency-ms", "-1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, "--latency-ms must be at least 0" in done.stderr) == (2, True)

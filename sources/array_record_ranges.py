@@ -25,9 +25,11 @@ from windrow.sources.array_record_format import Index
 from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
-from windrow.sources.fetching import ByteRange, FarFile, Fetcher
+from windrow.sources.fetching import LIBRARY, ByteRange, FarFile, Fetcher
+from windrow.sources.halts import result_of
 from windrow.sources.kept_ranges import KeptRange, KeptRanges
 from windrow.sources.open_files import OpenFiles
+from windrow.sources.process import refuse_forked
 from windrow.sources.remote import RemoteOptions
 from windrow.sources.threads import Here
 
@@ -81,18 +83,32 @@ class RangeReader:
         self._far = any(one.far is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        self._refuse_forked()
         plan = self._planned(groups)
-        self._add_ranges(plan, keep=True)
         chunks: list[list[bytes]] = [[]] * len(plan.chunks)
-        for numbers, stored in self._batches(plan):
-            for number, records in zip(numbers, self._decoded(plan, numbers, stored), strict=True):
-                chunks[number] = records
+        try:
+            self._add_ranges(plan, keep=True)
+            for numbers, stored in self._batches(plan):
+                found = self._decoded(plan, numbers, stored)
+                for number, records in zip(numbers, found, strict=True):
+                    chunks[number] = records
+        finally:
+            # Whatever ended it, also before anything was asked for: others may wait for these.
+            for request in plan.requests:
+                if request.kept is not None:
+                    self._kept.give_up(request.kept)
         return plan.taken(chunks)
+
+    def _refuse_forked(self) -> None:
+        # What is on its way to the parent never comes to a forked child.
+        if self._far:
+            refuse_forked(LIBRARY, WHAT)
 
     def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
         # What decodes may fetch again, so it must not run in the thread that fetches.
         if not self._far or isinstance(pool, Here):
             return pool.submit(self.read, groups)
+        self._refuse_forked()
         plan = self._planned(groups)
         self._add_ranges(plan, keep=False)
         made: Future[list[bytes]] = Future()
@@ -215,19 +231,15 @@ class RangeReader:
 
     def _come(self, plan: _Plan) -> Iterator[tuple[IntArray, int, bytes]]:
         """Groups far away as they come, with where in the file their bytes begin."""
-        try:
-            if plan.requests:
-                for at, data in self._fetcher.fetch([one.wanted for one in plan.requests]):
-                    request = plan.requests[at]
-                    if request.kept is not None:
-                        self._kept.came(request.kept, data)
-                    yield request.groups, request.wanted.start, data
-        finally:
-            for request in plan.requests:
+        if plan.requests:
+            for at, data in self._fetcher.fetch([one.wanted for one in plan.requests]):
+                request = plan.requests[at]
                 if request.kept is not None:
-                    self._kept.give_up(request.kept)
+                    self._kept.came(request.kept, data)
+                yield request.groups, request.wanted.start, data
+        # All that this call added has come: it may wait for what others did.
         for one, groups in plan.kept:
-            found = one.data.result()
+            found = result_of(one.data)
             start = one.start
             file = self._files[one.file].far
             if (

@@ -25,16 +25,17 @@ from windrow.sources.attempts import Attempts
 from windrow.sources.crews import Budget, run_crew
 from windrow.sources.far_files import ByteRange, FarFile, Tail
 from windrow.sources.file_systems import FileSystems
+from windrow.sources.halts import cancel_with_halt
 from windrow.sources.process import refuse_forked
 from windrow.sources.remote import RemoteOptions, RemoteStats
 from windrow.sources.secrets import Secrets
 from windrow.sources.transports import Transport, same
 
-__all__ = ["ByteRange", "FarFile", "Fetcher", "Tail"]
+__all__ = ["LIBRARY", "ByteRange", "FarFile", "Fetcher", "Tail"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-_LIBRARY: Final = "fsspec"
+LIBRARY: Final = "fsspec"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,14 +183,19 @@ class Fetcher:
         """
         pattern = self._open(url)[1]
         paths = self._about(url, _glob)
-        first, chain, rest = url.partition("::")
+        parts = url.split("::")
+        # A cache that is chained before a URL has no names of its own.
+        named = next((at for at, part in enumerate(parts) if "://" in part), 0)
+        before = "".join(part + "::" for part in parts[:named])
+        first, after = parts[named], "".join("::" + part for part in parts[named + 1 :])
         bare = pattern.lstrip("/")
         if not first.endswith(bare):  # nothing that fsspec's protocols do
-            return [first.partition("://")[0] + "://" + path + chain + rest for path in paths]
-        head = first[: len(first) - len(pattern)] if first.endswith(pattern) else None
-        if head is None:
+            head = first.partition("://")[0] + "://"
+        elif first.endswith(pattern):
+            head = first[: len(first) - len(pattern)]
+        else:
             head, paths = first[: len(first) - len(bare)], [path.lstrip("/") for path in paths]
-        return [head + path + chain + rest for path in paths]
+        return [before + head + path + after for path in paths]
 
     def read_small(self, url: str) -> bytes | None:
         """All of a file; None where there is none.
@@ -271,7 +277,7 @@ class Fetcher:
         known = self._systems.known(url)
         if known is not None:
             return known
-        refuse_forked(_LIBRARY, self._what)
+        refuse_forked(LIBRARY, self._what)
         if self._systems.is_quiet(url):
             return self._systems.open(url)
         # It may connect, or read a list of names: with a limit, and again where that may help.
@@ -304,11 +310,13 @@ class Fetcher:
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
-            refuse_forked(_LIBRARY, self._what)
+            refuse_forked(LIBRARY, self._what)
         except ReadError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, _loop())
+        running = asyncio.run_coroutine_threadsafe(work, _loop())
+        cancel_with_halt(running)
+        return running
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         running = self._submit(work)

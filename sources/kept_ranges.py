@@ -42,6 +42,7 @@ class KeptRanges:
         self.lock = threading.Lock()
         """To be held while it is found out what to fetch, and that is added."""
         self._ranges: collections.OrderedDict[int, KeptRange] = collections.OrderedDict()
+        self._of_file: dict[int, dict[int, KeptRange]] = {}
         self._kept_bytes = 0
 
     def __reduce__(self) -> tuple[type[KeptRanges], tuple[int]]:
@@ -55,9 +56,7 @@ class KeptRanges:
         """
         left = np.ones(len(begin), np.bool_)
         held = []
-        for key, one in list(self._ranges.items()):
-            if one.file != file:
-                continue
+        for key, one in self._of_file.get(file, {}).items():
             first = int(np.searchsorted(begin, one.start))
             last = int(np.searchsorted(end, one.stop, side="right"))
             places = first + np.flatnonzero(left[first:last])
@@ -71,6 +70,7 @@ class KeptRanges:
         """A range that is about to be fetched."""
         one = KeptRange(file, start, stop)
         self._ranges[id(one)] = one
+        self._of_file.setdefault(file, {})[id(one)] = one
         return one
 
     def came(self, one: KeptRange, data: bytes) -> None:
@@ -83,11 +83,18 @@ class KeptRanges:
                     break
                 if old.data.done():
                     self._kept_bytes -= old.stop - old.start
-                    del self._ranges[key]
+                    self._drop(key)
 
     def give_up(self, one: KeptRange) -> None:
         """A range that was added does not come, unless it has."""
         with self.lock:
             if not one.data.done():
                 one.data.set_result(None)
-                self._ranges.pop(id(one), None)
+                self._drop(id(one))
+
+    def _drop(self, key: int) -> None:
+        file = self._ranges.pop(key).file
+        of_file = self._of_file[file]
+        del of_file[key]
+        if not of_file:
+            del self._of_file[file]

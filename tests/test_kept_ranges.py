@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -127,3 +129,56 @@ def test_who_waited_for_what_was_given_up_asks_itself(folder: Path) -> None:
         for thread in threads:
             thread.join()
         assert sorted(results) == [-1, 300, 300]
+
+
+def test_what_was_never_asked_for_keeps_nobody_waiting(folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / "b.array_record"
+    here.write_bytes((folder / "a.array_record").read_bytes())
+    with RangeServer(folder) as server:
+        source = ArrayRecordDataSource([server.url("a.array_record"), here])
+        whole = here.read_bytes()
+        here.write_bytes(whole + bytes(65536))
+        both = np.r_[np.arange(100), 2000 + np.arange(10)]
+        with pytest.raises(ReadError, match="changed since the source was made"):
+            source.read(both)
+        here.write_bytes(whole)
+        answers: list[list[bytes]] = []
+        thread = threading.Thread(target=lambda: answers.append(source.read(both)), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert len(answers[0]) == 110
+
+
+_FORKED = """
+import os, signal, sys, threading
+import numpy as np
+from windrow.errors import ReadError
+from windrow.sources import ArrayRecordDataSource
+
+source = ArrayRecordDataSource(sys.argv[1])
+source.read(np.arange(300))
+threading.Thread(target=source.read, args=(np.arange(500, 800),), daemon=True).start()
+while source.stats()["requests"] < 4:
+    pass
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    for first in (0, 500):
+        try:
+            source.read(np.arange(first, first + 100))
+        except ReadError as error:
+            assert "forked" in str(error)
+        else:
+            os._exit(2)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_waits_for_nothing_of_its_parent(folder: Path) -> None:
+    with RangeServer(folder, latency_s=0.3) as server:
+        url = server.url("a.array_record")
+        done = subprocess.run(
+            [sys.executable, "-c", _FORKED, url], capture_output=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr.decode()

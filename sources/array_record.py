@@ -14,8 +14,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from windrow.errors import ArgumentError, SourceError
-from windrow.sources.array_record_files import WHAT, FileRange, find_ranges
+from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.sources.array_record_files import (
+    WHAT,
+    FileRange,
+    find_ranges,
+    refuse_unfinished_far,
+)
 from windrow.sources.array_record_package import LIBRARY, PackageReader, open_and_check
 from windrow.sources.array_record_parts import File, RecordGroups
 from windrow.sources.base import IntArray, checked_indices
@@ -94,7 +99,12 @@ class ArrayRecordDataSource(LaidOutSource):
         if far or direct:
             from windrow.sources.array_record_open import opened
 
-            by_path, reader = opened(names, wanted, fetcher(), verify)
+            try:
+                by_path, reader = opened(names, wanted, fetcher(), verify)
+            except (NotFoundError, SourceError):
+                refuse_unfinished_far(far, fetcher())  # that may be why
+                raise
+            refuse_unfinished_far(far, fetcher())
         else:
             with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
                 files = list(pool.map(lambda path: open_and_check(path, options), names))

@@ -10,6 +10,7 @@ Invariant: only the first chunk's header, the last 64 KiB and the footer's heade
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import glob
 import json
@@ -19,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.paths import (
     LOCAL,
     Names,
@@ -27,6 +28,7 @@ from windrow.sources.paths import (
     joined,
     listing,
     local_path,
+    parted,
     refuse_unfinished,
     split_path,
     what_is_there,
@@ -47,7 +49,12 @@ _SHARD: Final = (
 _NUMBERED: Final = r"(?P<head>.*)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<tail>.*)"
 _SUFFIX: Final = r"(?i:.*\.array_?record(-\d+-of-\d+)?)"
 _RANGE: Final = r"(.+)\[(\d+):(\d+)\]"
+# What pathlib makes of a URL.
+_PATH_OF_URL: Final = r"(s3a?|gc?s|https?|abfss?|az|adl|hdfs|memory|ftp|sftp|hf):/[^/]"
 _INFO: Final = "dataset_info.json"
+_ASKING_THREADS: Final = 32
+# Reasons of errors where a file may not be looked for.
+_NOT_TOLD: Final = ("status 401", "status 403", "not allowed")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -118,9 +125,36 @@ def find_ranges(
         raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
     ranges = [one for item in items for one in _ranges_of(item, split, far)]
     for folder in sorted({split_path(one.path)[0] for one in ranges}):
-        names = far() if far and is_remote(folder) else LOCAL
-        refuse_unfinished(folder, what=WHAT, names=names)
+        if not is_remote(folder):
+            refuse_unfinished(folder, what=WHAT)
     return ranges
+
+
+def refuse_unfinished_far(paths: Iterable[str], names: Names) -> None:
+    """Refuse files at URLs in folders that a conversion has not finished.
+
+    A store that lets nobody see whether there is such a mark has given the files themselves.
+
+    Raises:
+        ConversionError: If there is one.
+        ReadError: If a store can not be asked.
+    """
+    folders: dict[str, str] = {}
+    for path in paths:
+        # Each signed URL has a query of its own: one of them asks for all that lie beside it.
+        head, rest = parted(split_path(path)[0])
+        folders.setdefault(head + rest[rest.find("::") :] if "::" in rest else head, head + rest)
+    if folders:
+        with concurrent.futures.ThreadPoolExecutor(min(_ASKING_THREADS, len(folders))) as pool:
+            list(pool.map(lambda folder: _refuse_unfinished_far(folder, names), folders.values()))
+
+
+def _refuse_unfinished_far(folder: str, names: Names) -> None:
+    try:
+        refuse_unfinished(folder, what=WHAT, names=names)
+    except ReadError as error:
+        if not (error.why or "").startswith(_NOT_TOLD):
+            raise
 
 
 def _is_instruction(item: Any) -> bool:
@@ -146,6 +180,11 @@ def _ranges_of(item: Any, split: str | None, far: Callable[[], Names] | None) ->
     text = os.fspath(item)
     if isinstance(text, str) and is_remote(text):
         return _ranges_at(text, split, _readable(text, far))
+    if isinstance(item, os.PathLike) and isinstance(text, str) and re.match(_PATH_OF_URL, text):
+        raise ArgumentError(
+            f"{WHAT}: a path of pathlib begins with {text.partition(':')[0]}:/ and was a URL, of"
+            " which pathlib keeps one slash; give URLs as texts"
+        )
     path = local_path(text, what=WHAT)
     if os.path.isdir(path):
         return _folder_ranges(path, split, LOCAL)
@@ -175,11 +214,9 @@ def _readable(url: str, far: Callable[[], Names] | None) -> Names:
 
 def _ranges_at(url: str, split: str | None, far: Names) -> list[FileRange]:
     """What a URL names. A file that is named as one is not looked up: opening it does so."""
-    shown = shown_url(url)
+    shown, head = shown_url(url), parted(url)[0]
     ranged = re.fullmatch(_RANGE, url)
-    # The ? of a web address begins a query.
-    pattern = "*" in url or (not ranged and "[" in url)
-    pattern = pattern or ("?" in url and not url.startswith(("http://", "https://")))
+    pattern = "*" in head or "?" in head or (not ranged and "[" in head)
     named = bool(re.fullmatch(_SUFFIX, split_path(url)[1])) and not pattern
     if not ranged and not named and not pattern and far.is_folder(url):
         return _folder_ranges(url, split, far)

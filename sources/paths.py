@@ -23,26 +23,43 @@ def is_remote(text: str) -> bool:
     return "://" in text and not text.startswith("file://")
 
 
-def _halves(path: str) -> tuple[str, str]:
-    """A path or URL, and what follows its names: a query, or the URLs that a chained one lies in."""
-    head, chain, rest = path.partition("::")
-    if head.startswith(("http://", "https://")):
+def parted(path: str) -> tuple[str, str]:
+    """A path or URL up to its last name, and what follows.
+
+    That is a query, or the URLs that a chained one lies in. A cache that is chained before a URL,
+    as in `simplecache::s3://bucket/name`, has no names of its own.
+    """
+    if not is_remote(path):
+        return path, ""
+    parts = path.split("::")
+    named = next(at for at, part in enumerate(parts) if "://" in part)
+    head = "::".join(parts[: named + 1])
+    rest = "".join("::" + part for part in parts[named + 1 :])
+    if _is_web(parts[named]):
         head, query, asked = head.partition("?")
-        return head, query + asked + chain + rest
-    return head, chain + rest
+        rest = query + asked + rest
+    return head, rest
+
+
+def _is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
 
 
 def joined(folder: str, name: str) -> str:
     """The path or URL of `name` in a folder."""
-    head, rest = _halves(folder)
+    head, rest = parted(folder)
+    if is_remote(head) and _is_web(head.rpartition("::")[2]):
+        # In an address these would end the name, or stand for another character.
+        name = name.replace("%", "%25").replace("#", "%23").replace("?", "%3F")
     return f"{head.removesuffix('/')}/{name}{rest}"
 
 
 def split_path(path: str) -> tuple[str, str]:
     """The folder that a path or URL lies in, and its name there."""
-    head, rest = _halves(path)
-    folder, slash, name = head.rpartition("/")
-    return (folder or slash) + rest, name
+    head, rest = parted(path)
+    scheme, mark, body = head.rpartition("://")
+    folder, slash, name = body.rpartition("/")
+    return scheme + mark + (folder or slash) + rest, name
 
 
 class Names(Protocol):

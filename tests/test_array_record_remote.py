@@ -177,19 +177,19 @@ def test_folders_globs_and_splits(server: RangeServer, tmp_path: Path) -> None:
     )
     here = ArrayRecordDataSource(tmp_path / "set", split="train")
     memory = fsspec.filesystem("memory")
-    memory.put(str(tmp_path / "set"), "/names/", recursive=True)
-    for url in ("memory://names/set", "memory://names/set/", server.url("set/")):
+    memory.put(str(tmp_path / "set"), "/splits/", recursive=True)
+    for url in ("memory://splits/set", "memory://splits/set/", server.url("set/")):
         there = ArrayRecordDataSource(url, split="train")
         assert there.read(np.arange(12)) == here.read(np.arange(12))
-    found = ArrayRecordDataSource("memory://names/set/*-train.array_record-*")
+    found = ArrayRecordDataSource("memory://splits/set/*-train.array_record-*")
     assert found.read(np.arange(12)) == here.read(np.arange(12))
-    with pytest.raises(SourceError, match=r"memory://names/set has several splits: test \(1 files"):
-        ArrayRecordDataSource("memory://names/set")
-    with pytest.raises(NotFoundError, match=r"no file matches 'memory://names/set/x\*'"):
-        ArrayRecordDataSource("memory://names/set/x*")
-    memory.rm("/names/set/digits-train.array_record-00001-of-00003")
-    with pytest.raises(NotFoundError, match=r"00001-of-00003 is missing in memory://names/set"):
-        ArrayRecordDataSource("memory://names/set", split="train")
+    with pytest.raises(SourceError, match=r"memory://splits/set has several splits: test \(1 files"):
+        ArrayRecordDataSource("memory://splits/set")
+    with pytest.raises(NotFoundError, match=r"no file matches 'memory://splits/set/x\*'"):
+        ArrayRecordDataSource("memory://splits/set/x*")
+    memory.rm("/splits/set/digits-train.array_record-00001-of-00003")
+    with pytest.raises(NotFoundError, match=r"00001-of-00003 is missing in memory://splits/set"):
+        ArrayRecordDataSource("memory://splits/set", split="train")
 
 
 def test_a_folder_that_is_being_written_is_refused(server: RangeServer, tmp_path: Path) -> None:

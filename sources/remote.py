@@ -116,8 +116,10 @@ def as_remote_options(options: Any, what: str) -> RemoteOptions:
     if options is None:
         return RemoteOptions()
     if not isinstance(options, RemoteOptions):
+        # Not shown: they may be the storage options.
         raise ArgumentError(
-            f"{what}: remote must be a windrow.sources.RemoteOptions, got {options!r}"
+            f"{what}: remote must be a windrow.sources.RemoteOptions, got a"
+            f" {type(options).__name__}"
         )
     return options
 

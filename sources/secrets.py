@@ -10,6 +10,7 @@ Invariant: a text that went through `hide` holds no value of the storage options
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -24,13 +25,25 @@ _HARMLESS: Final = frozenset(
 )
 # Shorter texts are parts of other words.
 _SHORTEST: Final = 4
-_USER: Final = r"([a-zA-Z][\w+.\-]*://)[^/\s@'\"]*@"
+_USER: Final = r"([a-zA-Z][\w+.\-]*://)[^/\s'\"]*@"
+# A ? before the @ of a user: it is not to be told which of them is the end of what.
+_UNCLEAR: Final = r"([a-zA-Z][\w+.\-]*://)[^/?\s'\"]*\?[^/\s'\"]*@[^\s'\"]*"
 _QUERY: Final = r"([a-zA-Z][\w+.\-]*://[^\s?'\"<>]*)\?(?!\*\*\*)[^\s'\"<>|)]+"
+_HIDING: Final = (
+    (_UNCLEAR, rf"\1{HIDDEN}"),
+    (_USER, rf"\1{HIDDEN}@"),
+)
 
 
 def shown_url(url: str) -> str:
     """`url` for people: without user, password and query."""
-    return re.sub(_QUERY, rf"\1?{HIDDEN}", re.sub(_USER, rf"\1{HIDDEN}@", url))
+    for pattern, shown in _HIDING:
+        url = re.sub(pattern, shown, url)
+    if "://" not in url or re.search(r"\s", url):
+        return re.sub(_QUERY, rf"\1?{HIDDEN}", url)
+    # One URL: its query ends with it, whatever is in it.
+    parts = (part.partition("?") for part in url.split("::"))
+    return "::".join(head + mark + (HIDDEN if query else "") for head, mark, query in parts)
 
 
 class Secrets:
@@ -39,6 +52,8 @@ class Secrets:
     def __init__(self, storage_options: Mapping[str, Any] | None) -> None:
         """Collect them; nested settings too."""
         found = {text for text in _texts(storage_options or {}) if len(text) >= _SHORTEST}
+        # As they are in a URL, too.
+        found |= {urllib.parse.quote(text, safe) for text in found for safe in ("", "/")}
         # The longest first: one may be a part of another.
         self._found = tuple(sorted(found, key=lambda text: (-len(text), text)))
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 from typing import Any, Final, Literal
 
 from windrow.sources.daemons import DaemonThreads
@@ -76,6 +77,7 @@ class FileSystemTransport(Transport):
         self._asynchronous = is_asynchronous(fs)
         protocols = fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)
         self.serial = not self._asynchronous and not _CONCURRENT & set(protocols)
+        self._turn = threading.Lock()
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
         size, version = await self.state(path)
@@ -129,13 +131,24 @@ class FileSystemTransport(Transport):
     async def _call(self, method: str, *args: Any) -> Any:
         if self._asynchronous:
             return await getattr(self._fs, "_" + method)(*args)
+        if self.serial:
+            return await self._threads.call(self._call_alone, method, *args)
         return await self._threads.call(getattr(self._fs, method), *args)
+
+    def _call_alone(self, method: str, *args: Any) -> Any:
+        # A call that was left behind may go on: on one connection two would mix their bytes.
+        with self._turn:
+            return getattr(self._fs, method)(*args)
 
 
 def is_asynchronous(fs: Any) -> bool:
     """Whether the coroutines of `fs` run on fsspec's loop."""
     from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
 
+    inner = getattr(fs, "fs", None)  # of a folder of another one, which may be of the other kind
+    if isinstance(inner, AbstractFileSystem) and not is_asynchronous(inner):
+        return False
     return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl) and not fs.asynchronous
 
 

@@ -154,6 +154,7 @@ class _File:
         else:
             self._fd, self.path = tempfile.mkstemp(prefix="windrow-chunks-")
         self._bytes = 0
+        self._owner = os.getpid()
 
     def write(self, chunks: Sequence[Framed]) -> None:
         laid, at = [], 64
@@ -176,7 +177,8 @@ class _File:
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self._fd)
-        if not self.path.startswith("/proc/"):
+        # In a forked child the name is still the parent's.
+        if not self.path.startswith("/proc/") and self._owner == os.getpid():
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
 

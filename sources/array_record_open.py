@@ -6,8 +6,9 @@ files are read side by side, and their hashes computed side by side.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -51,18 +52,38 @@ def opened(
 
 
 def _indexed_files(paths: Sequence[str], fetcher: Fetcher) -> dict[str, IndexedFile]:
-    far = [path for path in paths if is_remote(path)]
-    tails = dict(zip(far, fetcher.tails(far, TAIL_BYTES), strict=True))
-    ends = [tails.get(path) or _local_tail(path) for path in paths]
-    shown = [shown_url(path) for path in paths]
-    sizes = [end.file.size_bytes for end in ends]
-    spans = [_good(span) for span in footer_spans(WHAT, shown, [end.data for end in ends], sizes)]
-    raws = _footers(ends, spans, fetcher)
-    indices = parse_footers(WHAT, shown, raws, [start for start, _ in spans], sizes)
-    return {
-        path: _indexed(path, _good(index), tails[path].file if path in tails else None)
-        for path, index in zip(paths, indices, strict=True)
-    }
+    # So many at a time that their ends, and then their indices, are within the bytes in flight.
+    limits = fetcher.options
+    count = max(limits.max_requests, limits.in_flight_bytes // TAIL_BYTES)
+    found: dict[str, IndexedFile] = {}
+    for first in range(0, len(paths), count):
+        some = paths[first : first + count]
+        far = [path for path in some if is_remote(path)]
+        tails = dict(zip(far, fetcher.tails(far, TAIL_BYTES), strict=True))
+        ends = [tails.get(path) or _local_tail(path) for path in some]
+        shown = [shown_url(path) for path in some]
+        sizes = [end.file.size_bytes for end in ends]
+        told = footer_spans(WHAT, shown, [end.data for end in ends], sizes)
+        spans = [_good(span) for span in told]
+        for at in _portions(spans, limits.in_flight_bytes):
+            raws = _footers(ends[at], spans[at], fetcher)
+            starts = [start for start, _ in spans[at]]
+            indices = parse_footers(WHAT, shown[at], raws, starts, sizes[at])
+            for path, end, index in zip(some[at], ends[at], indices, strict=True):
+                far_file = end.file if is_remote(path) else None
+                found[path] = _indexed(path, _good(index), far_file)
+    return found
+
+
+def _portions(spans: Sequence[tuple[int, int]], most_bytes: int) -> Iterator[slice]:
+    """Runs of spans, each of one span or of so many bytes together."""
+    begin, size = 0, 0
+    for at, (start, stop) in enumerate(spans):
+        if at > begin and size + stop - start > most_bytes:
+            yield slice(begin, at)
+            begin, size = at, 0
+        size += stop - start
+    yield slice(begin, len(spans))
 
 
 def _good(found: T | SourceError) -> T:
@@ -75,19 +96,25 @@ def _footers(
     ends: Sequence[Tail], spans: Sequence[tuple[int, int]], fetcher: Fetcher
 ) -> list[bytes]:
     """The bytes of the files' footers; those that begin before what was read are read now."""
-    raws, missing = [], []
+    raws = []
+    missing: list[tuple[int, ByteRange]] = []
     for at, (end, (start, stop)) in enumerate(zip(ends, spans, strict=True)):
         first = end.file.size_bytes - len(end.data)
         raws.append(end.data[max(0, start - first) : stop - first])
-        if start < first:
-            missing.append((at, ByteRange(end.file, start, min(stop, first))))
-    far = [(at, part) for at, part in missing if is_remote(part.file.url)]
-    came = fetcher.start([part for _, part in far]).result() if far else []
-    for (at, _), data in zip(far, came, strict=True):
-        raws[at] = data + raws[at]
-    for at, part in missing:
-        if not is_remote(part.file.url):
-            raws[at] = _read(part.file.url, part.start, part.stop) + raws[at]
+        if start >= first:
+            continue
+        if is_remote(end.file.url):
+            most = fetcher.options.max_request_bytes
+            bounds = [*range(start, min(stop, first), most), min(stop, first)]
+            missing += [(at, ByteRange(end.file, *two)) for two in itertools.pairwise(bounds)]
+        else:
+            raws[at] = _read(end.file.url, start, min(stop, first)) + raws[at]
+    came = fetcher.start([part for _, part in missing]).result() if missing else []
+    parts: dict[int, list[bytes]] = {}
+    for (at, _), data in zip(missing, came, strict=True):
+        parts.setdefault(at, []).append(data)
+    for at, some in parts.items():
+        raws[at] = b"".join([*some, raws[at]])
     return raws
 
 

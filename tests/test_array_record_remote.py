@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
+import tarfile
 import traceback
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -156,6 +158,20 @@ def test_a_long_index_is_read_with_a_second_request(server: RangeServer, tmp_pat
     assert source.read(np.array([20_000, 0])) == [b"x" * (20_000 % 7), b""]
 
 
+def test_indices_keep_to_the_limits_too(server: RangeServer, tmp_path: Path) -> None:
+    for name in "abc":
+        written(tmp_path / f"{name}.array_record", [b"x"] * 20_001, "uncompressed")
+    options = RemoteOptions(max_request_bytes=50_000, in_flight_bytes=300_000, max_requests=2)
+    urls = [server.url(f"{name}.array_record") for name in "abc"]
+    source = ArrayRecordDataSource(urls, remote=options)
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", asked) for _, _, asked in server.counts().asked]
+    sizes = [int(found[2]) - int(found[1]) + 1 for found in ranges if found]
+    assert len(sizes) >= 6
+    assert max(sizes) <= 50_000
+    assert server.counts().most_in_flight <= 2
+    assert source.read(np.array([60_002, 20_001])) == [b"x", b"x"]
+
+
 def test_requests_are_no_larger_than_asked_for(server: RangeServer, tmp_path: Path) -> None:
     written(tmp_path / "a.array_record", some_records(400), "group_size:1,uncompressed")
     options = RemoteOptions(max_request_bytes=50_000, in_flight_bytes=100_000, max_requests=3)
@@ -183,7 +199,9 @@ def test_folders_globs_and_splits(server: RangeServer, tmp_path: Path) -> None:
         assert there.read(np.arange(12)) == here.read(np.arange(12))
     found = ArrayRecordDataSource("memory://splits/set/*-train.array_record-*")
     assert found.read(np.arange(12)) == here.read(np.arange(12))
-    with pytest.raises(SourceError, match=r"memory://splits/set has several splits: test \(1 files"):
+    with pytest.raises(
+        SourceError, match=r"memory://splits/set has several splits: test \(1 files"
+    ):
         ArrayRecordDataSource("memory://splits/set")
     with pytest.raises(NotFoundError, match=r"no file matches 'memory://splits/set/x\*'"):
         ArrayRecordDataSource("memory://splits/set/x*")
@@ -206,6 +224,71 @@ def test_a_zip_file(tmp_path: Path) -> None:
     there = ArrayRecordDataSource(f"zip://in/a.array_record::file://{tmp_path}/all.zip")
     order = np.random.default_rng(0).permutation(40)
     assert there.read(order) == ArrayRecordDataSource(path).read(order)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "zip://a.array_record::file://{here}/all.zip",
+        "zip://::file://{here}/all.zip",
+        "zip://*.array_record::file://{here}/all.zip",
+        "zip://a.array_record::{there}/all.zip",
+        "tar://a.array_record::{there}/all.tar",
+        "simplecache::{there}/a.array_record",
+        "simplecache::{there}/a.*record",
+        "filecache::zip://a.array_record::{there}/all.zip",
+        "local://{here}/a.array_record",
+        "{there}/a.array_record?sig=[1]*",
+    ],
+)
+def test_chains_of_urls(server: RangeServer, tmp_path: Path, url: str) -> None:
+    path = written(tmp_path / "a.array_record", some_records(40), "group_size:4")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(path, "a.array_record")
+    with tarfile.open(tmp_path / "all.tar", "w") as tape:
+        tape.add(path, "a.array_record")
+    there = ArrayRecordDataSource(url.format(here=tmp_path, there=server.address))
+    order = np.random.default_rng(0).permutation(40)
+    assert there.read(order) == ArrayRecordDataSource(path).read(order)
+
+
+NAMES = ("a b", "100%", "a%20b", "a#1", "a?b", "a[1]", "a&b;c", "\u00e4")
+
+
+def test_names_of_any_characters(server: RangeServer, tmp_path: Path) -> None:
+    for number, name in enumerate(NAMES):
+        written(tmp_path / "in" / f"{name}.array_record", some_records(2, seed=number))
+    here = ArrayRecordDataSource(tmp_path / "in")
+    fsspec.filesystem("memory").put(str(tmp_path / "in"), "/any-names/", recursive=True)
+    for folder in (server.url("in"), server.url("in/"), "memory://any-names/in"):
+        there = ArrayRecordDataSource(folder)
+        assert there.read(np.arange(len(there))) == here.read(np.arange(len(here)))
+    urls = [server.url(f"in/{name}.array_record") for name in sorted(NAMES)]
+    assert ArrayRecordDataSource(urls).read(np.arange(len(here))) == here.read(np.arange(len(here)))
+
+
+def test_a_url_that_pathlib_changed() -> None:
+    with pytest.raises(ArgumentError, match=r"begins with s3:/ and was a URL"):
+        ArrayRecordDataSource(Path("s3://key:secret@bucket/a.array_record"))
+
+
+def test_signed_urls_ask_once_for_the_mark_of_a_conversion(
+    server: RangeServer, tmp_path: Path
+) -> None:
+    for number in range(3):
+        written(tmp_path / f"{number}.array_record", [bytes([number])])
+    urls = [server.url(f"{number}.array_record") + f"?sig={number}" for number in range(3)]
+    server.plan([None, None, None, status(403)])  # a signature is of one file
+    source = ArrayRecordDataSource(urls)
+    assert source.read(np.arange(3)) == [b"\0", b"\1", b"\2"]
+    paths = [path for _, path, _ in server.counts().asked]
+    assert paths.count("_WINDROW_UNFINISHED") == 1
+
+
+def test_errors_name_the_url_that_was_given() -> None:
+    limits = RemoteOptions(retries=0)
+    with pytest.raises(ReadError, match=r"http://nowhere\.invalid/a\.array_record, .*not found"):
+        ArrayRecordDataSource("http://nowhere.invalid/a.array_record", remote=limits)
 
 
 @pytest.mark.parametrize(

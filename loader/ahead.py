@@ -173,6 +173,7 @@ def _closed() -> BaseException:
 
 
 def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
+    run.halt.enter()
     try:
         for block in blocks:
             if not shared.put(block):

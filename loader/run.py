@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from windrow import execute
@@ -16,6 +16,8 @@ from windrow.crew import Crew, Crews, Here
 from windrow.lookahead import Lookahead
 from windrow.memory import budget_of
 from windrow.sources import LaidOutSource, is_far
+from windrow.sources.daemons import DaemonPool
+from windrow.sources.halts import Halt
 from windrow.sources.process import cores
 from windrow.spread import Spread
 from windrow.steps import Stage
@@ -36,16 +38,17 @@ class Run:
         self.options = next((options for options in found if options.ahead), found[0])
         self._share_bytes = self.options.block_bytes // len(parts)
         self.stopped = threading.Event()
+        self.halt = Halt()
         self._crews = Crews(node) if crews is None else crews
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
-        self._lanes: dict[int, ThreadPoolExecutor] = {}
+        self._lanes: dict[int, Executor] = {}
         self._decoding: ThreadPoolExecutor | None = None
         self._streams = len(parts)
         self._here = Here()
         if self.options.ahead:
             self._here = Here(Spread(self._threads))
-            self._pool = ThreadPoolExecutor(self._threads, "windrow-read")
+            self._pool = self._new_pool(self._threads, "windrow-read")
 
     @property
     def ahead(self) -> bool:
@@ -57,8 +60,9 @@ class Run:
         return self._crews.of(stage, self._here)
 
     def stop(self) -> None:
-        """Nobody wants what comes next."""
+        """Nobody wants what comes next: reads that wait for a network end."""
         self.stopped.set()
+        self.halt.set()
         self._crews.interrupt()
 
     def options_of(self, node: ToStreamNode) -> ReadOptions:
@@ -86,26 +90,32 @@ class Run:
             return None
         if self._decoding is None:
             # One more than cores: one of them waits for the interpreter now and then.
-            self._decoding = ThreadPoolExecutor(cores() + 1, "windrow-decode")
+            self._decoding = self._new_pool(cores() + 1, "windrow-decode")
         far = any(map(is_far, found.values()))
         budget = budget_of(node.read_options, far=far).share(1 / self._streams)
         return Lookahead(list(found.values()), budget, self._decoding) or None
 
-    def _lane_of(self, source: Any) -> ThreadPoolExecutor:
+    def _new_pool(self, threads: int, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(threads, name, initializer=self.halt.enter)
+
+    def _new_lane(self, source: Any) -> Executor:
+        if not is_far(source):
+            return self._new_pool(1, "windrow-read")
+        # The interpreter waits for the threads of others when it ends, before it tells any halt.
+        return DaemonPool(_FAR_READS, "windrow-read", self.halt.enter)
+
+    def _lane_of(self, source: Any) -> Executor:
         lane = self._lanes.get(id(source))
         if lane is None:
             known = list(dict.fromkeys(self._lanes.values()))
             full = len(known) >= self._threads  # sources share threads then
-            lane = (
-                known[len(self._lanes) % len(known)]
-                if full
-                else ThreadPoolExecutor(_FAR_READS if is_far(source) else 1, "windrow-read")
-            )
+            lane = known[len(self._lanes) % len(known)] if full else self._new_lane(source)
             self._lanes[id(source)] = lane
         return lane
 
     def end_threads(self) -> None:
-        """Wait for the reads under way and let the threads go."""
+        """End the reads under way and let the threads go."""
+        self.halt.set()
         if self._here.spread is not None:
             self._here.spread.close()
         for pool in (self._pool, self._decoding, *self._lanes.values()):

@@ -12,13 +12,14 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.daemons import DaemonThreads
+from windrow.sources.daemons import DaemonPool, DaemonThreads
+from windrow.sources.halts import Halt, halt_here
 from windrow.sources.remote import RemoteStats, as_remote_options
 from windrow.sources.secrets import HIDDEN, Secrets
 from windrow.sources.zarr_flight import Flight
@@ -198,11 +199,25 @@ class Access:
 
 
 def side_by_side(calls: Sequence[Callable[[], Any]], *, wait: bool) -> list[Any]:
-    """What `calls` return; each in a thread of its own where they `wait` for a network."""
+    """What `calls` return; each in a thread of its own where they `wait` for a network.
+
+    Where one fails, or the wait is broken off, the others are ended.
+    """
     if not wait or len(calls) < 2:
         return [call() for call in calls]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), "windrow-side") as pool:
+    halt, above = Halt(), halt_here()
+    if above is not None:
+        above.add(halt, halt.set)
+    pool = DaemonPool(min(_AT_ONCE, len(calls)), "windrow-side", halt.enter)
+    try:
         return [read.result() for read in [pool.submit(call) for call in calls]]
+    except BaseException:
+        halt.set()
+        raise
+    finally:
+        if above is not None:
+            above.remove(halt)
+        pool.shutdown(cancel_futures=True)
 
 
 def drivers(spec: Any) -> set[str]:

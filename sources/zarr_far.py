@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.halts import fail_with_halt, settle
 from windrow.sources.zarr_access import Access, is_far
 from windrow.sources.zarr_guard import FILES, may_be_fill, metadata_in, same_array, spec_of
 
@@ -92,7 +93,7 @@ class FarGuard:
                 return
         generation = self._generation
         found = self._access.flight.start(
-            lambda: self._store.read(self._key, if_not_equal=generation)
+            lambda: self._store.read(self._key, if_not_equal=generation), for_all=True
         )
         found.add_done_callback(lambda ended: self._told(asked, ended))
 
@@ -213,10 +214,11 @@ class FarArray:
         """
         answer: Future[AnyArray] = Future()
         answer.set_running_or_notify_cancel()
+        fail_with_halt(answer)  # it may have to wait for the guard, whose answer is for all
         guard = self._guard
         if guard is not None:
             if guard.failed is not None:
-                answer.set_exception(_again(guard.failed))
+                settle(answer, error=_again(guard.failed))
                 return answer
             guard.look_sometimes()
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
@@ -236,16 +238,16 @@ class FarArray:
         try:
             error = ended.exception()
             if error is not None:
-                answer.set_exception(failed(error))
+                settle(answer, error=failed(error))
                 return
             values = ended.result()
             guard = self._guard
             if guard is None or not self._may_be_fill(edges, values):
-                answer.set_result(values)
+                settle(answer, values)
             else:
                 guard.look(lambda gone: _set(answer, values, gone))
         except Exception as other:  # else who waits would wait for ever
-            answer.set_exception(failed(other))
+            settle(answer, error=failed(other))
 
     def _requests(self, view: Any, scattered: int | None) -> int:
         """Stored objects that a view lies in: neighbours in one of them are one request."""
@@ -301,10 +303,7 @@ def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
 
 
 def _set(answer: Future[AnyArray], values: AnyArray, gone: ReadError | None) -> None:
-    if gone is None:
-        answer.set_result(values)
-    else:
-        answer.set_exception(_again(gone))
+    settle(answer, values, None if gone is None else _again(gone))
 
 
 def unreachable(

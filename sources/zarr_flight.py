@@ -8,6 +8,7 @@ never answers. So a read has an end here, whatever becomes of it there.
 2. A read that is under way has ended `longest_s` later, for each `max_requests` objects it needs:
    with what came, with TensorStore's error, or with a TimeoutError.
 3. What comes after the end of its read is dropped; it was read into memory of its own.
+4. When the halt of who started a read is set, it has ended; where it waits, it is never begun.
 
 Thread-safe. Its callbacks run on TensorStore's threads, or the one that watches.
 """
@@ -15,6 +16,7 @@ Thread-safe. Its callbacks run on TensorStore's threads, or the one that watches
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import math
 import re
@@ -25,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from windrow.sources.halts import halt_here, settle, stopped
 from windrow.sources.remote import RemoteOptions, RemoteStats
 
 # Reads beyond those whose requests go on, so that requests go on while others are decoded.
@@ -40,8 +43,10 @@ class _Read:
     requests: int
     size_bytes: int
     answer: Future[Any]
+    context: contextvars.Context
     due: float = math.inf
     future: Any = None
+    is_halted: bool = False
 
 
 class Flight:
@@ -60,7 +65,12 @@ class Flight:
         return Flight, (self._options, self._stats)
 
     def start(
-        self, begin: Callable[[], Any], requests: int = 1, size_bytes: int = 0
+        self,
+        begin: Callable[[], Any],
+        requests: int = 1,
+        size_bytes: int = 0,
+        *,
+        for_all: bool = False,
     ) -> Future[Any]:
         """Start a read, now or when there is room. Does not wait.
 
@@ -68,16 +78,33 @@ class Flight:
             begin: Starts it; returns a future of TensorStore.
             requests: Objects that it needs, each of which is a request or two.
             size_bytes: Of what it gives, in memory.
+            for_all: Whether others may wait for it too, so that no halt ends it.
 
         Returns:
             What it gives, or its error.
         """
-        read = _Read(begin, max(1, requests), size_bytes, Future())
+        context = contextvars.copy_context()
+        read = _Read(begin, max(1, requests), size_bytes, Future(), context)
         read.answer.set_running_or_notify_cancel()  # it can not be cancelled any more
+        halt = None if for_all else halt_here()
+        if halt is not None:
+            halt.add(read, lambda: self._halt(read))
+            read.answer.add_done_callback(lambda _: halt.remove(read))
         with self._lock:
             self._waiting.append(read)
         self._go()
         return read.answer
+
+    def _halt(self, read: _Read) -> None:
+        with self._lock:
+            read.is_halted = True
+            begun = read in self._under_way
+        if not begun:
+            settle(read.answer, error=stopped())
+            return
+        if read.future is not None:
+            read.future.cancel()
+        self._end(read, None, stopped())
 
     def expire(self) -> bool:
         """End what is late; whether something is under way still."""
@@ -116,6 +143,8 @@ class Flight:
 
     def _next(self) -> _Read | None:
         with self._lock:
+            while self._waiting and self._waiting[0].is_halted:
+                self._waiting.popleft()
             if not self._waiting:
                 return None
             read = self._waiting[0]
@@ -136,7 +165,10 @@ class Flight:
     def _begin(self, read: _Read) -> None:
         self._stats.request()
         try:
-            read.future = read.begin()
+            # It may begin when another one has ended, in a thread that works for somebody else.
+            read.future = read.context.run(read.begin)
+            if read.is_halted:
+                read.future.cancel()
             read.future.add_done_callback(lambda ended: self._came(read, ended))
         except (ValueError, RuntimeError, OSError) as error:
             self._end(read, None, error)
@@ -154,12 +186,11 @@ class Flight:
             self._under_way.remove(read)
             self._requests -= read.requests
             self._bytes -= read.size_bytes
-        if error is not None:
-            self._stats.fault(kind_of(error))
-            read.answer.set_exception(error)
-        else:
+        if error is None:
             self._stats.received(read.size_bytes)
-            read.answer.set_result(value)
+        elif not read.is_halted:
+            self._stats.fault(kind_of(error))
+        settle(read.answer, value, error)
         self._go()
 
 

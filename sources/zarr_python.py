@@ -27,6 +27,7 @@ import numpy as np
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Checks
+from windrow.sources.halts import halt_here, stopped
 from windrow.sources.pieces import AnyArray, Box, Span
 from windrow.sources.threads import Ends
 from windrow.sources.zarr_access import Access
@@ -126,6 +127,9 @@ class PythonArray:
             raise TypeError("only an array far away is read beside others")
 
         def values() -> AnyArray:
+            halt = halt_here()
+            if halt is not None and halt.is_set:
+                raise stopped()
             try:
                 found = self._values(first, shape)
             except Exception as error:  # codecs raise what they like, on what is stored

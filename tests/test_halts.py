@@ -26,7 +26,7 @@ from windrow.sources.halts import Halt, cancel_with_halt, fail_with_halt, result
 from windrow.sources.zarr_access import side_by_side
 
 # Without a halt each wait would last for minutes.
-LONG = RemoteOptions(timeout_s=120)
+LONG = RemoteOptions(timeout_s=120, max_requests=8)
 WAYS = ["plain", "shard", "filter", "cookies", "windows", "records"]
 
 
@@ -85,11 +85,10 @@ def test_closing_an_iterator(server: RangeServer, way: str) -> None:
 
 
 def assert_quiet(server: RangeServer) -> None:
-    """Nothing is asked for any more, once what was on its way has come."""
-    threading.Event().wait(2 * server.latency_s)
+    """Nothing is asked for any more, but what was on its way."""
     asked = server.counts().requests
-    threading.Event().wait(4 * server.latency_s)
-    assert server.counts().requests == asked
+    threading.Event().wait(10 * server.latency_s)  # in which 80 others would be
+    assert server.counts().requests <= asked + LONG.max_requests
 
 
 @pytest.mark.parametrize("way", ["plain", "filter", "cookies", "records"])

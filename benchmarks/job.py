@@ -46,6 +46,7 @@ class Job:
         resident_share: What part of the decoded store may stay in memory; None for the default.
         small: Whether this is a tiny run.
         watched: Whether memory is looked at from outside, for all processes together.
+        limit_s: When an epoch ends though it is not done; None for what the layout has.
     """
 
     data: Data
@@ -56,6 +57,7 @@ class Job:
     resident_share: float | None = None
     small: bool = False
     watched: bool = False
+    limit_s: float | None = None
 
     def dumps(self) -> str:
         """The job as JSON."""

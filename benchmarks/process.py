@@ -83,7 +83,8 @@ def _measured(job: Job) -> Metrics:
         return found
     if job.layout == "start":
         return timing.of_starting(opened(job))
-    return timing.measure(opened(job), job, limit_s=_LIMIT_S * _longer(job))
+    limit_s = _LIMIT_S * _longer(job) if job.limit_s is None else job.limit_s
+    return timing.measure(opened(job), job, limit_s=limit_s)
 
 
 def _longer(job: Job) -> int:

@@ -65,3 +65,37 @@ class Budget:
         """So much was taken by who asked for it."""
         self._used_bytes -= size_bytes
         self._more.set()
+
+
+class Share:
+    """What one of several takes of a budget that they share; `end` gives back what it has."""
+
+    def __init__(self, budget: Budget) -> None:
+        """Nothing is taken yet."""
+        self._budget = budget
+        self._used_bytes = 0
+        self._ended = False
+
+    async def take(self, size_bytes: int) -> None:
+        """As of `Budget`.
+
+        Raises:
+            CancelledError: If it has ended meanwhile.
+        """
+        await self._budget.take(size_bytes)
+        self._used_bytes += size_bytes
+        if self._ended:
+            self.end()
+            raise asyncio.CancelledError
+
+    def give(self, size_bytes: int) -> None:
+        """As of `Budget`; nothing once it has ended."""
+        if not self._ended:
+            self._used_bytes -= size_bytes
+            self._budget.give(size_bytes)
+
+    def end(self) -> None:
+        """Nobody takes what is left."""
+        self._ended = True
+        self._budget.give(self._used_bytes)
+        self._used_bytes = 0

@@ -2,8 +2,9 @@
 
 1. A range's bytes are exactly those of the version of the file that was opened, or an error names
    the URL, what was tried and the way out: never a mixture of two versions, never fewer bytes.
-2. At most `max_requests` requests of a fetcher are in flight, over all its calls; of one `fetch` at
-   most `in_flight_bytes` are asked for and not taken yet, or one range.
+2. At most `max_requests` requests of a fetcher are in flight, over all its calls; of all `fetch` at
+   most `in_flight_bytes` are asked for and not taken yet, or one range. Who takes from one of them
+   must not wait for another.
 3. Ranges are asked for as they are given, one request each; who calls has merged them.
 4. No wait is longer than `RemoteOptions.longest_s` per request; no error, repr or pickled state
    shows a credential, but that the pickle itself holds the storage options.
@@ -22,7 +23,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 from windrow.errors import ReadError
 from windrow.sources.attempts import Attempts
-from windrow.sources.crews import Budget, run_crew
+from windrow.sources.crews import Budget, Share, run_crew
 from windrow.sources.far_files import ByteRange, FarFile, Tail
 from windrow.sources.file_systems import FileSystems
 from windrow.sources.halts import cancel_with_halt
@@ -69,6 +70,7 @@ class Fetcher:
         self.secrets = Secrets(self._storage_options)
         self.stats = RemoteStats()
         self._attempts = self._fresh_attempts(options)
+        self._budget = Budget(options.in_flight_bytes)
         self._in_turn: dict[Transport, Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, secrets=self.secrets)
 
@@ -140,8 +142,8 @@ class Fetcher:
         if not asked:
             return
         come: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
-        budget = Budget(self._options.in_flight_bytes)
-        running = self._submit(self._flow(asked, budget, come.put))
+        share = Share(self._budget)
+        running = self._submit(self._flow(asked, share, come.put))
         running.add_done_callback(lambda _: come.put(None))
         loop = _loop()
         try:
@@ -150,11 +152,12 @@ class Fetcher:
                 if got is None:
                     break
                 yield got
-                loop.call_soon_threadsafe(budget.give, len(got[1]))
+                loop.call_soon_threadsafe(share.give, len(got[1]))
                 del got
             running.result()
         finally:
             running.cancel()
+            loop.call_soon_threadsafe(share.end)
 
     # ---- names
 
@@ -220,10 +223,10 @@ class Fetcher:
         return parts
 
     async def _flow(
-        self, asked: list[_Asked], budget: Budget, put: Callable[[tuple[int, bytes]], None]
+        self, asked: list[_Asked], share: Share, put: Callable[[tuple[int, bytes]], None]
     ) -> None:
         async def one(job: _Asked) -> None:
-            await budget.take(job.wanted.size_bytes)
+            await share.take(job.wanted.size_bytes)
             put((job.place, await self._part(job)))
 
         await run_crew(iter(asked), one, at_once=self._at_once(len(asked)))

@@ -203,6 +203,25 @@ def test_what_is_asked_for_and_not_taken_is_bounded() -> None:
         assert [got[n] for n in range(20)] == cut_out(wanted, DATA)
 
 
+def test_calls_side_by_side_share_the_bound() -> None:
+    with RangeServer({"a.bin": DATA}, latency_s=0.02) as running:
+        reader = fetcher(RemoteOptions(in_flight_bytes=1000))
+        file = reader.tails([running.url("a.bin")], 1)[0].file
+        running.reset_counts()
+        wanted = [ByteRange(file, at * 500, at * 500 + 500) for at in range(10)]
+        first, second = reader.fetch(wanted), reader.fetch(wanted)
+        next(first)  # what it has asked for is not taken, and is all that may be
+        answers: list[int] = []
+        thread = threading.Thread(target=lambda: answers.extend(at for at, _ in second))
+        thread.start()
+        for _ in range(3):
+            next(first)
+        assert running.counts().most_in_flight <= 2
+        del first  # gives back what it holds
+        thread.join(20)
+        assert sorted(answers) == list(range(10))
+
+
 def test_a_range_above_the_bound_is_asked_for_alone(server: RangeServer) -> None:
     reader = fetcher(RemoteOptions(in_flight_bytes=10))
     file = opened(reader, server.url("shards/00.bin"))

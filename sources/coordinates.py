@@ -9,27 +9,32 @@ that NumPy has, its number stays; a declared length is checked before memory is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+import functools
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
 from windrow.errors import SourceError
-from windrow.sources.arrays import ArrayTree
+from windrow.sources.arrays import open_arrays
 from windrow.sources.cf import decoding_of, times_of
 from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
-from windrow.sources.zarr_access import Access
+from windrow.sources.zarr_access import Access, side_by_side
 from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, axis_names
-from windrow.sources.zarr_open import find_all
+from windrow.sources.zarr_open import found_array
 from windrow.sources.zarr_python import PythonReader, open_python
 from windrow.sources.zarr_python_metadata import of_any_length, why_python
 
 __all__ = [
     "Coordinate",
+    "Coordinates",
     "coordinate_of",
     "extra_coordinates",
     "extra_dims",
@@ -39,6 +44,7 @@ __all__ = [
 ]
 
 AnyArray = npt.NDArray[Any]
+T = TypeVar("T")
 
 _WHAT: Final = "coordinate"
 _LARGEST_LENGTH: Final = 2**27
@@ -85,6 +91,61 @@ class _Stored:
     @property
     def where(self) -> str:
         return f"{_WHAT} {self.name!r} in {self.folder.where}"
+
+
+class Coordinates:
+    """The coordinates beside some arrays, each looked for and read once. Thread-safe.
+
+    What the methods give is what the functions give that they are called like.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._outcomes: dict[tuple[Found, str], Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, found: Found, dim: str) -> Coordinate | None:
+        """As `coordinate_of`."""
+        return self._once((found, f"{dim}/"), lambda: coordinate_of(found, dim))
+
+    def extra(self, found: Found, name: str) -> Coordinate:
+        """One of the array's, as `extra_coordinates` reads it."""
+        stored = self._listed(found)[name]
+        return self._once((found, name), lambda: _read(stored, str(stored.dims[0])))
+
+    def extra_dims(self, found: Found) -> dict[str, str]:
+        """As `extra_dims`."""
+        return {name: str(stored.dims[0]) for name, stored in self._listed(found).items()}
+
+    def read_ahead(self, of: Sequence[tuple[Found, str]], extra_of: Sequence[Found]) -> None:
+        """Look for coordinates of arrays far away, side by side; errors come to who asks for them.
+
+        Args:
+            of: Arrays, and dimensions of each.
+            extra_of: Arrays to look for other coordinates of.
+        """
+        calls: list[Callable[[], Any]] = [functools.partial(self.of, *one) for one in of]
+        calls += [functools.partial(self._listed, found) for found in extra_of]
+        side_by_side([functools.partial(_tried, call) for call in calls], wait=True)
+
+    def _listed(self, found: Found) -> dict[str, _Stored]:
+        return self._once((found, ""), lambda: _extra(found))
+
+    def _once(self, key: tuple[Found, str], read: Callable[[], T]) -> T:
+        with self._lock:
+            begun = key in self._outcomes
+            outcome: Future[T] = self._outcomes.setdefault(key, Future())
+        if not begun:
+            try:
+                outcome.set_result(read())
+            except BaseException as error:
+                outcome.set_exception(error)
+        return outcome.result()
+
+
+def _tried(call: Callable[[], Any]) -> None:
+    with contextlib.suppress(Exception):
+        call()
 
 
 def coordinate_of(found: Found, dim: str) -> Coordinate | None:
@@ -135,10 +196,12 @@ def _extra(found: Found) -> dict[str, _Stored]:
     if above is not None:
         told.append(_group_attributes(above[0]).get("coordinates"))
     listed = dict.fromkeys(name for text in told if isinstance(text, str) for name in text.split())
-    extra = {name: _beside(found, name) for name in listed if name not in found.dims}
+    names = [name for name in listed if name not in found.dims]
+    looks = [functools.partial(_beside, found, name) for name in names]
+    extra = side_by_side(looks, wait=folder is not None and folder.local() is None)
     return {
         name: stored
-        for name, stored in extra.items()
+        for name, stored in zip(names, extra, strict=True)
         if stored is not None and len(stored.dims) == 1 and stored.dims[0] in found.dims
     }
 
@@ -228,19 +291,11 @@ def _read(stored: _Stored, dim: str) -> Coordinate:
 
 def _values(stored: _Stored) -> AnyArray:
     """As they are stored."""
-    local = stored.folder.local()
-    access = stored.folder.access
-    place: Any = local
-    if access is not None:
-        url = stored.folder.url
-        place = access.opened(stored.folder.kvstore()) if url is None else url
+    array = found_array(stored.folder, "", stored.meta, stored.attributes)
     if of_any_length(stored.meta):
-        array = find_all(stored.folder.what, place, None, access)
-        if not isinstance(array, Found):
-            raise SourceError(f"{stored.folder.where} is no array any more; open the source again")
         python = open_python(array, why_python(stored.meta))
         return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
-    part = ArrayTree(stored.folder.what, place, access=access).open()[0].part
+    part = open_arrays(stored.folder.what, [array])[0].part
     if part.rows * part.row_bytes > _LARGEST_BYTES:
         raise SourceError(
             f"{stored.folder.where} is said to have {part.rows:,} values of {part.dtype}, more than"

@@ -15,7 +15,7 @@ import numpy as np
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.arrays import OpenArray
 from windrow.sources.base import ArraySpec, IntArray
-from windrow.sources.coordinates import extra_coordinates, extra_dims
+from windrow.sources.coordinates import Coordinates
 from windrow.sources.pieces import AnyArray
 from windrow.sources.selection import Coordinate
 from windrow.sources.window_fields import Along, Taken
@@ -94,6 +94,7 @@ def window_coordinates(
     plan: Plan,
     wanted: bool | Sequence[str],
     *,
+    known: Coordinates,
     padded: bool,
     own_name: str,
 ) -> tuple[WindowCoordinate, ...]:
@@ -103,6 +104,7 @@ def window_coordinates(
         opened: The arrays.
         plan: Which cells of them records have.
         wanted: Whether there are any, or the names of those there are.
+        known: Reads them.
         padded: Whether windows may reach out of the arrays.
         own_name: What a single array is called in a record that has coordinates.
 
@@ -120,18 +122,18 @@ def window_coordinates(
         raise ArgumentError(
             f"{_WHAT}: coordinates must be True, False or a list of names, got {wanted!r}"
         )
-    known = _known(opened, plan)
-    names = [name for name, dim in known.items() if name == dim] if wanted is True else wanted
+    dims = _dims(opened, plan, known)
+    names = [name for name, dim in dims.items() if name == dim] if wanted is True else wanted
     found: list[WindowCoordinate] = []
     for name in dict.fromkeys(names):
-        coordinate = _read(name, known.get(name), opened, plan)
+        coordinate = _read(name, dims.get(name), opened, plan, known)
         if coordinate is not None:
             dim = coordinate.dims[0]
             found += _of_fields(name, dim, coordinate.values, plan.taken, padded)
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: there are no coordinates {name!r} of the windows' dimensions beside the"
-                f" arrays; their dimensions and other coordinates are {list(known)}"
+                f" arrays; their dimensions and other coordinates are {list(dims)}"
             )
     if not found:
         raise SourceError(
@@ -148,26 +150,32 @@ def window_coordinates(
     return tuple(found)
 
 
-def _known(opened: Sequence[OpenArray], plan: Plan) -> dict[str, str]:
+def _dims(opened: Sequence[OpenArray], plan: Plan, known: Coordinates) -> dict[str, str]:
     """The dimension of each coordinate that there may be, by its name."""
     dims = [axis.dim for field in plan.taken for axis in field.along]
-    known = {dim: dim for dim in dims if isinstance(dim, str)}
+    found = {dim: dim for dim in dims if isinstance(dim, str)}
     for number in sorted({field.number for field in plan.taken}):
-        for name, dim in extra_dims(opened[number].found).items():
+        for name, dim in known.extra_dims(opened[number].found).items():
             if dim in plan.arrays[number]:
-                known.setdefault(name, dim)
-    return known
+                found.setdefault(name, dim)
+    return found
 
 
-def _read(name: str, dim: str | None, opened: Sequence[OpenArray], plan: Plan) -> Coordinate | None:
+def _read(
+    name: str,
+    dim: str | None,
+    opened: Sequence[OpenArray],
+    plan: Plan,
+    known: Coordinates,
+) -> Coordinate | None:
     """A coordinate of the arrays, None if there is none of that name."""
     used = sorted({field.number for field in plan.taken})
     if dim is None or name == dim:
-        return None if dim is None else coordinate_along(dim, opened, plan.arrays, used)
+        return None if dim is None else coordinate_along(dim, opened, plan.arrays, used, known)
     for number in used:
         found = opened[number].found
-        if extra_dims(found).get(name) == dim:
-            coordinate = extra_coordinates(found, [name])[name]
+        if known.extra_dims(found).get(name) == dim:
+            coordinate = known.extra(found, name)
             if len(coordinate.values) == plan.lengths[dim]:
                 return coordinate
     return None

@@ -15,7 +15,7 @@ import numpy as np
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.arrays import OpenArray
-from windrow.sources.coordinates import coordinate_of
+from windrow.sources.coordinates import Coordinates
 from windrow.sources.selection import Coordinate
 from windrow.sources.window_fields import (
     Along,
@@ -38,6 +38,7 @@ from windrow.sources.window_origins import (
     regular_axis,
 )
 from windrow.sources.window_selection import Picked, picked
+from windrow.sources.zarr_names import Found
 
 _WHAT: Final = "WindowDataSource"
 
@@ -57,6 +58,7 @@ class Request:
     dims: Any = None
     select: Any = None
     method: str | None = None
+    labelled: bool = False  # whether records have coordinates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -82,26 +84,26 @@ class Plan:
         return _runs(self.taken, dim)
 
 
-def planned(opened: Sequence[OpenArray], request: Request) -> Plan:
-    """The plan for `request` over arrays that are open.
+def planned(opened: Sequence[OpenArray], request: Request, known: Coordinates) -> Plan:
+    """The plan for `request` over arrays that are open; `known` reads the coordinates.
 
     Raises:
         ArgumentError: If an argument is of a wrong kind or names no dimension or array.
         SourceError: If windows do not fit, arrays do not agree, or a label is not there.
         RecordIndexError: If a center is no cell of the arrays.
     """
-    return _Planner(opened, request).plan()
+    return _Planner(opened, request, known).plan()
 
 
 class _Planner:
     """The steps from a request to a plan, in their order."""
 
-    def __init__(self, opened: Sequence[OpenArray], request: Request) -> None:
+    def __init__(self, opened: Sequence[OpenArray], request: Request, known: Coordinates) -> None:
         if request.method not in (None, "nearest"):
             raise ArgumentError(
                 f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
             )
-        self._opened, self._request = opened, request
+        self._opened, self._request, self._known = opened, request, known
         self._names = _axis_names(opened, request.dims)
         self._fields = _fields_of(request.fields, opened)
         self._used = sorted({number for _, _, number in self._fields})
@@ -123,6 +125,7 @@ class _Planner:
         self._moving = self._moving_dims()
         self._lengths = self._agreed_lengths()
         self._picked: dict[Dim, Picked] = {}
+        self._read_ahead()
         self._ranges = self._allowed()
 
     def plan(self) -> Plan:
@@ -132,6 +135,23 @@ class _Planner:
         )
         origins = self._centers(taken) if self._centered else self._grid(taken)
         return Plan(origins, taken, self._lengths, self._ranges, tuple(self._names))
+
+    def _read_ahead(self) -> None:
+        """Read coordinates that will be asked for side by side, where that waits for a network."""
+        dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
+        dims.update(dim for _, field, _ in self._fields for dim in field.select)
+        wanted: dict[str, Found] = {}
+        others: list[Found] = []
+        for number in self._used:
+            array = self._opened[number]
+            if not array.is_far:
+                continue
+            if self._request.labelled:
+                others.append(array.found)
+            for dim in self._names[number]:
+                if isinstance(dim, str) and (dim in dims or self._request.labelled):
+                    wanted.setdefault(dim, array.found)  # other arrays mostly have the same
+        self._known.read_ahead([(found, dim) for dim, found in wanted.items()], others)
 
     # --- dimensions ------------------------------------------------------------------------------
 
@@ -258,7 +278,7 @@ class _Planner:
         return picked(
             dim,
             label,
-            coordinate_along(dim, self._opened, self._names, self._used),
+            coordinate_along(dim, self._opened, self._names, self._used, self._known),
             self._lengths[dim],
             moves=dim in self._moving,
             method=self._request.method,
@@ -378,13 +398,14 @@ def coordinate_along(
     opened: Sequence[OpenArray],
     names: Sequence[tuple[Dim, ...]],
     used: Sequence[int],
+    known: Coordinates,
 ) -> Coordinate | None:
     """The coordinates of a dimension, found beside one of the arrays that have it; None if none."""
     if isinstance(dim, int):
         return None
     for number in used:
         if dim in names[number]:
-            found = coordinate_of(opened[number].found, dim)
+            found = known.of(opened[number].found, dim)
             length = opened[number].shape[names[number].index(dim)]
             if found is not None and len(found.values) == length:
                 return found

@@ -21,6 +21,7 @@ from windrow.sources.arrays import LIBRARY, ArrayTree, OpenArray
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
 from windrow.sources.boxes import BoxPart, Padding
 from windrow.sources.cf import Decoding, decoding_of
+from windrow.sources.coordinates import Coordinates
 from windrow.sources.pieces import AnyArray, ArrayPart, Blocks, LaidOutSource
 from windrow.sources.process import refuse_forked
 from windrow.sources.remote import RemoteOptions
@@ -150,9 +151,11 @@ class WindowDataSource(LaidOutSource):
             dims=dims,
             select=select,
             method=method,
+            labelled=coordinates is not False,
         )
         opened = self._tree.open()
-        self._plan = planned(opened, request)
+        known = Coordinates()
+        self._plan = planned(opened, request, known)
         self._named = fields is not None
         self._decodings = tuple(
             None if decode is False else _decoding(opened[field.number], wanted)
@@ -163,6 +166,7 @@ class WindowDataSource(LaidOutSource):
             opened,
             self._plan,
             coordinates,
+            known=known,
             padded=pad is not None,
             own_name=self._tree.own_name,
         )

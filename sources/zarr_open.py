@@ -138,7 +138,7 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
     if (meta := metadata_of(folder, "zarr.json")) is not None:
         kind = meta.get("node_type")
         if kind == "array":
-            return _array(folder, name, meta)
+            return found_array(folder, name, meta)
         if kind != "group":
             raise SourceError(
                 f"{folder.what}: zarr.json in {folder.where} has node_type {kind!r}; it must be 'array'"
@@ -151,7 +151,7 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
             return _consolidated(folder, name, _nodes_v3(nodes), attributes)
         return _group(folder, name, attributes, depth)
     if (meta := metadata_of(folder, ".zarray")) is not None:
-        return _array(folder, name, meta, metadata_of(folder, ".zattrs"))
+        return found_array(folder, name, meta, metadata_of(folder, ".zattrs"))
     if (meta := metadata_of(folder, ".zmetadata")) is not None:
         nodes = meta.get("metadata")
         if isinstance(nodes, dict):
@@ -176,7 +176,7 @@ def sizes_of(value: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _array(
+def found_array(
     folder: Folder,
     name: str,
     meta: Mapping[str, Any],
@@ -328,7 +328,7 @@ def _consolidated(
         # A path that leads out of the group is none of its nodes.
         if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
             above, _, last = path.rpartition("/")
-            inside(above)[last] = _array(
+            inside(above)[last] = found_array(
                 folder.child(path), _joined(name, path), meta, beside, listing=folder.where
             )
     return _filled(folder, name, FoundGroup(items, attributes))

@@ -9,12 +9,13 @@ Invariant: records are those of the files, and of ranges of files, in the order 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record_files import (
     WHAT,
     FileRange,
@@ -102,7 +103,8 @@ class ArrayRecordDataSource(LaidOutSource):
             try:
                 by_path, reader = opened(names, wanted, fetcher(), verify)
             except (NotFoundError, SourceError):
-                refuse_unfinished_far(far, fetcher())  # that may be why
+                with contextlib.suppress(NotFoundError, ReadError, SourceError):
+                    refuse_unfinished_far(far, fetcher())  # that may be why
                 raise
             refuse_unfinished_far(far, fetcher())
         else:

@@ -24,8 +24,8 @@ _EXTRAS: Final = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
 }
-# Opening these asks nobody anything.
-_QUIET: Final = frozenset({*_EXTRAS, "memory", "file", "local"})
+# Opening these asks nobody anything. That of Google Cloud Storage asks for a token.
+_QUIET: Final = frozenset({"http", "https", "s3", "s3a", "memory", "file", "local"})
 # So many URLs are remembered.
 _MOST_URLS: Final = 100_000
 
@@ -48,6 +48,7 @@ class FileSystems:
         self._threads = DaemonThreads()
         self._transports: dict[Any, tuple[Any, Transport]] = {}
         self._found: dict[str, tuple[Transport, str]] = {}
+        self._opened: set[str] = set()
 
     @property
     def threads(self) -> DaemonThreads:
@@ -58,10 +59,10 @@ class FileSystems:
         """What `open` returned for it."""
         return self._found.get(url)
 
-    @staticmethod
-    def is_quiet(url: str) -> bool:
+    def is_quiet(self, url: str) -> bool:
         """Whether opening the file system asks nobody anything."""
-        return "::" not in url and url.partition("://")[0] in _QUIET
+        protocol = url.partition("://")[0]
+        return "::" not in url and (protocol in _QUIET or protocol in self._opened)
 
     def open(self, url: str) -> tuple[Transport, str]:
         """What reads the URL, and the path it is asked for.
@@ -93,6 +94,8 @@ class FileSystems:
         if not plain:
             key = id(fs)  # the entry keeps it alive, so that no other has its id
         made = fs, self._transport(fs, plain)
+        if plain and _EXTRAS.get(key[0]) == "gcs":
+            self._opened.add(key[0])  # one for all its URLs
         return self._transports.setdefault(key, made)[1], path
 
     def _class(self, url: str, part: str) -> Any:

@@ -29,21 +29,40 @@ _USER: Final = r"([a-zA-Z][\w+.\-]*://)[^/\s'\"]*@"
 # A ? before the @ of a user: it is not to be told which of them is the end of what.
 _UNCLEAR: Final = r"([a-zA-Z][\w+.\-]*://)[^/?\s'\"]*\?[^/\s'\"]*@[^\s'\"]*"
 _QUERY: Final = r"([a-zA-Z][\w+.\-]*://[^\s?'\"<>]*)\?(?!\*\*\*)[^\s'\"<>|)]+"
+# Between the URLs of a chain; not within an address such as [::1].
+_CHAIN: Final = r"::(?![^\[\]/]*\])"
 _HIDING: Final = (
     (_UNCLEAR, rf"\1{HIDDEN}"),
     (_USER, rf"\1{HIDDEN}@"),
+    (_QUERY, rf"\1?{HIDDEN}"),
 )
 
 
 def shown_url(url: str) -> str:
     """`url` for people: without user, password and query."""
+    return "::".join(map(_shown_part, re.split(_CHAIN, url)))
+
+
+def _shown_part(part: str) -> str:
+    scheme, mark, rest = part.partition("://")
+    if not mark:
+        return part
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    port = authority.rpartition("]")[2].partition(":")[2]
+    # A user whose password has a ? or a / in it: where it ends is not to be told.
+    if "?" in user or ("@" in path and not at and port and not port.isdigit()):
+        return scheme + mark + HIDDEN
+    shown = f"{HIDDEN}@{host}" if at else authority
+    head, asked, query = (shown + slash + path).partition("?")
+    return scheme + mark + head + asked + (HIDDEN if query else "")
+
+
+def _without_urls_secrets(text: str) -> str:
+    """A text of which URLs are a part, each up to a space or a quote."""
     for pattern, shown in _HIDING:
-        url = re.sub(pattern, shown, url)
-    if "://" not in url or re.search(r"\s", url):
-        return re.sub(_QUERY, rf"\1?{HIDDEN}", url)
-    # One URL: its query ends with it, whatever is in it.
-    parts = (part.partition("?") for part in url.split("::"))
-    return "::".join(head + mark + (HIDDEN if query else "") for head, mark, query in parts)
+        text = re.sub(pattern, shown, text)
+    return text
 
 
 class Secrets:
@@ -61,7 +80,7 @@ class Secrets:
         """`text` without them."""
         for secret in self._found:
             text = text.replace(secret, HIDDEN)
-        return shown_url(text)
+        return _without_urls_secrets(text)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -304,3 +304,14 @@ def test_faults_of_google_cloud_storage_that_stay(cloud: RangeServer) -> None:
         assert cloud.counts().requests == 1
     cloud.headers["X-Goog-Generation"] = "8"
     assert "it was generation 7 and is generation 8" in str(fails(reader, file))
+
+
+def test_a_store_that_asks_for_a_token_when_it_is_opened() -> None:
+    """gcsfs takes a text for a token, and asks Google about it: which fails here."""
+    token = "token-not-to-be-seen/with a slash"
+    limits = RemoteOptions(retries=1, backoff_s=0.001, timeout_s=5.0)
+    reader = Fetcher("Tests", {"token": token}, limits)
+    with pytest.raises(ReadError, match=r"Tests: gs://bucket/a could not be read") as caught:
+        reader.tails(["gs://bucket/a"], 10)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "not-to-be-seen" not in told

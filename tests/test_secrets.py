@@ -24,6 +24,9 @@ from windrow.sources.secrets import Secrets, shown_url
         ("https://host/a?sig=a'b)c|d", "https://host/a?***"),
         ("https://host?sig=a@b", "https://***"),
         ("ftp://user:p?w@host/x", "ftp://***"),
+        ("ftp://user:p/w@host/x", "ftp://***"),
+        ("http://[::1]:80/x@y?z=1", "http://[::1]:80/x@y?***"),
+        ("http://user:p w@host/a b?sig=1 2", "http://***@host/a b?***"),
         ("zip://in::https://u:p%40@h/z.zip?tok=1", "zip://in::https://***@h/z.zip?***"),
         ("/data/what?.array_record", "/data/what?.array_record"),
     ],
@@ -31,6 +34,19 @@ from windrow.sources.secrets import Secrets, shown_url
 def test_urls(url: str, shown: str) -> None:
     assert shown_url(url) == shown
     assert shown_url(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at 'http://u:p@host/a?b=c': no", "at 'http://***@host/a?***': no"),
+        ("<http://host/a?b=c@d> and s3://k:s@b", "<http://host/a?***> and s3://***@b"),
+        ("http://host?b=c@d was", "http://*** was"),
+        ("nothing? here@all", "nothing? here@all"),
+    ],
+)
+def test_texts_with_urls(text: str, shown: str) -> None:
+    assert Secrets(None).hide(text) == shown
 
 
 PIECES = st.text("abcXYZ019+/=%:@?&' ", min_size=6, max_size=20).filter(lambda t: t.strip() == t)

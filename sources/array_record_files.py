@@ -123,7 +123,14 @@ def find_ranges(
         )
     if not items:
         raise NotFoundError(f"{WHAT}: the list of paths is empty; give at least one file")
-    ranges = [one for item in items for one in _ranges_of(item, split, far)]
+    if far and sum(isinstance(item, str) and is_remote(item) for item in items) > 1:
+        far()  # made once, before threads ask for it
+        # Of a URL that is not named as these files are it is asked whether it is a folder.
+        with concurrent.futures.ThreadPoolExecutor(min(_ASKING_THREADS, len(items))) as pool:
+            found = list(pool.map(lambda item: _ranges_of(item, split, far), items))
+    else:
+        found = [_ranges_of(item, split, far) for item in items]
+    ranges = [one for some in found for one in some]
     for folder in sorted({split_path(one.path)[0] for one in ranges}):
         if not is_remote(folder):
             refuse_unfinished(folder, what=WHAT)

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import tarfile
+import time
 import traceback
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -437,6 +438,18 @@ def test_many_files_are_opened_at_once(tmp_path: Path) -> None:
         assert server.counts().requests == 201
         assert server.counts().most_in_flight > 20
         assert source[599] == source[2]
+
+
+@pytest.mark.parametrize("name", ["{:05d}/a.array_record", "part-{:05d}"])
+def test_files_of_many_folders_and_of_other_names_are_asked_about_at_once(
+    tmp_path: Path, name: str
+) -> None:
+    data = written(tmp_path / "a.array_record", [b"x"]).read_bytes()
+    with RangeServer({name.format(k): data for k in range(60)}, latency_s=0.05) as server:
+        began = time.monotonic()
+        source = ArrayRecordDataSource([server.url(name.format(k)) for k in range(60)])
+        assert len(source) == 60
+        assert time.monotonic() - began < 60 * 0.05  # what asking one by one takes at least
 
 
 @pytest.mark.parametrize(

@@ -377,6 +377,7 @@ def test_a_file_system_that_blocks_is_left_behind(blocking: type[Blocking]) -> N
     reader = Fetcher("Tests", None, QUICK)
     with within(QUICK.longest_s), pytest.raises(ReadError, match=r"timeout \(3\)"):
         reader.tails(["blocking://a.bin"], 10)
+    assert blocking.most == 1  # those after it use nothing that it may still use
 
 
 def test_a_file_system_that_is_not_known_is_used_by_one_thread_at_a_time(

@@ -39,7 +39,7 @@ from windrow.sources.zarr_python import (
 )
 from windrow.sources.zarr_python_metadata import of_any_length, why_python
 from windrow.sources.zarr_read import Rows, StoreReader, rows_of
-from windrow.sources.zarr_reasons import reason
+from windrow.sources.zarr_reasons import bare, reason
 
 LIBRARY: Final = "TensorStore"
 _SHOWN_CHARACTERS: Final = 200
@@ -314,6 +314,7 @@ class ArrayTree:
         return _shaped(self._layout, columns.__getitem__)
 
 
+@bare
 def open_arrays(
     what: str, found: Sequence[Found], direct: bool | None = None
 ) -> tuple[OpenArray, ...]:
@@ -369,10 +370,20 @@ def _guarded(found: Sequence[Found], stores: Sequence[Any]) -> list[tuple[Any, F
     for item, store, guard in zip(found, stores, guards, strict=True):
         far = None
         if isinstance(store, ts.TensorStore) and item.access and is_far(spec_of(store)):
-            kept = guard if guard is not None and guard.wait() else None
-            far = FarArray(item.access, store, kept)
+            far = FarArray(item.access, store, _asked(item, item.access, guard))
         pairs.append((store, far))
     return pairs
+
+
+def _asked(found: Found, access: Access, guard: FarGuard | None) -> FarGuard | None:
+    """A guard that was begun, once it has its answer; None where there is nothing to guard."""
+    try:
+        return guard if guard is not None and guard.wait() else None
+    except (ValueError, RuntimeError, OSError) as error:
+        raise SourceError(
+            f"{found.what}: the metadata of {found.named} in {found.where} can not be read:"
+            f" {access.reason(error)}"
+        ) from None
 
 
 def _instead(found: Found, error: SourceError) -> OpenArray:

@@ -26,7 +26,7 @@ from windrow.sources.arrays import open_arrays
 from windrow.sources.cf import decoding_of, times_of
 from windrow.sources.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.zarr_access import Access, side_by_side
-from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
+from windrow.sources.zarr_folders import Folder, LocalFolder, Look, store_folder
 from windrow.sources.zarr_names import Found, axis_names
 from windrow.sources.zarr_open import found_array
 from windrow.sources.zarr_python import PythonReader, open_python
@@ -248,25 +248,30 @@ def _groups(folder: Folder | None) -> Iterator[Folder]:
 
 
 def _is_group(folder: Folder) -> bool:
-    meta = metadata_of(folder, "zarr.json")
+    look = Look(folder)
+    meta = look.metadata("zarr.json")
     if meta is not None:
         return meta.get("node_type") == "group"
-    return any(folder.read(key) is not None for key in (".zgroup", ".zmetadata"))
+    return any(look.read(key) is not None for key in (".zgroup", ".zmetadata"))
 
 
 def _group_attributes(folder: Folder) -> Mapping[str, Any]:
-    meta = metadata_of(folder, "zarr.json")
-    told = metadata_of(folder, ".zattrs") if meta is None else meta.get("attributes")
+    look = Look(folder)
+    meta = look.metadata("zarr.json")
+    told = look.beside(".zattrs") if meta is None else meta.get("attributes")
     return told if isinstance(told, dict) else {}
 
 
 def _stored(folder: Folder, name: str) -> _Stored | None:
-    meta = metadata_of(folder, "zarr.json")
+    look = Look(folder)
+    meta = look.metadata("zarr.json")
     modern = meta is not None
     told = meta.get("attributes") if meta is not None else None
     if meta is None:
-        meta = metadata_of(folder, ".zarray")
-        told = None if meta is None else metadata_of(folder, ".zattrs")
+        meta = look.metadata(".zarray")
+        told = None if meta is None else look.beside(".zattrs")
+    if meta is None and look.refused is not None:
+        raise look.refused  # else labels would be taken for cells
     if meta is None or (modern and meta.get("node_type") != "array"):
         return None
     return _Stored(folder, name, meta, modern, told if isinstance(told, dict) else {})

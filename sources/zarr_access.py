@@ -23,7 +23,7 @@ from windrow.sources.halts import Halt, halt_here
 from windrow.sources.remote import RemoteStats, as_remote_options
 from windrow.sources.secrets import HIDDEN, Secrets
 from windrow.sources.zarr_flight import Flight
-from windrow.sources.zarr_reasons import reason
+from windrow.sources.zarr_reasons import bare, reason
 from windrow.sources.zarr_urls import Way, way_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 # Drivers of key-value stores that wait for a network.
 _FAR: Final = frozenset({"http", "s3", "gcs", "gcs_grpc", "tsgrpc_kvstore", "google_cloud_storage"})
+# Where TensorStore looks for credentials.
+_IN_ENVIRONMENT: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Threads that wait for one another at a time.
 _AT_ONCE: Final = 32
 # Of indices of shards and chunks that were decoded last, for all arrays of a source.
@@ -84,7 +86,8 @@ class Access:
 
     def hide(self, text: str) -> str:
         """`text` without secrets."""
-        for sent in self._sent:
+        found = (os.environ.get(name, "") for name in _IN_ENVIRONMENT)
+        for sent in (*self._sent, *(value for value in found if value)):
             text = text.replace(sent, HIDDEN)
         return self._secrets.hide(text)
 
@@ -92,6 +95,7 @@ class Access:
         """What went wrong, for people."""
         return self.hide(reason(error))
 
+    @bare
     def way(self, url: str) -> Way:
         """How `url` is read.
 

@@ -57,13 +57,17 @@ class FarGuard:
         """What is wrong, once the array was seen to be another one."""
 
     def wait(self) -> bool:
-        """Whether the object is there, and tells an array."""
+        """Whether the object is there, and tells an array.
+
+        Raises:
+            ValueError, OSError, RuntimeError: If it can not be read.
+        """
+        found = self._begun.result()
+        if found.state != "value":
+            return False
         try:
-            found = self._begun.result()
-            if found.state != "value":
-                return False
             self._metadata = metadata_in(bytes(found.value))
-        except (ValueError, RuntimeError, OSError):
+        except ValueError:
             return False
         self._generation = found.stamp.generation
         self._looked_s = time.monotonic()

@@ -9,16 +9,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 import tensorstore as ts
 
-from windrow.errors import NotFoundError, SourceError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.paths import folder_listing, what_is_there
 from windrow.sources.secrets import shown_url
 from windrow.sources.zarr_access import Access, is_far
+from windrow.sources.zarr_reasons import bare, is_refused
 from windrow.sources.zarr_urls import above_url, joined_url, lists_cheaply, with_slash
+
+T = TypeVar("T")
 
 _FILES: Final = "zarr.json, .zarray, .zgroup, attributes.json (N5) or info (precomputed)"
 
@@ -34,6 +37,11 @@ class Folder(Protocol):
     @property
     def where(self) -> str:
         """The place, for people."""
+        ...
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Paths of what to look for where it is not listed; empty where it is."""
         ...
 
     def read(self, key: str) -> bytes | None:
@@ -97,12 +105,56 @@ def metadata_of(folder: Folder, key: str) -> dict[str, Any] | None:
     return meta
 
 
+class Look:
+    """Reads files of a folder, one of which may tell what it holds.
+
+    S3 refuses what is not there to those who may not list a bucket. So a file that is refused counts
+    as one that is not there; `refused` has the error, for where no other file is found either.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        """Read nothing yet."""
+        self._folder = folder
+        self.refused: SourceError | ReadError | None = None
+
+    def read(self, key: str) -> bytes | None:
+        """The file `key`; None if there is none, or it is refused."""
+        return self._unless_refused(lambda: self._folder.read(key))
+
+    def metadata(self, key: str) -> dict[str, Any] | None:
+        """As `metadata_of`; None if the file is refused."""
+        return self._unless_refused(lambda: metadata_of(self._folder, key))
+
+    def beside(self, key: str) -> dict[str, Any] | None:
+        """As `metadata`, of a file that adds to one that was found.
+
+        Raises:
+            SourceError, ReadError: If it alone is refused: without it values would be others.
+        """
+        if self.refused is None:
+            return metadata_of(self._folder, key)
+        return self.metadata(key)
+
+    def _unless_refused(self, read: Callable[[], T | None]) -> T | None:
+        try:
+            return read()
+        except (SourceError, ReadError) as error:
+            if self._folder.access is None or not is_refused(error):
+                raise
+            self.refused = self.refused or error
+            return None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LocalFolder:
     """A folder of a local disk; `where` is an absolute path."""
 
     what: str
     where: str
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return ()
 
     def read(self, key: str) -> bytes | None:
         try:
@@ -179,6 +231,7 @@ class StoreFolder:
     spec: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)  # of a URL
     url: str | None = dataclasses.field(default=None, repr=False)
 
+    @bare
     def read(self, key: str) -> bytes | None:
         try:
             return self.access.read(self.store, key)
@@ -296,6 +349,7 @@ def _absent(what: str, where: str) -> NotFoundError:
     )
 
 
+@bare
 def store_folder(
     what: str, value: Any, access: Access, known: tuple[str, ...] = ()
 ) -> StoreFolder | FarFolder:

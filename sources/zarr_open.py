@@ -19,9 +19,9 @@ from windrow.errors import ArgumentError, NotFoundError, SourceError
 from windrow.sources.paths import is_remote, local_path, refuse_unfinished
 from windrow.sources.secrets import shown_url
 from windrow.sources.zarr_access import Access, is_far, side_by_side
-from windrow.sources.zarr_folders import Folder, LocalFolder, metadata_of, store_folder
+from windrow.sources.zarr_folders import Folder, LocalFolder, Look, metadata_of, store_folder
 from windrow.sources.zarr_names import Found, FoundGroup, FoundTree, axis_names
-from windrow.sources.zarr_reasons import reason
+from windrow.sources.zarr_reasons import bare, reason
 
 _READ_TEXTS: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
 _NOT_ROWS: Final = ("char", "byte", "string", "ustring", "json")
@@ -35,6 +35,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+@bare
 def find_all(
     what: str, value: Any, names: Sequence[str] | None = None, access: Access | None = None
 ) -> FoundTree:
@@ -135,7 +136,8 @@ def _find_node(folder: Folder, name: str) -> FoundTree:
 
 def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
     """The arrays of a node; None if `folder` is no node. `depth` counts the groups above it."""
-    if (meta := metadata_of(folder, "zarr.json")) is not None:
+    look = Look(folder)
+    if (meta := look.metadata("zarr.json")) is not None:
         kind = meta.get("node_type")
         if kind == "array":
             return found_array(folder, name, meta)
@@ -150,18 +152,20 @@ def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
         if isinstance(nodes, dict):
             return _consolidated(folder, name, _nodes_v3(nodes), attributes)
         return _group(folder, name, attributes, depth)
-    if (meta := metadata_of(folder, ".zarray")) is not None:
-        return found_array(folder, name, meta, metadata_of(folder, ".zattrs"))
-    if (meta := metadata_of(folder, ".zmetadata")) is not None:
+    if (meta := look.metadata(".zarray")) is not None:
+        return found_array(folder, name, meta, look.beside(".zattrs"))
+    if (meta := look.metadata(".zmetadata")) is not None:
         nodes = meta.get("metadata")
         if isinstance(nodes, dict):
             return _consolidated(folder, name, _nodes_v2(nodes), _attributes(nodes.get(".zattrs")))
-    if meta is not None or folder.read(".zgroup") is not None:
-        return _group(folder, name, _attributes(metadata_of(folder, ".zattrs")), depth)
-    if (meta := metadata_of(folder, "attributes.json")) is not None:
+    if meta is not None or look.read(".zgroup") is not None:
+        return _group(folder, name, _attributes(look.beside(".zattrs")), depth)
+    if (meta := look.metadata("attributes.json")) is not None:
         return _n5(folder, name, meta, depth)
-    if (meta := metadata_of(folder, "info")) is not None and _scales(meta):
+    if (meta := look.metadata("info")) is not None and _scales(meta):
         return _precomputed(folder, name, meta, 0)
+    if look.refused is not None:
+        raise look.refused
     return None
 
 
@@ -369,6 +373,12 @@ def _group(
 
 def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
     if not group.items and not name:
+        if folder.known:
+            shown = ", ".join(map(repr, folder.known))
+            raise SourceError(
+                f"{folder.what}: of names, {shown} {'are' if len(folder.known) > 1 else 'is'} not there:"
+                f" the group {folder.where} is not listed, and holds no such array"
+            )
         raise SourceError(f"{folder.what}: the group {folder.where} holds no arrays")
     return group
 
@@ -415,6 +425,7 @@ def refuse_absurd(
             )
 
 
+@bare
 def open_all(found: list[Found]) -> list[Any]:
     """The open stores, opened side by side.
 
@@ -429,6 +440,7 @@ def open_all(found: list[Found]) -> list[Any]:
     return stores
 
 
+@bare
 def open_each(found: list[Found]) -> list[Any]:
     """As `open_all`, but the SourceError in place of an array that TensorStore can not open.
 

@@ -49,7 +49,7 @@ from windrow.sources.zarr_python_metadata import (
     of_any_length,
     version_of,
 )
-from windrow.sources.zarr_reasons import reason
+from windrow.sources.zarr_reasons import bare, reason
 from windrow.sources.zarr_urls import has_file_system
 
 if TYPE_CHECKING:
@@ -384,6 +384,7 @@ class PythonChecks(Checks):
         return self._array.array.metadata.encode_chunk_key(tuple(key)), inside
 
 
+@bare
 def open_python(found: Found, why: str) -> PythonArray:
     """The array, opened by zarr-python after its metadata were checked.
 

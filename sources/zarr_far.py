@@ -228,7 +228,8 @@ class FarArray:
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
         edges = self._edges(view, scattered is not None)
         requests = self._requests(view, scattered)
-        read = self.access.flight.start(view.read, requests, size_bytes)
+        weight = self._weight_bytes(edges, scattered)
+        read = self.access.flight.start(view.read, requests, size_bytes, weight_bytes=weight)
         read.add_done_callback(lambda ended: self._came(edges, ended, answer, failed))
         return answer
 
@@ -263,6 +264,16 @@ class FarArray:
             elif cells is not None and origin is not None:
                 count *= (first - origin + size - 1) // cells - (first - origin) // cells + 1
         return max(1, count)
+
+    def _weight_bytes(self, edges: Sequence[Sequence[int]], scattered: int | None) -> int:
+        """Bytes of the chunks that a view lies in; 0 where some of their sizes are not known."""
+        if None in self._chunk:
+            return 0
+        counts = [len(edge) for edge in edges]
+        if scattered is not None:
+            counts[0] = scattered
+        cells = math.prod(counts) * math.prod(map(int, self._chunk))
+        return cells * self._fill.dtype.itemsize
 
     def _edges(self, view: Any, scattered: bool) -> list[Sequence[int]]:
         """Where chunks begin along each axis of a view; any row is taken for one if `scattered`."""

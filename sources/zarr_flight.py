@@ -42,6 +42,7 @@ class _Read:
     begin: Callable[[], Any]
     requests: int
     size_bytes: int
+    weight_bytes: int
     answer: Future[Any]
     context: contextvars.Context
     due: float = math.inf
@@ -70,6 +71,7 @@ class Flight:
         requests: int = 1,
         size_bytes: int = 0,
         *,
+        weight_bytes: int = 0,
         for_all: bool = False,
     ) -> Future[Any]:
         """Start a read, now or when there is room. Does not wait.
@@ -78,13 +80,15 @@ class Flight:
             begin: Starts it; returns a future of TensorStore.
             requests: Objects that it needs, each of which is a request or two.
             size_bytes: Of what it gives, in memory.
+            weight_bytes: Of the chunks that must be there for it, where these are more.
             for_all: Whether others may wait for it too, so that no halt ends it.
 
         Returns:
             What it gives, or its error.
         """
         context = contextvars.copy_context()
-        read = _Read(begin, max(1, requests), size_bytes, Future(), context)
+        weight = max(size_bytes, weight_bytes)
+        read = _Read(begin, max(1, requests), size_bytes, weight, Future(), context)
         read.answer.set_running_or_notify_cancel()  # it can not be cancelled any more
         halt = None if for_all else halt_here()
         if halt is not None:
@@ -148,13 +152,13 @@ class Flight:
             if not self._waiting:
                 return None
             read = self._waiting[0]
-            requests, size_bytes = self._requests + read.requests, self._bytes + read.size_bytes
+            requests, weight = self._requests + read.requests, self._bytes + read.weight_bytes
             most = _AHEAD * self._options.max_requests
-            full = requests > most or size_bytes > self._options.in_flight_bytes
+            full = requests > most or weight > self._options.in_flight_bytes
             if full and self._under_way:
                 return None
             self._waiting.popleft()
-            self._requests, self._bytes = requests, size_bytes
+            self._requests, self._bytes = requests, weight
             read.due = time.monotonic() + self._limit_s(read)
             begun = not self._under_way
             self._under_way.add(read)
@@ -185,7 +189,7 @@ class Flight:
                 return  # it has ended before
             self._under_way.remove(read)
             self._requests -= read.requests
-            self._bytes -= read.size_bytes
+            self._bytes -= read.weight_bytes
         if error is None:
             self._stats.received(read.size_bytes)
         elif not read.is_halted:

@@ -152,8 +152,9 @@ class PythonArray:
 
         sizes = zip(first, shape, self.chunk_shape, strict=True)
         chunks = math.prod((f + n - 1) // c - f // c + 1 for f, n, c in sizes)
-        size_bytes = math.prod(shape) * self.dtype.itemsize
-        read = access.fetches.start(lambda: access.run(values), chunks, size_bytes)
+        weight = chunks * math.prod(self.chunk_shape) * self.dtype.itemsize
+        begun = partial(access.run, values)
+        read = access.fetches.start(begun, chunks, weight_bytes=weight)
         read.add_done_callback(ended)
         return answer
 

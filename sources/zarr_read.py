@@ -426,7 +426,7 @@ def _plan(array: Rows, wanted: IntArray, budget: int) -> list[list[_Piece]]:
     row_bytes = max(1, array.row_bytes)
     worth = int(spans.sum()) * row_bytes <= distinct * (row_bytes + _WORTH_BYTES)
     if array.chunk_rows <= 1 or distinct < 2 * len(starts) or not worth:
-        return _plan_by_row(rows, order, max(1, budget // row_bytes))
+        return _plan_by_row(array, rows, order, max(1, budget // row_bytes))
     turn_of = np.cumsum(spans * row_bytes) // budget
     plan: list[list[_Piece]] = [[] for _ in range(int(turn_of[-1]) + 1)]
     for turn, a, b in zip(turn_of.tolist(), starts.tolist(), stops.tolist(), strict=True):
@@ -435,13 +435,29 @@ def _plan(array: Rows, wanted: IntArray, budget: int) -> list[list[_Piece]]:
     return plan
 
 
-def _plan_by_row(rows: IntArray, order: IntArray, most: int) -> list[list[_Piece]]:
+def _plan_by_row(array: Rows, rows: IntArray, order: IntArray, most: int) -> list[list[_Piece]]:
     plan = []
     for at in range(0, len(rows), most):
-        distinct, take = np.unique(rows[at : at + most], return_inverse=True)
-        whole = len(distinct) == len(take)
-        plan.append([_Piece(distinct, order[at : at + most], None if whole else take)])
+        part, to = rows[at : at + most], order[at : at + most]
+        cuts = _cuts_of_flight(array, part)
+        pairs = zip(np.split(part, cuts), np.split(to, cuts), strict=True)
+        plan.append([_piece_by_row(*pair) for pair in pairs])
     return plan
+
+
+def _piece_by_row(rows: IntArray, to: IntArray) -> _Piece:
+    distinct, take = np.unique(rows, return_inverse=True)
+    return _Piece(distinct, to, None if len(distinct) == len(take) else take)
+
+
+def _cuts_of_flight(array: Rows, rows: IntArray) -> IntArray:
+    """Where to cut sorted rows far away, so that chunks of each part fit in `in_flight_bytes`."""
+    if array.far is None:
+        return np.empty(0, np.int64)
+    limit = array.far.access.options.in_flight_bytes
+    most = max(1, limit // max(1, max(1, array.chunk_rows) * array.row_bytes))
+    number = np.cumsum(np.diff(array.chunk_of(rows), prepend=-1) != 0) - 1
+    return np.flatnonzero(np.diff(number // most)) + 1
 
 
 def _damage(array: Rows, piece: _Piece, error: Exception) -> ReadError:

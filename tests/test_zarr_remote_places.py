@@ -31,7 +31,7 @@ from tests.object_store import ObjectStore
 from tests.range_server import RangeServer, cut, s3_error, status
 from windrow import MapDataset, verify
 from windrow.errors import ReadError, SourceError, WindrowError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
 
 ODD = ["with space", "per%20cent", "hash#x", "plus+é", "q?x"]
 
@@ -130,6 +130,24 @@ def test_a_bucket_as_a_group(
             url = f"s3://{store.bucket}{end}"
             source = ZarrDataSource(url, names=["a", "deep/b"], storage_options=options)
             np.testing.assert_array_equal(source.read(np.arange(37))["deep"]["b"], data)
+
+
+@pytest.mark.parametrize("options", [None, {"cookies": {"a": "b"}}])
+def test_limit_of_bytes(tmp_path: Path, options: dict[str, Any] | None) -> None:
+    """Of a chunk a cell is wanted, and the whole of it is fetched."""
+    data = values(48 * 4, 1 << 12)
+    write(tmp_path / "a", data, (4, 1 << 12))
+    remote = RemoteOptions(in_flight_bytes=4 * 4 * (4 << 12))
+    with RangeServer(tmp_path, latency_s=0.01) as server:
+        rows = ZarrDataSource(server.url("a"), storage_options=options, remote=remote)
+        wanted = np.arange(0, 192, 4) + np.arange(48) % 4
+        np.testing.assert_array_equal(rows.read(wanted), data[wanted])
+        few = WindowDataSource(
+            server.url("a"), {0: 1, 1: 8}, {0: 4}, storage_options=options, remote=remote
+        )
+        wanted = np.arange(0, len(few), 511)
+        np.testing.assert_array_equal(few.read(wanted)[:, 0, 0], data[::4, ::8].reshape(-1)[wanted])
+        assert 2 <= server.counts().most_in_flight <= 4
 
 
 # --- stores that refuse ------------------------------------------------------------------------------

@@ -85,10 +85,10 @@ def test_closing_an_iterator(server: RangeServer, way: str) -> None:
 
 
 def assert_quiet(server: RangeServer) -> None:
-    """Nothing is asked for any more, but what was on its way."""
+    """Nothing is asked for any more, but what was on its way, in TensorStore's queue too."""
     asked = server.counts().requests
     threading.Event().wait(10 * server.latency_s)  # in which 80 others would be
-    assert server.counts().requests <= asked + LONG.max_requests
+    assert server.counts().requests <= asked + 2 * LONG.max_requests
 
 
 @pytest.mark.parametrize("way", ["plain", "filter", "cookies", "records"])

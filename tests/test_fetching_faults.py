@@ -105,7 +105,7 @@ def test_a_status_that_stays_is_not_tried_again(
     server.plan([status(code)])
     error = fails(reader, file)
     assert isinstance(error, NotFoundError if code in (404, 410) else ReadError)
-    assert f"1 attempt in 0.0 s: status {code}" in str(error)
+    assert re.search(rf"1 attempt in \d\.\d s: status {code}", str(error))
     assert ("credentials in storage_options" in str(error)) == (code in (401, 403))
     assert server.counts().requests == 1
     assert reader.stats.counts()["faults"] == {f"status {code}": 1}
@@ -150,7 +150,7 @@ def test_a_connection_closed_before_an_answer_is_made_again(
     assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
     assert reader.stats.counts()["faults"] == {"connection closed": 1}
     server.plan([Fault("close")] * 20)
-    assert "3 attempts in 0.0 s: connection closed (3)" in str(fails(reader, file))
+    assert re.search(r"3 attempts in \d\.\d s: connection closed \(3\)", str(fails(reader, file)))
 
 
 def test_every_attempt_is_counted(server: RangeServer, file: FarFile) -> None:
@@ -194,7 +194,7 @@ def test_faults_in_a_tenth_of_all_requests_change_nothing(
 def test_without_retries_the_first_fault_is_the_error(server: RangeServer, file: FarFile) -> None:
     reader = Fetcher("Tests", None, RemoteOptions(retries=0))
     server.plan([status(503)])
-    assert "1 attempt in 0.0 s: status 503." in str(fails(reader, file))
+    assert re.search(r"1 attempt in \d\.\d s: status 503\.", str(fails(reader, file)))
     assert reader.stats.counts()["requests"] == 1
 
 
@@ -436,7 +436,8 @@ try:
 except OSError as error:
     print(error)
 """
-    assert "stuck://a, the last 1 bytes, could not be read; 1 attempt in 0.1 s" in run(program)
+    told = r"stuck://a, the last 1 bytes, could not be read; 1 attempt in \d\.\d s"
+    assert re.search(told, run(program))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from windrow.sources.halts import halt_here, settle, stopped
+from windrow.sources.halts import Halt, halt_here, settle, stopped
 from windrow.sources.remote import RemoteOptions, RemoteStats
 
 # Reads beyond those whose requests go on, so that requests go on while others are decoded.
@@ -48,6 +48,7 @@ class _Read:
     due: float = math.inf
     future: Any = None
     is_halted: bool = False
+    halt: Halt | None = None
 
 
 class Flight:
@@ -92,8 +93,8 @@ class Flight:
         read.answer.set_running_or_notify_cancel()  # it can not be cancelled any more
         halt = None if for_all else halt_here()
         if halt is not None:
+            read.halt = halt
             halt.add(read, lambda: self._halt(read))
-            read.answer.add_done_callback(lambda _: halt.remove(read))
         with self._lock:
             self._waiting.append(read)
         self._go()
@@ -194,6 +195,10 @@ class Flight:
             self._stats.received(read.size_bytes)
         elif not read.is_halted:
             self._stats.fault(kind_of(error))
+        # Not by a callback of the answer: with the read in it they would keep each other, and what
+        # was read, alive until the garbage collector comes.
+        if read.halt is not None:
+            read.halt.remove(read)
         settle(read.answer, value, error)
         self._go()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorstore as ts
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from tests.far_arrays import AnyArray, objects, values, write, write_filtered
@@ -23,7 +27,9 @@ from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource, ZarrDataSource
 from windrow.sources.daemons import DaemonPool
 from windrow.sources.halts import Halt, cancel_with_halt, fail_with_halt, result_of, settle
+from windrow.sources.remote import RemoteStats
 from windrow.sources.zarr_access import side_by_side
+from windrow.sources.zarr_flight import Flight
 
 # Without a halt each wait would last for minutes.
 LONG = RemoteOptions(timeout_s=120, max_requests=8)
@@ -252,3 +258,23 @@ def test_a_pool_of_daemons() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         other.submit(int, "x").result(timeout=10)
     other.shutdown()
+
+
+def test_what_was_read_is_let_go_of_at_once() -> None:
+    # Left to the garbage collector, what was read piles up: its cycles are of few objects.
+    flight = Flight(RemoteOptions(), RemoteStats())
+    store = ts.array(np.arange(10))
+
+    def kept() -> weakref.ref[Any]:
+        Halt().enter()
+        return weakref.ref(flight.start(store.read).result(timeout=60))
+
+    gc.disable()
+    try:
+        found = contextvars.copy_context().run(kept)
+        until = time.monotonic() + 30
+        while found() is not None and time.monotonic() < until:
+            threading.Event().wait(0.01)  # the thread that brought it may hold it for a moment
+        assert found() is None
+    finally:
+        gc.enable()

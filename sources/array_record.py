@@ -23,7 +23,7 @@ from windrow.sources.array_record_files import (
     refuse_unfinished_far,
 )
 from windrow.sources.array_record_package import LIBRARY, PackageReader, open_and_check
-from windrow.sources.array_record_parts import File, RecordGroups
+from windrow.sources.array_record_parts import File, RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.paths import is_remote, listing, split_path
 from windrow.sources.pieces import LaidOutSource
@@ -81,43 +81,48 @@ class ArrayRecordDataSource(LaidOutSource):
         """
         refuse_forked(LIBRARY, WHAT)
         _check_ways(direct, verify, storage_options)
-        limits = as_remote_options(remote, WHAT)
+        self._limits = as_remote_options(remote, WHAT)
+        self._storage_options = storage_options
         self._fetcher: Fetcher | None = None
-
-        def fetcher() -> Fetcher:
-            if self._fetcher is None:
-                # Imported where it is used: it takes as long as all else that windrow imports.
-                from windrow.sources import fetching
-
-                self._fetcher = fetching.Fetcher(WHAT, storage_options, limits)
-            return self._fetcher
-
-        found = find_ranges(paths, split=split, far=None if direct is False else fetcher)
         options = _option_text(reader_options)
-        names = sorted({part.path for part in found})
-        far = [name for name in names if is_remote(name)]
+        far = None if direct is False else self._used_fetcher
+        found = find_ranges(paths, split=split, far=far)
         wanted = [part.path for part in found]
-        if far or direct:
-            from windrow.sources.array_record_open import opened
-
-            try:
-                by_path, reader = opened(names, wanted, fetcher(), verify)
-            except (NotFoundError, SourceError):
-                with contextlib.suppress(NotFoundError, ReadError, SourceError):
-                    refuse_unfinished_far(far, fetcher())  # that may be why
-                raise
-            refuse_unfinished_far(far, fetcher())
-        else:
-            with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
-                files = list(pool.map(lambda path: open_and_check(path, options), names))
-            by_path = {file.path: file for file in files}
-            reader = PackageReader([by_path[path] for path in wanted], options=options)
-        self.is_far = bool(far)
+        self.is_far = any(map(is_remote, wanted))
         """Whether a file is read over a network."""
+        if self.is_far or direct:
+            by_path, reader = self._opened_by_ranges(wanted, verify)
+        else:
+            by_path, reader = _opened_by_package(wanted, options)
         self._ranges = tuple(_bounded(part, by_path[part.path]) for part in found)
-        self._files = tuple(by_path[part.path] for part in found)
+        self._files = tuple(by_path[path] for path in wanted)
         self._records = RecordGroups(self._ranges, self._files, reader=reader)
         self._length = len(self._records)
+
+    def _used_fetcher(self) -> Fetcher:
+        """What reads URLs, made at its first use."""
+        if self._fetcher is None:
+            # Imported where it is used: it takes as long as all else that windrow imports.
+            from windrow.sources import fetching
+
+            self._fetcher = fetching.Fetcher(WHAT, self._storage_options, self._limits)
+        return self._fetcher
+
+    def _opened_by_ranges(
+        self, wanted: Sequence[str], verify: Literal["all", "headers"]
+    ) -> tuple[dict[str, File], RecordReader]:
+        from windrow.sources.array_record_open import opened
+
+        names, fetcher = sorted(set(wanted)), self._used_fetcher()
+        far = [name for name in names if is_remote(name)]
+        try:
+            files = opened(names, wanted, fetcher, verify)
+        except (NotFoundError, SourceError):
+            with contextlib.suppress(NotFoundError, ReadError, SourceError):
+                refuse_unfinished_far(far, fetcher)  # that may be why
+            raise
+        refuse_unfinished_far(far, fetcher)
+        return files
 
     def __len__(self) -> int:
         return self._length
@@ -175,6 +180,14 @@ class ArrayRecordDataSource(LaidOutSource):
                 this process was forked from one that had used array_record.
         """
         return self._records.read(checked_indices(indices, len(self), WHAT))
+
+
+def _opened_by_package(wanted: Sequence[str], options: str) -> tuple[dict[str, File], RecordReader]:
+    names = sorted(set(wanted))
+    with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+        files = list(pool.map(lambda path: open_and_check(path, options), names))
+    by_path = {file.path: file for file in files}
+    return by_path, PackageReader([by_path[path] for path in wanted], options=options)
 
 
 def _option_text(options: Mapping[str, str] | None) -> str:

@@ -28,6 +28,15 @@ USABLE: Final = BLOCK - BLOCK_HEADER
 CHUNK_HEADER: Final = 40
 # Bytes that hold a chunk's header, with the block header before it and one within it.
 HEAD_SPAN: Final = CHUNK_HEADER + 2 * BLOCK_HEADER
+# The first chunk of a file, which holds nothing, and where the next one begins.
+SIGNATURE: Final = bytes.fromhex(
+    "83af70d10d884a3f00000000000000004000000000000000"
+    "91bac23c9287e1a90000000000000000e19f13c0e9b1c3727300000000000000"
+    "0000000000000000"
+)
+FIRST_CHUNK: Final = len(SIGNATURE)
+# What the postscript of a file says that this is one.
+MAGIC: Final = 0x71930E704FDAE05E
 SIMPLE: Final = ord("r")
 TRANSPOSED: Final = ord("t")
 

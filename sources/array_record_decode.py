@@ -122,15 +122,27 @@ def decode(chunks: Sequence[StoredChunk], *, verify: Verify = "all") -> list[lis
     ours = _readable_here(headers, rows)
     if verify == "all" and ours.any() and _cheaper_through_package(headers, ours):
         ours[:] = False
-    if ours.all():
-        return _decoded(np.arange(len(raws)), offsets, raws, headers, rows, verify)
+    here, there = np.flatnonzero(ours), np.flatnonzero(~ours)
+    fetched = _Fetched(offsets, raws, headers, rows)
+    if not len(there):
+        return _decoded(fetched, here, verify)
     found: list[list[bytes]] = [[] for _ in raws]
-    for way, mine in ((_decoded, ours), (_through_package, ~ours)):
-        chosen = np.flatnonzero(mine)
-        records = way(chosen, offsets, raws, headers, rows, verify) if len(chosen) else []
+    for chosen, records in (
+        (here, _decoded(fetched, here, verify) if len(here) else []),
+        (there, _through_package(fetched, there)),
+    ):
         for at, some in zip(chosen.tolist(), records, strict=True):
             found[at] = some
     return found
+
+
+class _Fetched(NamedTuple):
+    """Chunks whose headers are right: where they begin, their bytes, headers, and first bytes."""
+
+    offsets: Ints
+    raws: Sequence[Buffer]
+    headers: Headers
+    rows: Bytes
 
 
 def _refuse(
@@ -199,15 +211,9 @@ def _cheaper_through_package(headers: Headers, ours: Mask) -> bool:
     return seconds(headers.data_bytes[ours]) > memory.seconds(count)
 
 
-def _through_package(
-    chosen: Ints,
-    offsets: Ints,
-    raws: Sequence[Buffer],
-    headers: Headers,
-    rows: Bytes,
-    verify: Verify,
-) -> list[list[bytes]]:
+def _through_package(fetched: _Fetched, chosen: Ints) -> list[list[bytes]]:
     """Records of the chunks `chosen`; the package always verifies their data."""
+    offsets, raws, headers, _ = fetched
     found: dict[int, list[bytes]] = {}
     # The package takes the chunks of a file to be of equally many records.
     counts = headers.records[chosen]
@@ -240,15 +246,9 @@ def _read(framed: Sequence[memory.Framed], numbers: Sequence[int]) -> list[list[
         raise ChunkError(numbers[error.number], why) from error
 
 
-def _decoded(
-    chosen: Ints,
-    offsets: Ints,
-    raws: Sequence[Buffer],
-    headers: Headers,
-    rows: Bytes,
-    verify: Verify,
-) -> list[list[bytes]]:
+def _decoded(fetched: _Fetched, chosen: Ints, verify: Verify) -> list[list[bytes]]:
     """Records of the plain and zstd chunks `chosen`."""
+    offsets, raws, headers, rows = fetched
     lengths = headers.data_bytes[chosen]
     inside = offsets[chosen] % BLOCK
     begins = np.where(inside == 0, BLOCK_HEADER, 0) + CHUNK_HEADER

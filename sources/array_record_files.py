@@ -1,11 +1,7 @@
-"""ArrayRecord files: finding them, and telling a whole file from a broken one, reading no records.
+"""ArrayRecord files: from what a user names to a list of files, on a local disk or at URLs.
 
-The array_record package opens a missing or broken file without a word, so what a file is gets
-checked here first. Layout used (little-endian): a 24-byte block header at each multiple of 65,536,
-which is no part of a chunk; chunks of a 40-byte header and data; a postscript chunk at 65,536 from
-the end that gives the footer's place; a footer of one record for the file and one per data chunk.
-
-Invariant: only the first chunk's header, the last 64 KiB and the footer's header are read.
+Invariant: records come in the order in which files were named, those of a folder by their names;
+a numbered set of files with a gap is refused, and so is a folder that a conversion has not finished.
 """
 
 from __future__ import annotations
@@ -16,9 +12,8 @@ import glob
 import json
 import os
 import re
-import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.paths import (
@@ -36,12 +31,6 @@ from windrow.sources.paths import (
 from windrow.sources.secrets import shown_url
 
 WHAT: Final = "ArrayRecordDataSource"
-_BLOCK: Final = 65536
-_BLOCK_HEADER: Final = 24
-_FIRST_CHUNK: Final = 64
-_SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
-_MAGIC: Final = 0x71930E704FDAE05E
-_CHUNK_HEADER: Final = struct.Struct("<QQQcI3xQ")  # the counts of these files fit 32 bits
 # Patterns are compiled at their first use: a process that reads none of this pays nothing.
 _SHARD: Final = (
     r"(?P<name>.+)-(?P<split>[^-/]+)\.(?:array_?record)-(?P<index>\d{5,})-of-(?P<count>\d{5,})"
@@ -65,35 +54,6 @@ class FileRange:
     skip: int = 0
     take: int | None = None
     in_file: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class FileFacts:
-    """What the ends of a file say.
-
-    Args:
-        size_bytes: Its size.
-        chunks: Number of its data chunks.
-        data_bytes: Bytes before its index.
-        first_stored_bytes: Bytes of its first data chunk, without padding; 0 without one.
-        first_decoded_bytes: What that chunk says of the bytes of its records. Not verified.
-        decoded_bytes: Bytes of all records in memory, where the index was read; else None.
-    """
-
-    size_bytes: int
-    chunks: int
-    data_bytes: int
-    first_stored_bytes: int
-    first_decoded_bytes: int
-    decoded_bytes: int | None = None
-
-
-class _Chunk(NamedTuple):
-    kind: bytes
-    records: int
-    data: bytes
-    data_bytes: int
-    decoded_bytes: int
 
 
 def find_ranges(
@@ -330,136 +290,3 @@ def _check_shards(folder: str, names: Sequence[str]) -> None:
                 f"{WHAT}: {first} is missing in {folder} ({len(absent)} of {int(count)} shards"
                 " are); copy or download the folder again, or give the files wanted as a glob"
             )
-
-
-def inspect_file(path: str) -> FileFacts:
-    """Check that `path` is a whole ArrayRecord file, by its two ends.
-
-    Raises:
-        NotFoundError: If it does not exist.
-        SourceError: If it is empty, cut off, or no ArrayRecord file.
-    """
-    try:
-        with open(path, "rb") as file:
-            return _inspect(path, file.fileno())
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}") from error
-    except OSError as error:
-        raise SourceError(f"{WHAT}: {path} can not be read: {error.strerror or error}") from error
-
-
-def _inspect(path: str, fd: int) -> FileFacts:
-    size = os.fstat(fd).st_size
-    if size == 0:
-        raise SourceError(
-            f"{WHAT}: {path} is empty (0 bytes): its writer was not closed, or a copy failed;"
-            " write or copy it again"
-        )
-    head = os.pread(fd, _FIRST_CHUNK, 0)
-    if head[_BLOCK_HEADER : _BLOCK_HEADER + 8] != _SIGNATURE_HASH:
-        hint = (
-            "it is named as a TFRecord file: convert it first, see windrow.converters"
-            if "tfrecord" in os.path.basename(path).lower()
-            else "name ArrayRecord files only"
-        )
-        raise SourceError(
-            f"{WHAT}: {path} is not an ArrayRecord file: it begins with {head[:8]!r}; {hint}"
-        )
-    if size < 2 * _BLOCK or size % _BLOCK:
-        raise SourceError(_cut_off(path, f"its {size:,} bytes are not a multiple of {_BLOCK:,}"))
-    last = _chunk(fd, size - _BLOCK, 128)
-    footer = _postscript(last.data) if (last.kind, last.records) == (b"r", 3) else None
-    if footer is None or not 0 < footer < size - _BLOCK:
-        raise SourceError(_cut_off(path, "the index at its end is missing"))
-    index = _chunk(fd, footer, 0)
-    if index.kind != b"r" or index.records < 1:
-        raise SourceError(_cut_off(path, f"there is no footer at byte {footer:,}"))
-    first = _chunk(fd, len(head), 0)
-    found = index.records > 1 and first.kind in (b"r", b"t")
-    return FileFacts(
-        size_bytes=size,
-        chunks=index.records - 1,
-        data_bytes=footer - len(head),
-        first_stored_bytes=_CHUNK_HEADER.size + first.data_bytes if found else 0,
-        first_decoded_bytes=first.decoded_bytes if found else 0,
-    )
-
-
-def chunk_places(path: str, chunks: int) -> list[tuple[int, int, int]]:
-    """Where the data chunks of a file begin, as their headers say, one after the other.
-
-    Args:
-        path: The file.
-        chunks: Number of its data chunks.
-
-    Returns:
-        Of each chunk the byte at which it begins, its bytes in the file and its bytes in memory.
-        Nothing from the first header on that makes no sense.
-
-    Raises:
-        OSError: If the file can not be read.
-    """
-    found: list[tuple[int, int, int]] = []
-    with open(path, "rb") as file:
-        size, begin = os.fstat(file.fileno()).st_size, _FIRST_CHUNK
-        while len(found) < chunks and begin < size:
-            chunk = _chunk(file.fileno(), begin, 0)
-            length = _CHUNK_HEADER.size + chunk.data_bytes
-            if chunk.kind in (b"r", b"t"):
-                found.append((begin, length, chunk.decoded_bytes))
-            elif chunk.kind != b"p":
-                break
-            # Block headers lie within a chunk, wherever a block begins in it.
-            usable = _BLOCK - _BLOCK_HEADER
-            headers = (length + (begin + usable - 1) % _BLOCK) // usable
-            begin += length + headers * _BLOCK_HEADER
-    return found
-
-
-def _cut_off(path: str, why: str) -> str:
-    return (
-        f"{WHAT}: {path} is cut off or damaged: {why}. Its writer was not closed, is still"
-        " writing, or a copy stopped early; write or copy it again"
-    )
-
-
-def _chunk(fd: int, begin: int, data_bytes: int) -> _Chunk:
-    """The header of the chunk at `begin`, and its first data bytes."""
-    wanted = _CHUNK_HEADER.size + data_bytes
-    raw = os.pread(fd, wanted + 2 * _BLOCK_HEADER, begin)
-    if begin % _BLOCK == 0:
-        raw, begin = raw[_BLOCK_HEADER:], begin + _BLOCK_HEADER
-    before = _BLOCK - begin % _BLOCK
-    if before < len(raw):
-        raw = raw[:before] + raw[before + _BLOCK_HEADER :]
-    if len(raw) < _CHUNK_HEADER.size:
-        return _Chunk(b"", 0, b"", 0, 0)
-    _, stored, _, kind, records, decoded = _CHUNK_HEADER.unpack_from(raw)
-    return _Chunk(kind, records, raw[_CHUNK_HEADER.size : wanted], stored, decoded)
-
-
-def _postscript(data: bytes) -> int | None:
-    """The footer's place, from the data of a postscript chunk; None if it is no such chunk."""
-    try:
-        if data[0] != 0:
-            return None
-        sizes_bytes, at = _varint(data, 1)
-        at += sizes_bytes
-        fields = {}
-        for _ in range(2):
-            tag, at = _varint(data, at)
-            fields[tag], at = _varint(data, at)
-    except IndexError:
-        return None
-    return fields.get(0x08) if fields.get(0x10) == _MAGIC else None
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        shift += 7
-        if byte < 0x80 or shift >= 70:
-            return value, at

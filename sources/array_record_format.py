@@ -11,8 +11,6 @@ behind the other within the file, and its counts add up; all else is a `SourceEr
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -21,8 +19,8 @@ import numpy as np
 from windrow.errors import SourceError
 from windrow.sources.array_record_chunks import (
     BLOCK,
-    BLOCK_HEADER,
     CHUNK_HEADER,
+    FIRST_CHUNK,
     SIMPLE,
     Buffer,
     Bytes,
@@ -32,11 +30,18 @@ from windrow.sources.array_record_chunks import (
     ends,
     heads,
     is_chunk_begin,
-    leading_varint,
     parse_headers,
     varints,
 )
-from windrow.sources.array_record_memory import MAGIC, Framed, UnreadableError, read_range
+from windrow.sources.array_record_ends import (
+    POSTSCRIPT_BYTES,
+    asked_group,
+    cut_off,
+    fields,
+    footer_place,
+    why_no_index,
+)
+from windrow.sources.array_record_memory import Framed, UnreadableError, read_range
 from windrow.sources.array_record_simple import PLAIN, ZSTD, DamageError, parts
 from windrow.sources.highway_hash import hashes_of
 
@@ -44,9 +49,6 @@ T = TypeVar("T")
 
 # Bytes of a file's end that hold its postscript, and the footer of a small file.
 TAIL_BYTES: Final = 2 * BLOCK
-_FIRST_CHUNK: Final = 64
-_SIGNATURE_HASH: Final = bytes.fromhex("91bac23c9287e1a9")
-_POSTSCRIPT_BYTES: Final = 160
 # Of an index of 40 million chunks that were not compressed; a damaged postscript may say anything.
 _MOST_FOOTER_BYTES: Final = 1 << 30
 # Longer ones are hashed by the package: NumPy hashes a single message at 4 MB/s.
@@ -96,11 +98,6 @@ class Index:
         last = chunks == self.chunks - 1
         return starts, np.where(last, self.footer_offset, self.chunk_offsets[behind])
 
-    def stored_bound(self, chunk: int) -> int:
-        """Bytes from the begin of a chunk that hold all of it."""
-        starts, stops = self.spans(np.array([chunk], np.int64))
-        return int(stops[0] - starts[0])
-
     def counts(self, chunks: Ints) -> Ints:
         """Records of the chunks."""
         found: Ints = np.minimum(self.records - chunks * self.group, self.group)
@@ -142,7 +139,10 @@ def footer_spans(
     what: str, shown: Sequence[str], tails: Sequence[Buffer], sizes: Sequence[int]
 ) -> list[tuple[int, int] | SourceError]:
     """`footer_span` of many files; the error of one that fails is its entry."""
-    whys = [_no_end(*one) for one in zip(shown, tails, sizes, strict=True)]
+    whys = [
+        why_no_index(name, tail if len(tail) == size else None, size)
+        for name, tail, size in zip(shown, tails, sizes, strict=True)
+    ]
     good = [at for at, why in enumerate(whys) if why is None]
     footers = _footer_offsets([tails[at] for at in good], [sizes[at] for at in good])
     found: list[tuple[int, int] | SourceError] = [
@@ -150,12 +150,14 @@ def footer_spans(
     ]
     for at, footer in zip(good, footers, strict=True):
         stop = sizes[at] - BLOCK
-        if footer is None or not _FIRST_CHUNK <= footer < stop or not _begins(footer):
-            found[at] = _cut_off(what, shown[at], "the index at its end is missing or damaged")
+        if footer is None or not FIRST_CHUNK <= footer < stop or not _begins(footer):
+            why = "the index at its end is missing or damaged"
         elif stop - footer > _MOST_FOOTER_BYTES:
-            found[at] = _cut_off(what, shown[at], f"its index would be {stop - footer:,} bytes")
+            why = f"its index would be {stop - footer:,} bytes"
         else:
             found[at] = footer, stop
+            continue
+        found[at] = SourceError(f"{what}: {shown[at]} {cut_off(why, known=False)}")
     return found
 
 
@@ -209,37 +211,6 @@ def _one(found: list[T | SourceError]) -> T:
     return only
 
 
-def _cut_off(what: str, shown: str, why: str) -> SourceError:
-    return SourceError(f"{what}: {shown} {_broken(why)}")
-
-
-def _broken(why: str) -> str:
-    return (
-        f"is cut off or damaged, or no ArrayRecord file: {why}. Its writer was not closed, is still"
-        " writing, or a copy stopped early; write or copy it again"
-    )
-
-
-def _no_end(shown: str, tail: Buffer, size: int) -> str | None:
-    """Why a file has no postscript, as far as its size and its first bytes tell."""
-    if size == 0:
-        return (
-            "is empty (0 bytes): its writer was not closed, or a copy failed; write or copy it"
-            " again"
-        )
-    if len(tail) == size and bytes(tail[BLOCK_HEADER : BLOCK_HEADER + 8]) != _SIGNATURE_HASH:
-        return f"is not an ArrayRecord file: it begins with {bytes(tail[:8])!r}; {_hint(shown)}"
-    if size < 2 * BLOCK or size % BLOCK:
-        return _broken(f"its {size:,} bytes are not a multiple of {BLOCK:,}")
-    return None
-
-
-def _hint(shown: str) -> str:
-    if "tfrecord" in os.path.basename(shown).lower():
-        return "it is named as a TFRecord file: convert it first, see windrow.converters"
-    return "name ArrayRecord files only"
-
-
 def _begins(offset: int) -> bool:
     return bool(is_chunk_begin(np.array([offset], np.int64))[0])
 
@@ -250,9 +221,9 @@ def _footer_offsets(tails: Sequence[Buffer], sizes: Sequence[int]) -> list[int |
         return []
     offsets = np.asarray(sizes, np.int64) - BLOCK
     raws = [memoryview(tail)[len(tail) - BLOCK :] for tail in tails]
-    rows = heads(offsets, raws, CHUNK_HEADER + _POSTSCRIPT_BYTES)
+    rows = heads(offsets, raws, CHUNK_HEADER + POSTSCRIPT_BYTES)
     headers = parse_headers(rows)
-    fits = (headers.data_bytes >= 0) & (headers.data_bytes <= _POSTSCRIPT_BYTES)
+    fits = (headers.data_bytes >= 0) & (headers.data_bytes <= POSTSCRIPT_BYTES)
     right = headers.right & fits & (headers.kind == SIMPLE) & (headers.records == 3)
     lengths = np.where(right, headers.data_bytes, 0).tolist()
     datas = [
@@ -261,38 +232,11 @@ def _footer_offsets(tails: Sequence[Buffer], sizes: Sequence[int]) -> list[int |
     ]
     right &= hashes_of(datas) == headers.data_hash
     return [
-        _pointer(data, decoded) if ok else None
+        footer_place(data, decoded) if ok else None
         for data, decoded, ok in zip(
             datas, headers.decoded_bytes.tolist(), right.tolist(), strict=True
         )
     ]
-
-
-def _pointer(data: bytes, decoded_bytes: int) -> int | None:
-    """The footer's place, from the data of a postscript."""
-    try:
-        stops, values = parts(data, 3, decoded_bytes)
-    except DamageError:
-        return None
-    fields = _fields(bytes(values[: int(stops[0])]))
-    footer = fields.get(1)
-    return footer if isinstance(footer, int) and fields.get(2) == MAGIC else None
-
-
-def _fields(message: bytes) -> dict[int, int | bytes]:
-    """The fields of a protobuf message of integers and texts; those before what is damaged."""
-    fields: dict[int, int | bytes] = {}
-    at = 0
-    while (tag := leading_varint(message, at)) and (value := leading_varint(message, tag[1])):
-        at = value[1]
-        if tag[0] & 7 == 0:
-            fields[tag[0] >> 3] = value[0]
-        elif tag[0] & 7 == 2 and value[0] <= len(message) - at:
-            fields[tag[0] >> 3] = message[at : at + value[0]]
-            at += value[0]
-        else:
-            break
-    return fields
 
 
 def _damaged_headers(offsets: Ints, headers: Headers, raws: Sequence[Buffer]) -> list[str | None]:
@@ -336,7 +280,7 @@ def _index(chunk: Framed, data: Buffer, size: int) -> Index:
         about, entries = _own_entries(chunk, data) if own else _package_entries(chunk)
     except UnreadableError as error:
         raise DamageError(f"its index can not be read: {error.why}") from error
-    return _checked(_fields(about), entries, chunk.offset, size)
+    return _checked(fields(about), entries, chunk.offset, size)
 
 
 def _own_entries(chunk: Framed, data: Buffer) -> tuple[bytes, Ints]:
@@ -373,7 +317,7 @@ def _parse_entries(raw: Bytes, into: Ints) -> None:
 def _checked(about: dict[int, int | bytes], entries: Ints, footer: int, size: int) -> Index:
     """The index of a file, if what it says fits together."""
     told = about.get(1)
-    said = _fields(told) if isinstance(told, bytes) else {}
+    said = fields(told) if isinstance(told, bytes) else {}
     offsets, decoded, counts = (np.ascontiguousarray(column) for column in entries.T)
     records = int(counts.sum()) if _addable(counts) else -1
     if said.get(2) != len(entries) or said.get(3) != records:
@@ -383,7 +327,7 @@ def _checked(about: dict[int, int | bytes], entries: Ints, footer: int, size: in
         )
     stops = np.append(offsets[1:], footer)
     stored = stops - offsets
-    inside = not len(offsets) or int(offsets[0]) >= _FIRST_CHUNK
+    inside = not len(offsets) or int(offsets[0]) >= FIRST_CHUNK
     if not inside or not bool((is_chunk_begin(offsets) & (stored >= CHUNK_HEADER)).all()):
         raise DamageError("the chunks that its index lists do not lie one behind the other")
     # A chunk takes at least a byte of the file per record.
@@ -414,8 +358,7 @@ def _addable(values: Ints) -> bool:
 
 def _group(written_with: str, counts: Ints) -> int:
     """Records in each chunk but the last."""
-    match = re.search(r"\bgroup_size:(\d{1,18})", written_with)
-    asked = max(1, int(match[1])) if match else 1
+    asked = asked_group(written_with) or 1
     if not len(counts):
         return asked
     first, last = int(counts[0]), int(counts[-1])

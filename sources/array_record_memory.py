@@ -30,6 +30,9 @@ from windrow.sources.array_record_chunks import (
     BLOCK,
     BLOCK_HEADER,
     CHUNK_HEADER,
+    FIRST_CHUNK,
+    MAGIC,
+    SIGNATURE,
     USABLE,
     Buffer,
     Ints,
@@ -41,13 +44,7 @@ from windrow.sources.array_record_chunks import (
 from windrow.sources.array_record_package import LIBRARY, open_reader, why_broken
 from windrow.sources.process import refuse_forked
 
-MAGIC: Final = 0x71930E704FDAE05E
 _OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
-_SIGNATURE: Final = bytes.fromhex(
-    "83af70d10d884a3f00000000000000004000000000000000"
-    "91bac23c9287e1a90000000000000000e19f13c0e9b1c3727300000000000000"
-    "0000000000000000"
-)
 # A thread keeps a file of so much for its next call.
 _KEPT_BYTES: Final = 16 << 20
 # Of one reading, and of a chunk in it, beside decoding it and the bytes that are copied.
@@ -157,8 +154,8 @@ class _File:
         self._owner = os.getpid()
 
     def write(self, chunks: Sequence[Framed]) -> None:
-        laid, at = [], 64
-        os.pwrite(self._fd, _SIGNATURE, 0)
+        laid, at = [], FIRST_CHUNK
+        os.pwrite(self._fd, SIGNATURE, 0)
         for chunk in chunks:
             at, raw = _placed(chunk, at)
             _write_at(self._fd, raw, at)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from windrow.errors import NotFoundError, SourceError
+from windrow.sources.array_record_chunks import FIRST_CHUNK
 from windrow.sources.array_record_decode import Verify
-from windrow.sources.array_record_files import WHAT, FileFacts
+from windrow.sources.array_record_ends import FileFacts
+from windrow.sources.array_record_files import WHAT
 from windrow.sources.array_record_format import TAIL_BYTES, Index, footer_spans, parse_footers
 from windrow.sources.array_record_parts import File, RecordReader
 from windrow.sources.array_record_ranges import IndexedFile, RangeReader
@@ -24,8 +26,6 @@ from windrow.sources.paths import is_remote, what_is_there
 from windrow.sources.secrets import shown_url
 
 T = TypeVar("T")
-
-_FIRST_CHUNK: Final = 64
 
 
 def opened(
@@ -126,7 +126,7 @@ def _indexed(path: str, index: Index, far: FarFile | None) -> IndexedFile:
     facts = FileFacts(
         size_bytes=index.size_bytes,
         chunks=index.chunks,
-        data_bytes=index.footer_offset - _FIRST_CHUNK,
+        data_bytes=index.footer_offset - FIRST_CHUNK,
         first_stored_bytes=first,
         first_decoded_bytes=index.first_decoded_bytes,
         decoded_bytes=index.decoded_bytes,

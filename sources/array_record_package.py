@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources.array_record_files import WHAT, chunk_places, inspect_file
+from windrow.sources.array_record_ends import asked_group, chunk_places, inspect_file
+from windrow.sources.array_record_files import WHAT
 from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
@@ -243,7 +243,7 @@ def open_and_check(path: str, options: str) -> File:
         )
     records = int(reader.num_records())
     written_with = str(reader.writer_options_string())
-    group = group_size(written_with, records, facts.chunks)
+    group = _group_size(written_with, records, facts.chunks)
     reader.close()
     # The package finds record i in chunk i // group. Where the chunks are of other sizes it would
     # hand out the wrong records without a word.
@@ -257,8 +257,6 @@ def open_and_check(path: str, options: str) -> File:
     return File(path, facts, records, group, padded)
 
 
-def group_size(options: str, records: int, chunks: int) -> int:
+def _group_size(options: str, records: int, chunks: int) -> int:
     """Records per chunk: from the writer's options, else as the counts allow."""
-    if match := re.search(r"\bgroup_size:(\d+)", options):
-        return max(1, int(match[1]))
-    return max(1, -(-records // chunks)) if chunks else 1
+    return asked_group(options) or (max(1, -(-records // chunks)) if chunks else 1)

@@ -23,14 +23,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from windrow.errors import NotFoundError, ReadError
-from windrow.sources.array_record_files import WHAT, FileFacts, FileRange
+from windrow.sources.array_record_chunks import BLOCK
+from windrow.sources.array_record_ends import FileFacts
+from windrow.sources.array_record_files import WHAT, FileRange
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.pieces import ListPart, Needs
 from windrow.sources.secrets import shown_url
 from windrow.sources.threads import Here, then
 
-_BLOCK: Final = 65536
 # Of a `bytes` object beside its content, and of its place in a list.
 _OBJECT_BYTES: Final = 41
 # Nothing that compresses better is worth planning for, and a damaged header may say anything.
@@ -101,7 +102,7 @@ class File:
             return self.facts.decoded_bytes / max(1, self.records) + _OBJECT_BYTES
         stored = self.facts.first_stored_bytes
         if self.padded:
-            stored = math.ceil(stored / _BLOCK) * _BLOCK
+            stored = math.ceil(stored / BLOCK) * BLOCK
         expansion = self.facts.first_decoded_bytes / max(1, stored)
         # Below 1 it is of headers alone, which do not count as data of other records.
         floor = 0.0 if self.padded else 1.0

@@ -131,7 +131,7 @@ class FileSystems:
             if extra == "http":
                 from windrow.sources.http_transport import http_settings
 
-                return {**http_settings(self._options), **settings, "skip_instance_cache": True}
+                return {**http_settings(), **settings, "skip_instance_cache": True}
             if extra == "s3":
                 from windrow.sources.s3_transport import s3_settings
 

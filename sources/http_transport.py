@@ -24,8 +24,8 @@ _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _DNS_CACHE_S: Final = 60
 
 
-def http_settings(options: RemoteOptions) -> dict[str, Any]:
-    """Settings of an `HTTPFileSystem` for so many requests at a time."""
+def http_settings() -> dict[str, Any]:
+    """Settings of an `HTTPFileSystem` that nobody else uses, and that limits no requests."""
 
     async def client(**kwargs: Any) -> Any:
         import aiohttp

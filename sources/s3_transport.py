@@ -12,7 +12,14 @@ from windrow.sources.daemons import DaemonThreads
 from windrow.sources.far_files import FarFile
 from windrow.sources.faults import RequestError
 from windrow.sources.remote import RemoteOptions
-from windrow.sources.transports import FileSystemTransport, Transport, What, checked, same
+from windrow.sources.transports import (
+    FileSystemTransport,
+    Transport,
+    What,
+    checked,
+    object_tail,
+    same,
+)
 
 
 def s3_settings(storage_options: Mapping[str, Any], options: RemoteOptions) -> dict[str, Any]:
@@ -41,16 +48,7 @@ class S3Transport(Transport):
         self._listed = FileSystemTransport(fs, threads)
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
-        try:
-            data, size, version = await self._get(path, f"bytes=-{size_bytes}")
-        except Exception as error:
-            if _status(error) != 416:
-                raise
-            size, version = await self.state(path)
-            if size:
-                raise
-            return b"", 0, version
-        return checked(data, min(size, size_bytes)), size, version
+        return await object_tail(self._get, path, size_bytes, state=self.state, status_of=_status)
 
     async def part(self, path: str, start: int, stop: int, file: FarFile) -> bytes:
         data, _, _ = await self._get(path, f"bytes={start}-{stop - 1}", file)

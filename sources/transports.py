@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 from windrow.sources.daemons import DaemonThreads
@@ -64,6 +65,35 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     async def glob(self, path: str) -> list[str]:
         """The paths that fit the pattern, sorted."""
+
+
+async def object_tail(
+    get: Callable[[str, str], Awaitable[tuple[bytes, int, str]]],
+    path: str,
+    size_bytes: int,
+    *,
+    state: Callable[[str], Awaitable[tuple[int, str]]],
+    status_of: Callable[[Exception], int],
+) -> tuple[bytes, int, str]:
+    """`Transport.tail` of an object store: a request for the last bytes tells size and version.
+
+    Args:
+        get: Asks for a range of an object; its bytes, how long all of it is, and its version.
+        path: The object.
+        size_bytes: How many bytes, at most.
+        state: `Transport.state`.
+        status_of: The status that an error is about.
+    """
+    try:
+        data, size, version = await get(path, f"bytes=-{size_bytes}")
+    except Exception as error:
+        if status_of(error) != 416:  # so an object without bytes is answered
+            raise
+        size, version = await state(path)
+        if size:
+            raise
+        return b"", 0, version
+    return checked(data, min(size, size_bytes)), size, version
 
 
 class FileSystemTransport(Transport):

@@ -1,0 +1,257 @@
+"""The command line: `windrow convert`, `inspect`, `verify` and `bench`.
+
+Each command is a module `command_NAME` that exports a `click.Command` named `command`; only the one
+that is called is imported. What they share is here: how options are read, how errors become exit
+codes.
+
+Invariants: data goes to stdout and words go to stderr; an error that Windrow raises on purpose, or
+that an operating system reports, is one message and no traceback; the exit codes are those below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from windrow.errors import (
+    ArgumentError,
+    MissingExtraError,
+    NotFoundError,
+    PlanError,
+    WindrowError,
+)
+
+DONE: Final = 0
+BAD_DATA: Final = 1
+BAD_ARGUMENTS: Final = 2
+INTERRUPTED: Final = 130
+# What a shell reports of a program that SIGPIPE ended: nobody reads on, which is no fault of data.
+PIPE_CLOSED: Final = 141
+
+# Their lines in `windrow --help`, which imports none of them.
+_COMMANDS: Final[Mapping[str, str]] = {
+    "convert": "Write TFRecord, Zarr or ArrayRecord anew as what training reads fast.",
+    "inspect": "Show what is at a path or URL, with pictures if asked.",
+    "verify": "Read everything once and tell every bad piece.",
+    "bench": "Measure reading in order, block-shuffled and globally shuffled.",
+}
+_REFUSED_ARGUMENTS: Final = (
+    ArgumentError,
+    NotFoundError,
+    MissingExtraError,
+    PlanError,
+    FileNotFoundError,
+)
+_LOGGER: Final = "windrow"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Commands(click.Group):
+    """The commands by their names, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"windrow.command_{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+def examples(*lines: str) -> str:
+    """Examples for the end of a command's help: `click.command(..., epilog=examples(...))`."""
+    # A lone backspace tells click to leave the lines that follow as they are.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from windrow import __version__
+
+        click.echo(f"windrow {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "windrow inspect gs://bucket/era5.zarr",
+        "windrow convert 'digits.tfrecord-*' digits --to array_record",
+        "windrow verify digits",
+        "windrow bench digits",
+    ),
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and leave.",
+)
+def windrow() -> None:
+    """Data loading for training: convert, inspect, verify and measure data sets.
+
+    `windrow COMMAND --help` tells what a command does and takes. Data goes to stdout, words go to
+    stderr. Exit codes: 0 done, 1 bad data, 2 bad arguments, 130 stopped by Ctrl-C.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code.
+
+    Args:
+        argv: The arguments, without the program's name; None for those of this process.
+    """
+    context: click.Context | None = None
+    words = _Words()
+    logger = logging.getLogger(_LOGGER)
+    level = logger.level
+    logger.addHandler(words)
+    logger.setLevel(logging.INFO)
+    try:
+        args = list(sys.argv[1:] if argv is None else argv)
+        with windrow.make_context("windrow", args) as context:
+            windrow.invoke(context)
+        # What is buffered is written while a broken pipe can still be told from other errors.
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        say(f"{_named(context)}: stopped")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return PIPE_CLOSED
+    except (WindrowError, OSError) as error:
+        say(f"{_named(context)}: {_told(error)}")
+        return exit_code(error)
+    finally:
+        logger.removeHandler(words)
+        logger.setLevel(level)
+    return DONE
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of an error: that of bad arguments, or of bad data."""
+    return BAD_ARGUMENTS if isinstance(error, _REFUSED_ARGUMENTS) else BAD_DATA
+
+
+def say(words: str) -> None:
+    """Write words for people, to stderr."""
+    click.echo(words, err=True)
+
+
+def echo_json(value: Any) -> None:
+    """Write `value` to stdout as JSON. Numbers that are none (NaN, infinities) become null."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def json_option(function: Function) -> Function:
+    """The option `--json`, given to the function as `as_json: bool`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")(function)
+
+
+def quiet_option(function: Function) -> Function:
+    """The option `--quiet`, given to the function as `quiet: bool`; log lines below warnings end."""
+
+    def hush(_: click.Context, __: click.Parameter, quiet: bool) -> bool:
+        if quiet:
+            logging.getLogger(_LOGGER).setLevel(logging.WARNING)
+        return quiet
+
+    return click.option(
+        "-q", "--quiet", is_flag=True, callback=hush, help="No progress, and no words but errors."
+    )(function)
+
+
+def key_value_option(flag: str, name: str, help: str) -> Callable[[Function], Function]:
+    """A repeated option `FLAG KEY=VALUE`, given to the function as `name: dict[str, Any]`.
+
+    Values that are JSON are taken as such, others as text: `anon=true` is a bool, `key=abc` a text.
+    """
+
+    def parse(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for text in values:
+            key, equals, value = text.partition("=")
+            if not equals or not key:
+                # The value may be a secret: it is not repeated.
+                raise click.BadParameter("write KEY=VALUE, such as anon=true")
+            found[key] = _parsed(value)
+        return found
+
+    return click.option(flag, name, metavar="KEY=VALUE", multiple=True, callback=parse, help=help)
+
+
+def storage_option(function: Function) -> Function:
+    """The option `--storage-option`, given to the function as `storage_options: dict[str, Any]`."""
+    return key_value_option(
+        "--storage-option",
+        "storage_options",
+        "An option of fsspec for URLs, such as anon=true; may be repeated. Values that are JSON are"
+        " taken as JSON.",
+    )(function)
+
+
+class _Words(logging.Handler):
+    """Log records as plain lines on the stderr of the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(record.getMessage())
+        except Exception:
+            self.handleError(record)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _named(context: click.Context | None) -> str:
+    name = context.invoked_subcommand if context else None
+    return f"windrow {name}" if name else "windrow"
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere, so that the interpreter's end is silent too."""
+    # Where stdout is no file, such as a notebook's, nothing is left in it either.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

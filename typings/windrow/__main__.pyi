@@ -1,0 +1,1 @@
+from loader.__main__ import *

@@ -1,0 +1,486 @@
+"""Zarr v3 arrays as they are to be stored: their metadata, and the bytes of their files.
+
+Files are encoded here, not by TensorStore, so that their bytes depend on nothing but the values:
+the chunks of a shard follow one another in C order, and the shard's index comes last.
+
+Invariants: equal layouts and values give equal bytes, whatever the threads; every chunk that holds
+a value is stored, also one of fill values, so that a chunk that is missing later is damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.process import cores
+from windrow.sources.threads import shared_pool
+
+AnyArray = npt.NDArray[Any]
+Cells: TypeAlias = tuple[int, ...]
+Stored: TypeAlias = bytes | bytearray
+
+METADATA: Final = "zarr.json"
+DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
+
+# Records of this size are read one by one without waste; smaller ones share a chunk.
+_LEAST_CHUNK_BYTES: Final = 4096
+_SHARD_BYTES: Final = 128 << 20
+# What one thread encodes at a time: worth the way to it.
+_TURN_BYTES: Final = 1 << 20
+_NOT_STORED: Final = 2**64 - 1
+_LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
+_SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+_NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def zstd(level: int = 1) -> tuple[dict[str, Any], ...]:
+    """The codecs of chunks compressed by zstd."""
+    return ({"name": "zstd", "configuration": {"level": level, "checksum": False}},)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """One array of a Zarr v3 group, as it is to be stored. Picklable.
+
+    Args:
+        name: In the group; nested names are joined by `/`, and '' is an array without a group.
+        dtype: One of `DTYPES`.
+        shape: Of the array; () for a scalar.
+        chunk_shape: What is compressed as one: the inner chunk where there are shards.
+        shard_shape: What is stored as one file, whole chunks; None if each chunk is one.
+        codecs: What compresses the bytes of a chunk, as in the metadata of Zarr v3; () for nothing.
+        dimension_names: One per axis, or None.
+        attributes: Of the array; values fit JSON.
+        fill_value: As in the metadata of Zarr v3; None for zero.
+
+    Raises:
+        ArgumentError: If the parts do not fit together.
+    """
+
+    name: str
+    dtype: str
+    shape: Cells
+    chunk_shape: Cells
+    shard_shape: Cells | None = None
+    codecs: tuple[Mapping[str, Any], ...] = zstd()
+    dimension_names: tuple[str | None, ...] | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fill_value: Any = None
+
+    def __post_init__(self) -> None:
+        what = f"array {self.name!r}"
+        if self.dtype not in DTYPES:
+            raise ArgumentError(f"{what}: dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        rank = len(self.shape)
+        if len(self.chunk_shape) != rank or any(size < 1 for size in self.chunk_shape):
+            raise ArgumentError(
+                f"{what}: chunks of {list(self.chunk_shape)} do not fit the shape"
+                f" {list(self.shape)}; name a size of at least 1 for each axis"
+            )
+        shard = self.shard_shape
+        if shard is not None and (
+            len(shard) != rank
+            or any(s < 1 or s % c for s, c in zip(shard, self.chunk_shape, strict=True))
+        ):
+            raise ArgumentError(
+                f"{what}: shards of {list(shard)} are no whole number of chunks of"
+                f" {list(self.chunk_shape)}; name a multiple along each axis"
+            )
+        if self.dimension_names is not None and len(self.dimension_names) != rank:
+            raise ArgumentError(
+                f"{what}: {len(self.dimension_names)} dimension names for {rank} axes"
+            )
+        for codec in self.codecs:
+            _encoder(codec, self)
+
+    @property
+    def file_shape(self) -> Cells:
+        """The grid of stored files: shards, or chunks where there are none."""
+        return self.chunk_shape if self.shard_shape is None else self.shard_shape
+
+    @property
+    def file_grid(self) -> Cells:
+        """Stored files along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.file_shape, strict=True))
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """In this machine's byte order."""
+        return numpy_dtype(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values in memory."""
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the values of one whole file in memory."""
+        return math.prod(self.file_shape) * self.numpy_dtype.itemsize
+
+    def key(self, at: Sequence[int]) -> str:
+        """Name, in the group, of the file at coordinates `at` of the grid of files."""
+        key = "/".join(["c", *map(str, at)])
+        return f"{self.name}/{key}" if self.name else key
+
+    def metadata(self) -> dict[str, Any]:
+        """What the array's `zarr.json` says."""
+        codecs: list[Any] = [_LITTLE, *self.codecs]
+        if self.shard_shape is not None:
+            inner = {
+                "chunk_shape": list(self.chunk_shape),
+                "codecs": codecs,
+                "index_codecs": [_LITTLE, {"name": "crc32c"}],
+                "index_location": "end",
+            }
+            codecs = [{"name": "sharding_indexed", "configuration": inner}]
+        named = {} if self.dimension_names is None else {"dimension_names": self.dimension_names}
+        found = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": list(self.file_shape)},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": self._fill,
+            "codecs": codecs,
+            **named,
+            "attributes": dict(self.attributes),
+        }
+        copied: dict[str, Any] = json.loads(json.dumps(found))  # lists, and none of ours
+        return copied
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; `from_json` gives an equal layout."""
+        value: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ArrayLayout:
+        """The layout that `to_json` gave `value` of."""
+        sizes = {
+            name: None if value[name] is None else tuple(value[name])
+            for name in ("shape", "chunk_shape", "shard_shape", "codecs", "dimension_names")
+        }
+        return cls(**{**value, **sizes})
+
+    @property
+    def _fill(self) -> Any:
+        if self.fill_value is not None:
+            return self.fill_value
+        return fill_json(np.zeros((), self.numpy_dtype)[()])
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of one of `DTYPES`."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def fill_json(value: Any) -> Any:
+    """A NumPy scalar as a fill value in the metadata of Zarr v3, bit for bit."""
+    dtype = value.dtype
+    if dtype.kind == "c":
+        return [fill_json(value.real), fill_json(value.imag)]
+    if dtype.kind in "biu":
+        return value.item()
+    number = float(value)
+    if math.isfinite(number):
+        return number
+    name = next(n for n, v in _NAMED_FLOATS.items() if repr(v) == repr(number))
+    if _fill_scalar(name, dtype).tobytes() == value.tobytes():
+        return name
+    return "0x" + value.tobytes()[::-1].hex()  # a NaN with more to say
+
+
+def training_rows(row_bytes: Sequence[int], records: int) -> tuple[tuple[int, ...], int]:
+    """Rows per chunk of each array, and per shard of all, for reading records in any order.
+
+    A record of 4 KiB or more is a chunk; of smaller ones, the power of two that first makes 4 KiB
+    is. Shards make about 128 MiB of all arrays together, and are no longer than the arrays.
+
+    Args:
+        row_bytes: Bytes of a row of each array.
+        records: Rows of the arrays.
+
+    Returns:
+        Rows per chunk of each array, and rows per shard, a multiple of each of them.
+    """
+    chunks = tuple(_chunk_rows(size) for size in row_bytes)
+    unit = max(chunks, default=1)
+    wanted = _SHARD_BYTES // max(1, sum(row_bytes)) // unit * unit
+    needed = -(-records // unit) * unit
+    return chunks, max(unit, min(wanted, needed))
+
+
+def _chunk_rows(row_bytes: int) -> int:
+    # An array without values has no chunks: any size does.
+    return 1 << (-(-_LEAST_CHUNK_BYTES // row_bytes) - 1).bit_length() if row_bytes else 1
+
+
+def rows_layout(
+    name: str,
+    dtype: str,
+    shape: Sequence[int],
+    *,
+    chunk_rows: int,
+    shard_rows: int | None,
+    **more: Any,
+) -> ArrayLayout:
+    """A layout whose chunks and shards are whole rows; `more` are further fields of ArrayLayout."""
+    row = tuple(max(1, size) for size in shape[1:])
+    chunk = (chunk_rows, *row)
+    shard = None if shard_rows is None or shard_rows == chunk_rows else (shard_rows, *row)
+    return ArrayLayout(name, dtype, tuple(shape), chunk, shard, **more)
+
+
+def metadata_files(
+    layouts: Sequence[ArrayLayout],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    group_attributes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, bytes]:
+    """Names and bytes of all `zarr.json` of a group of arrays, the group's own last.
+
+    The group's has the others in it (consolidated metadata). One array of the name '' is stored
+    without a group.
+
+    Args:
+        layouts: The arrays.
+        attributes: Of the group.
+        group_attributes: Of the groups in it, by name.
+    """
+    if [layout.name for layout in layouts] == [""]:
+        return {METADATA: _json_bytes(layouts[0].metadata())}
+    nodes: dict[str, Any] = {}
+    for layout in layouts:
+        parents = layout.name.split("/")[:-1]
+        for depth in range(1, len(parents) + 1):
+            group = "/".join(parents[:depth])
+            nodes[group] = _group((group_attributes or {}).get(group, {}))
+        nodes[layout.name] = layout.metadata()
+    found = {f"{name}/{METADATA}": _json_bytes(nodes[name]) for name in sorted(nodes)}
+    return {**found, METADATA: _json_bytes(group_metadata(layouts, attributes, nodes=nodes))}
+
+
+def group_metadata(
+    layouts: Sequence[ArrayLayout],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    nodes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What the `zarr.json` of a group says, with that of all in it (consolidated metadata)."""
+    if nodes is None:
+        nodes = {layout.name: layout.metadata() for layout in layouts}
+    consolidated = {
+        "kind": "inline",
+        "must_understand": False,
+        "metadata": {name: nodes[name] for name in sorted(nodes)},
+    }
+    return {**_group(attributes or {}), "consolidated_metadata": consolidated}
+
+
+def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(value, indent=2).encode()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def encode(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> dict[str, Stored]:
+    """The stored files that hold `block`, by name in the group."""
+    return dict(encode_each(layout, origin, block))
+
+
+def encode_each(
+    layout: ArrayLayout, origin: Sequence[int], block: AnyArray
+) -> Iterator[tuple[str, Stored]]:
+    """The stored files that hold `block`, one by one: name in the group, and bytes.
+
+    Args:
+        layout: The array.
+        origin: Where the block begins in it: a corner of the grid of files.
+        block: Whole files: along each axis it ends on the grid of files or with the array.
+
+    Raises:
+        ConversionError: If the block is of another dtype, or not of whole files.
+    """
+    _check_block(layout, origin, block)
+    steps = [_encoder(codec, layout) for codec in layout.codecs]
+    first = [o // c for o, c in zip(origin, layout.file_shape, strict=True)]
+    for at, cut in _cuts(block.shape, layout.file_shape):
+        key = layout.key([a + b for a, b in zip(first, at, strict=True)])
+        part = block[cut]
+        if layout.shard_shape is None:
+            yield key, _pooled([part], layout, steps)[0]
+        else:
+            yield key, _shard(part, layout, steps)
+
+
+def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> None:
+    whole = block.ndim == len(layout.shape) == len(origin) and all(
+        o % c == 0 and o + b <= n and ((o + b) % c == 0 or o + b == n)
+        for o, b, c, n in zip(origin, block.shape, layout.file_shape, layout.shape, strict=True)
+    )
+    if not whole or block.dtype != layout.numpy_dtype:
+        raise ConversionError(
+            f"array {layout.name!r}: a block of {block.dtype} {list(block.shape)} at {list(origin)}"
+            f" is no whole number of files of {layout.dtype} {list(layout.file_shape)} in"
+            f" {list(layout.shape)}"
+        )
+
+
+def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
+    """Coordinates and place of each part of `size` of an array of `shape`, in C order."""
+    grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
+    for at in itertools.product(*grid):
+        # NumPy ends a slice at the end of the axis.
+        yield at, tuple(slice(k * c, (k + 1) * c) for k, c in zip(at, size, strict=True))
+
+
+def _shard(part: AnyArray, layout: ArrayLayout, steps: Sequence[_Step]) -> bytearray:
+    assert layout.shard_shape is not None
+    grid = [s // c for s, c in zip(layout.shard_shape, layout.chunk_shape, strict=True)]
+    index = np.full((*grid, 2), _NOT_STORED, "<u8")
+    out = bytearray()
+    cuts = list(_cuts(part.shape, layout.chunk_shape))
+    turn = max(1, _TURN_BYTES // max(1, layout.file_bytes // math.prod(grid)))
+    turns = [cuts[k : k + turn] for k in range(0, len(cuts), turn)]
+    pool = shared_pool()
+    jobs = (pool.submit(_encoded, [part[cut] for _, cut in some], layout, steps) for some in turns)
+    # As many in flight as keep the threads busy, no more: what is encoded takes memory.
+    ahead = list(itertools.islice(jobs, 2 * cores()))
+    for some in turns:
+        for (at, _), data in zip(some, ahead.pop(0).result(), strict=True):
+            index[at] = len(out), len(data)
+            out += data
+        ahead.extend(itertools.islice(jobs, 1))
+    head = index.tobytes()
+    out += _crc32c(head)
+    return out
+
+
+def _pooled(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step]) -> list[bytes]:
+    # Never on the main thread, on which blosc starts threads of its own, whose turns it stores.
+    return shared_pool().submit(_encoded, parts, layout, steps).result()
+
+
+def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step]) -> list[bytes]:
+    """The stored bytes of chunks; those at the array's end are filled up with the fill value."""
+    out = []
+    for part in parts:
+        if part.shape != layout.chunk_shape:
+            whole = np.full(layout.chunk_shape, _fill_scalar(layout._fill, part.dtype), part.dtype)
+            whole[tuple(slice(0, n) for n in part.shape)] = part
+            part = whole
+        data: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        for step in steps:
+            data = step(data)
+        out.append(bytes(data) if isinstance(data, np.ndarray) else data)
+    return out
+
+
+def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, list):
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        return np.array([_fill_scalar(v, part) for v in value], part).view(dtype)[0]
+    if isinstance(value, str) and value.startswith("0x"):
+        return np.frombuffer(bytes.fromhex(value[2:])[::-1], dtype)[0]
+    return np.array(_NAMED_FLOATS.get(value, value)).astype(dtype)[()]
+
+
+# --- codecs --------------------------------------------------------------------------------------
+
+_Step: TypeAlias = Callable[[Any], bytes]
+
+
+class _OfThread(threading.local):
+    """What each thread uses again: to make a compressor costs as much as to compress 100 KB."""
+
+    def __init__(self) -> None:
+        self.zstd: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
+
+
+_of_thread = _OfThread()
+
+
+def _encoder(codec: Mapping[str, Any], layout: ArrayLayout) -> _Step:
+    """What encodes the bytes of one chunk; ArgumentError if there is no such codec."""
+    match dict(codec):
+        case {"name": "zstd", "configuration": {"level": int(level), **rest}} if not set(rest) - {
+            "checksum"
+        }:
+            return functools.partial(_zstd, level, bool(rest.get("checksum", False)))
+        case {"name": "gzip", "configuration": {"level": int(level), **rest}} if not rest:
+            return functools.partial(_gzip, level)
+        case {"name": "blosc", "configuration": dict(settings)} if (
+            set(settings) == {"cname", "clevel", "shuffle", "typesize", "blocksize"}
+            and settings["shuffle"] in _SHUFFLES
+        ):
+            return functools.partial(_blosc, settings)
+        case {"name": "crc32c", **rest} if not rest.get("configuration"):
+            return _crc32c
+    raise ArgumentError(
+        f"array {layout.name!r}: codec {json.dumps(codec)} is not known; there are zstd and gzip"
+        " (with 'level'), blosc (with 'cname', 'clevel', 'shuffle', 'typesize' and 'blocksize') and"
+        " crc32c"
+    )
+
+
+def _zstd(level: int, checksum: bool, data: Any) -> bytes:
+    held = _of_thread.zstd.get((level, checksum))
+    if held is None:
+        held = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
+        _of_thread.zstd[level, checksum] = held
+    return held.compress(data)
+
+
+def _gzip(level: int, data: Any) -> bytes:
+    deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
+    return deflater.compress(data) + deflater.flush()
+
+
+def _blosc(settings: Mapping[str, Any], data: Any) -> bytes:
+    from numcodecs import blosc  # it takes half as long to import as TensorStore
+
+    # It takes the size of a value from the array, and shuffles no part of one.
+    size = settings["typesize"]
+    typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
+    found: bytes = blosc.compress(
+        typed,
+        settings["cname"].encode(),
+        settings["clevel"],
+        _SHUFFLES[settings["shuffle"]],
+        settings["blocksize"],
+    )
+    return found
+
+
+def _crc32c(data: Any) -> bytes:
+    raw = bytes(data)
+    checksum: int = google_crc32c.value(raw)
+    return raw + checksum.to_bytes(4, "little")

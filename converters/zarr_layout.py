@@ -9,6 +9,7 @@ a value is stored, also one of fill values, so that a chunk that is missing late
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -45,6 +46,7 @@ _LEAST_CHUNK_BYTES: Final = 4096
 _SHARD_BYTES: Final = 128 << 20
 # What one thread encodes at a time: worth the way to it.
 _TURN_BYTES: Final = 1 << 20
+_MANY: Final = "multi_compress_to_buffer"
 _NOT_STORED: Final = 2**64 - 1
 _LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
@@ -136,6 +138,11 @@ class ArrayLayout:
         """Bytes of the values of one whole file in memory."""
         return math.prod(self.file_shape) * self.numpy_dtype.itemsize
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of the values of one whole chunk in memory."""
+        return math.prod(self.chunk_shape) * self.numpy_dtype.itemsize
+
     def key(self, at: Sequence[int]) -> str:
         """Name, in the group, of the file at coordinates `at` of the grid of files."""
         key = "/".join(["c", *map(str, at)])
@@ -163,7 +170,7 @@ class ArrayLayout:
                 "configuration": {"chunk_shape": list(self.file_shape)},
             },
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": self._fill,
+            "fill_value": self.fill_json,
             "codecs": codecs,
             **named,
             "attributes": dict(self.attributes),
@@ -186,10 +193,11 @@ class ArrayLayout:
         return cls(**{**value, **sizes})
 
     @property
-    def _fill(self) -> Any:
+    def fill_json(self) -> Any:
+        """The fill value, as in the metadata of Zarr v3."""
         if self.fill_value is not None:
             return self.fill_value
-        return fill_json(np.zeros((), self.numpy_dtype)[()])
+        return stored_fill(np.zeros((), self.numpy_dtype)[()])
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -197,11 +205,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def fill_json(value: Any) -> Any:
+def stored_fill(value: Any) -> Any:
     """A NumPy scalar as a fill value in the metadata of Zarr v3, bit for bit."""
     dtype = value.dtype
     if dtype.kind == "c":
-        return [fill_json(value.real), fill_json(value.imag)]
+        return [stored_fill(value.real), stored_fill(value.imag)]
     if dtype.kind in "biu":
         return value.item()
     number = float(value)
@@ -332,13 +340,13 @@ def encode_each(
     _check_block(layout, origin, block)
     steps = [_encoder(codec, layout) for codec in layout.codecs]
     first = [o // c for o, c in zip(origin, layout.file_shape, strict=True)]
-    for at, cut in _cuts(block.shape, layout.file_shape):
+    if layout.shard_shape is None:
+        for at, data in _chunks(block, layout, steps):
+            yield layout.key([a + b for a, b in zip(first, at, strict=True)]), data
+        return
+    for at, cut in _cuts(block.shape, layout.shard_shape):
         key = layout.key([a + b for a, b in zip(first, at, strict=True)])
-        part = block[cut]
-        if layout.shard_shape is None:
-            yield key, _pooled([part], layout, steps)[0]
-        else:
-            yield key, _shard(part, layout, steps)
+        yield key, _shard(block[cut], layout, layout.shard_shape, steps)
 
 
 def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> None:
@@ -362,46 +370,51 @@ def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]
         yield at, tuple(slice(k * c, (k + 1) * c) for k, c in zip(at, size, strict=True))
 
 
-def _shard(part: AnyArray, layout: ArrayLayout, steps: Sequence[_Step]) -> bytearray:
-    assert layout.shard_shape is not None
-    grid = [s // c for s, c in zip(layout.shard_shape, layout.chunk_shape, strict=True)]
+def _shard(
+    part: AnyArray, layout: ArrayLayout, shard_shape: Cells, steps: Sequence[_Step]
+) -> bytearray:
+    grid = [s // c for s, c in zip(shard_shape, layout.chunk_shape, strict=True)]
     index = np.full((*grid, 2), _NOT_STORED, "<u8")
     out = bytearray()
-    cuts = list(_cuts(part.shape, layout.chunk_shape))
-    turn = max(1, _TURN_BYTES // max(1, layout.file_bytes // math.prod(grid)))
-    turns = [cuts[k : k + turn] for k in range(0, len(cuts), turn)]
-    pool = shared_pool()
-    jobs = (pool.submit(_encoded, [part[cut] for _, cut in some], layout, steps) for some in turns)
-    # As many in flight as keep the threads busy, no more: what is encoded takes memory.
-    ahead = list(itertools.islice(jobs, 2 * cores()))
-    for some in turns:
-        for (at, _), data in zip(some, ahead.pop(0).result(), strict=True):
-            index[at] = len(out), len(data)
-            out += data
-        ahead.extend(itertools.islice(jobs, 1))
+    for at, data in _chunks(part, layout, steps):
+        index[at] = len(out), len(data)
+        out += data
     head = index.tobytes()
-    out += _crc32c(head)
+    out += head
+    out += _checksum(head)
     return out
 
 
-def _pooled(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step]) -> list[bytes]:
+def _chunks(
+    block: AnyArray, layout: ArrayLayout, steps: Sequence[_Step]
+) -> Iterator[tuple[Cells, bytes]]:
+    """Coordinates in `block` and stored bytes of its chunks, in C order."""
+    cuts = list(_cuts(block.shape, layout.chunk_shape))
+    turn = max(1, _TURN_BYTES // max(1, layout.chunk_bytes))
+    turns = [cuts[k : k + turn] for k in range(0, len(cuts), turn)]
+    pool = shared_pool()
     # Never on the main thread, on which blosc starts threads of its own, whose turns it stores.
-    return shared_pool().submit(_encoded, parts, layout, steps).result()
+    jobs = (pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps) for some in turns)
+    # As many in flight as keep the threads busy, no more: what is encoded takes memory.
+    ahead = collections.deque(itertools.islice(jobs, 2 * cores()))
+    for some in turns:
+        yield from zip((at for at, _ in some), ahead.popleft().result(), strict=True)
+        ahead.extend(itertools.islice(jobs, 1))
 
 
 def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step]) -> list[bytes]:
     """The stored bytes of chunks; those at the array's end are filled up with the fill value."""
-    out = []
+    found: list[Any] = []
     for part in parts:
+        whole = part
         if part.shape != layout.chunk_shape:
-            whole = np.full(layout.chunk_shape, _fill_scalar(layout._fill, part.dtype), part.dtype)
+            fill = _fill_scalar(layout.fill_json, part.dtype)
+            whole = np.full(layout.chunk_shape, fill, part.dtype)
             whole[tuple(slice(0, n) for n in part.shape)] = part
-            part = whole
-        data: Any = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-        for step in steps:
-            data = step(data)
-        out.append(bytes(data) if isinstance(data, np.ndarray) else data)
-    return out
+        found.append(np.ascontiguousarray(whole).reshape(-1).view(np.uint8))
+    for step in steps:
+        found = step(found)
+    return found if steps else [values.tobytes() for values in found]
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -415,7 +428,8 @@ def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 # --- codecs --------------------------------------------------------------------------------------
 
-_Step: TypeAlias = Callable[[Any], bytes]
+# From the bytes of some chunks to encoded ones.
+_Step: TypeAlias = Callable[[Sequence[Any]], list[bytes]]
 
 
 class _OfThread(threading.local):
@@ -451,36 +465,43 @@ def _encoder(codec: Mapping[str, Any], layout: ArrayLayout) -> _Step:
     )
 
 
-def _zstd(level: int, checksum: bool, data: Any) -> bytes:
+def _zstd(level: int, checksum: bool, chunks: Sequence[Any]) -> list[bytes]:
     held = _of_thread.zstd.get((level, checksum))
     if held is None:
         held = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
         _of_thread.zstd[level, checksum] = held
-    return held.compress(data)
+    if _MANY not in zstandard.backend_features:
+        return [held.compress(data) for data in chunks]
+    # One call without the GIL: of 4 KB each, most of the time went to waiting for it.
+    many = held.multi_compress_to_buffer(list(chunks))
+    return [many[k].tobytes() for k in range(len(chunks))]
 
 
-def _gzip(level: int, data: Any) -> bytes:
-    deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
-    return deflater.compress(data) + deflater.flush()
+def _gzip(level: int, chunks: Sequence[Any]) -> list[bytes]:
+    out = []
+    for data in chunks:
+        deflater = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS)  # of no time and no name
+        out.append(deflater.compress(data) + deflater.flush())
+    return out
 
 
-def _blosc(settings: Mapping[str, Any], data: Any) -> bytes:
+def _blosc(settings: Mapping[str, Any], chunks: Sequence[Any]) -> list[bytes]:
     from numcodecs import blosc  # it takes half as long to import as TensorStore
 
-    # It takes the size of a value from the array, and shuffles no part of one.
-    size = settings["typesize"]
-    typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
-    found: bytes = blosc.compress(
-        typed,
-        settings["cname"].encode(),
-        settings["clevel"],
-        _SHUFFLES[settings["shuffle"]],
-        settings["blocksize"],
-    )
-    return found
+    name, level, shuffle = settings["cname"], settings["clevel"], _SHUFFLES[settings["shuffle"]]
+    out = []
+    for data in chunks:
+        # It takes the size of a value from the array, and shuffles no part of one.
+        size = settings["typesize"]
+        typed = np.frombuffer(data, f"V{size}" if len(data) % size == 0 else np.uint8)
+        out.append(blosc.compress(typed, name.encode(), level, shuffle, settings["blocksize"]))
+    return out
 
 
-def _crc32c(data: Any) -> bytes:
-    raw = bytes(data)
-    checksum: int = google_crc32c.value(raw)
-    return raw + checksum.to_bytes(4, "little")
+def _crc32c(chunks: Sequence[Any]) -> list[bytes]:
+    return [raw + _checksum(raw) for raw in map(bytes, chunks)]
+
+
+def _checksum(data: bytes) -> bytes:
+    checksum: int = google_crc32c.value(data)
+    return checksum.to_bytes(4, "little")

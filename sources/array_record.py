@@ -138,6 +138,11 @@ class ArrayRecordDataSource(LaidOutSource):
         return [part.path for part in self._ranges]
 
     @property
+    def files(self) -> tuple[File, ...]:
+        """What the ends of the files say, in the order of `paths`."""
+        return self._files
+
+    @property
     def fingerprint(self) -> str:
         """Counts of records, and a hash of every file's counts, size and group size."""
         lines = "\n".join(

@@ -49,6 +49,7 @@ class FileFacts:
         first_stored_bytes: Bytes of its first data chunk, without padding; 0 without one.
         first_decoded_bytes: What that chunk says of the bytes of its records. Not verified.
         decoded_bytes: Bytes of all records in memory, where the index was read; else None.
+        written_with: The options of its writer, where the index was read; else None.
     """
 
     size_bytes: int
@@ -57,6 +58,7 @@ class FileFacts:
     first_stored_bytes: int
     first_decoded_bytes: int
     decoded_bytes: int | None = None
+    written_with: str | None = None
 
 
 class _Chunk(NamedTuple):

@@ -130,6 +130,7 @@ def _indexed(path: str, index: Index, far: FarFile | None) -> IndexedFile:
         first_stored_bytes=first,
         first_decoded_bytes=index.first_decoded_bytes,
         decoded_bytes=index.decoded_bytes,
+        written_with=index.written_with,
     )
     padded = index.bounds is not None
     return IndexedFile(File(path, facts, index.records, index.group, padded), index, far)

@@ -1,0 +1,214 @@
+"""Features: how a feature of a tf.train.Example becomes an array, and back.
+
+An Example keeps bytes, int64 and float32, without shapes; a `Feature` says what they stand for. Of
+many records it makes a column: an array with a leading axis of records, or values and offsets
+where the records' lengths differ.
+
+Invariant: of every record that a column was made of, the values come back bit for bit (of NaNs in
+another dtype than float32, that they are NaNs).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, ReadError
+
+BYTES: Final = "bytes"
+DTYPES: Final = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
+
+# Sizes and offsets fit an int64 with room to spare.
+_MAX_ITEMS: Final = 2**40
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Feature:
+    """How one feature of every record becomes a row of a column.
+
+    Args:
+        dtype: NumPy's name, one of `DTYPES`. Without `raw`, whole numbers and bools are int64 in
+            the Example and floats float32, and a value that the dtype cannot hold exactly makes its
+            record a bad one. "bytes" is one value of bytes of any length: text, an encoded picture.
+        shape: That of a row. The first axis may be None: then the feature is ragged, rows differ in
+            length, and a record without the feature has a row of length 0. All others must be in
+            every record.
+        raw: The feature is one value of bytes: the row's own, in C order, little-endian.
+
+    Raises:
+        ArgumentError: If the three do not go together.
+
+    Example:
+        >>> Feature("uint8", (32, 32, 3), raw=True)
+        Feature(dtype='uint8', shape=(32, 32, 3), raw=True)
+        >>> Feature("int64")  # a label
+        Feature(dtype='int64', shape=(), raw=False)
+        >>> Feature("float32", (None, 2)).ragged  # points, as many as there are
+        True
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        if wrong := _wrong(self.dtype, self.shape, self.raw):
+            raise ArgumentError(f"feature: {wrong}")
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows differ in length: the column is a `Ragged`."""
+        return self.dtype == BYTES or self.shape[:1] == (None,)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the row is bytes of any length."""
+        return self.dtype == BYTES
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether the Example holds one value of bytes, not numbers."""
+        return self.raw or self.dtype == BYTES
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of the column's array, or of its values; uint8 of bytes."""
+        return np.dtype("uint8") if self.opaque else numpy_dtype(self.dtype)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """The shape of a row, without the axis that differs."""
+        return tuple(size for size in self.shape if size is not None)
+
+    @property
+    def items(self) -> int:
+        """Numbers in `item_shape`: 1 of `()`."""
+        return math.prod(self.item_shape)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a row; where rows differ, bytes that their length counts in."""
+        return self.items * int(self.numpy_dtype.itemsize)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` takes.
+
+        Example:
+            >>> Feature("float32", (None, 2)).to_json()
+            {'dtype': 'float32', 'shape': [None, 2], 'raw': False}
+        """
+        return {"dtype": self.dtype, "shape": list(self.shape), "raw": self.raw}
+
+    @classmethod
+    def from_json(cls, value: object, *, where: str) -> Feature:
+        """The feature in `value`; `where` is the file, and the name, that it was found under.
+
+        Raises:
+            ReadError: If it is none.
+
+        Example:
+            >>> Feature.from_json({"dtype": "bool", "shape": [3], "raw": True}, where="features.json")
+            Feature(dtype='bool', shape=(3,), raw=True)
+        """
+        names = ["dtype", "raw", "shape"]
+        if not isinstance(value, dict) or sorted(map(str, value)) != names:
+            raise ReadError(f"{where}: a feature has {', '.join(names)}, got {value!r:.80}")
+        shape = value["shape"]
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        if wrong := _wrong(value["dtype"], shape, value["raw"]):
+            raise ReadError(f"{where}: {wrong}")
+        return cls(value["dtype"], shape, value["raw"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A column of rows that differ in length.
+
+    Args:
+        values: All rows, one after another: `(items, *item_shape)`.
+        offsets: int64 `(rows + 1,)`: row `i` is `values[offsets[i] : offsets[i + 1]]`.
+
+    Example:
+        >>> column = Ragged(np.array([5, 6, 7]), np.array([0, 2, 2, 3]))
+        >>> len(column), column[0], column[1]
+        (3, array([5, 6]), array([], dtype=int64))
+    """
+
+    values: Array
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Array:
+        """A view of one row; negative numbers count from the end."""
+        row = range(len(self))[row]
+        found: Array = self.values[self.offsets[row] : self.offsets[row + 1]]
+        return found
+
+
+Column: TypeAlias = Array | Ragged
+
+
+def features_to_json(features: Mapping[str, Feature]) -> dict[str, Any]:
+    """What `features_from_json` takes; the order is kept."""
+    return {name: feature.to_json() for name, feature in features.items()}
+
+
+def features_from_json(value: object, *, where: str) -> dict[str, Feature]:
+    """The features by name in `value`, read from the file `where`.
+
+    Raises:
+        ReadError: If they are none.
+
+    Example:
+        >>> features = {"label": Feature("int64")}
+        >>> features_from_json(features_to_json(features), where="features.json") == features
+        True
+    """
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ReadError(f"{where}: features are a JSON object by name, got {value!r:.80}")
+    return {
+        name: Feature.from_json(one, where=f"{where}: feature {name!r}")
+        for name, one in value.items()
+    }
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of one of `DTYPES`."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _wrong(dtype: object, shape: object, raw: object) -> str:
+    """What does not go together; empty if all does."""
+    if dtype not in (BYTES, *DTYPES):
+        return f"dtype {dtype!r:.40} is none of {', '.join((BYTES, *DTYPES))}"
+    if not isinstance(raw, bool):
+        return f"raw is True or False, got {raw!r:.40}"
+    if not isinstance(shape, tuple) or not all(map(_is_size, shape[shape[:1] == (None,) :])):
+        return f"shape is a tuple of sizes, of which the first may be None, got {shape!r:.80}"
+    if math.prod(size or 1 for size in shape) > _MAX_ITEMS:
+        return f"shape {shape!r:.80} has more than {_MAX_ITEMS:,} items"
+    if dtype == BYTES and (shape or raw):
+        return f"dtype 'bytes' has neither shape nor raw, got shape={shape!r:.80}, raw={raw}"
+    if shape[:1] == (None,) and 0 in shape:
+        return f"shape {shape!r:.80}: rows of empty items have no length"
+    if dtype in ("complex64", "complex128") and not raw:
+        return f"dtype {dtype!r} needs raw=True: the numbers of an Example are not complex"
+    return ""
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 0

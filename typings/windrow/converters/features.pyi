@@ -1,0 +1,1 @@
+from converters.features import *

@@ -11,17 +11,20 @@ import functools
 import os
 import re
 import tempfile
+from collections.abc import Mapping
+from typing import Any, Final, Unpack
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from windrow.converters.folder import OutputFolder, Part, output_file, publish
-from windrow.converters.inputs import Input, Paths, find_inputs
-from windrow.converters.job import Job, carry_out, finished_part, planned
+from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.inputs import Input, Paths, find_inputs, source_texts
+from windrow.converters.job import RunOptions, carry_out, planned
 from windrow.converters.manifest import InputFile, Manifest, Plan
-from windrow.converters.pipeline import Progress
+from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.tfrecord import read_records
 from windrow.errors import ConversionError
 
+WRITER_OPTIONS: Final = "group_size:1,zstd:3"
 _FORMAT = "array_record"
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
@@ -31,12 +34,11 @@ def tfrecord_to_array_record(
     inputs: Paths,
     output: str | os.PathLike[str],
     *,
-    writer_options: str = "group_size:1,zstd:3",
-    overwrite: bool = False,
-    runner: object | None = None,
-    progress: Progress | None = None,
+    writer_options: str = WRITER_OPTIONS,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
 ) -> Manifest:
-    """Convert TFRecord files to ArrayRecord files, one to one, by a Beam pipeline.
+    """Convert TFRecord files to ArrayRecord files, one to one.
 
     Records and their order stay as they are; an empty file gives an empty file.
     `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
@@ -44,14 +46,12 @@ def tfrecord_to_array_record(
     arguments; one that was finished is not done again.
 
     Args:
-        inputs: A path, glob or URL, or a list of them; gzip if it ends in `.gz`.
-        output: A local folder, new, empty, or of an earlier run.
+        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz`.
+        output: A folder or URL, new, empty, or of an earlier run.
         writer_options: Options of ArrayRecordWriter. A group size of 1 lets single records be read;
             larger groups compress better and suit reading in order.
-        overwrite: Whether to remove what another conversion has left in `output`. Files that no
-            conversion wrote are never touched.
-        runner: A Beam runner or its name; by default one that works in this process.
-        progress: Called with the number of files done and of all files.
+        storage_options: Settings of the inputs' file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
 
     Returns:
         The manifest, which also lies in the folder.
@@ -60,21 +60,50 @@ def tfrecord_to_array_record(
         NotFoundError: If an input does not exist.
         ReadError: If an input is damaged; the message names file, record and offset.
         ConversionError: If `output` cannot be written, or holds another conversion.
-        MissingExtraError: If the packages of `windrow[beam]` are not installed.
+        MissingExtraError: If what `runner` needs is not installed.
     """
-    found = find_inputs(inputs)
+    conversion = tfrecord_to_array_record_conversion(
+        inputs, writer_options=writer_options, storage_options=storage_options
+    )
+    return carry_out(conversion, output, **run)
+
+
+def tfrecord_to_array_record_conversion(
+    inputs: Paths,
+    *,
+    writer_options: str = WRITER_OPTIONS,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Conversion:
+    """The conversion that `tfrecord_to_array_record` carries out; arguments and errors as there."""
+    found = find_inputs(inputs, storage_options=storage_options, marks=(".tfrecord",))
     _check_options(writer_options)
     names = _output_names(found)
-    plan = planned(_FORMAT, found, {"writer_options": writer_options})
-
-    def prepare(folder: OutputFolder) -> Job:
-        return Job(
-            [_Task(*pair) for pair in zip(found, names, strict=True)],
-            functools.partial(_convert_file, folder, writer_options),
-            functools.partial(_write_manifest, folder, plan, names),
-        )
-
-    return carry_out(plan, output, prepare, overwrite=overwrite, runner=runner, progress=progress)
+    plan = planned(_FORMAT, found, {"writer_options": writer_options}, per_file=True)
+    tasks = [_Task(*pair) for pair in zip(found, names, strict=True)]
+    flags = ["--to", "array_record"]
+    if writer_options != WRITER_OPTIONS:
+        flags += ["--writer-options", writer_options]
+    return Conversion(
+        name="tfrecord_to_array_record",
+        plan=plan,
+        stages=(
+            Stage(
+                "convert",
+                items=functools.partial(_tasks, tasks),
+                work=functools.partial(_convert_file, writer_options),
+                weigh=_size_bytes,
+            ),
+        ),
+        finish=functools.partial(_write_manifest, plan, names),
+        expected=Expected(
+            records=None,
+            input_bytes=sum(source.size_bytes for source in found),
+            files=len(found),
+            output_bytes=None,
+        ),
+        sources=source_texts(inputs),
+        flags=tuple(flags),
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,17 +112,26 @@ class _Task:
     name: str
 
 
-def _convert_file(folder: OutputFolder, writer_options: str, task: _Task) -> Part:
-    final = folder.final(task.name)
+def _tasks(tasks: list[_Task], folder: OutputFolder, results: list[Any]) -> list[_Task]:
+    return tasks
+
+
+def _size_bytes(task: _Task) -> int:
+    return task.source.size_bytes
+
+
+def _convert_file(writer_options: str, folder: OutputFolder, task: _Task, report: Report) -> Part:
+    key = f"{task.name}@{task.source.id.key}"
 
     def make() -> Part:
-        with folder.temporary(task.name) as temporary:
-            records = _write(task.source, temporary, writer_options)
-            file = output_file(temporary, task.name, records=records)
-            publish(temporary, final)
-        return Part(task.name, records, (file,))
+        with folder.incoming(task.name) as path:
+            records = _write(task.source, path, writer_options)
+            task.source.check_unchanged()
+            return Part(key, records, (folder.publish(path, task.name, records=records),))
 
-    return finished_part(folder, task.name, make, where=final)
+    part = folder.part(key, make)
+    report(part.records, task.source.size_bytes)
+    return part
 
 
 def _write(source: Input, path: str, writer_options: str) -> int:
@@ -102,7 +140,7 @@ def _write(source: Input, path: str, writer_options: str) -> int:
     try:
         writer = ArrayRecordWriter(path, writer_options)
         try:
-            for record in read_records(source.url):
+            for record in read_records(source.url, storage_options=source.options):
                 writer.write(record)
                 records += 1
         finally:
@@ -121,12 +159,12 @@ def _write(source: Input, path: str, writer_options: str) -> int:
     return records
 
 
-def _write_manifest(folder: OutputFolder, plan: Plan, names: list[str], parts: list[Part]) -> None:
-    by_name = {part.key: part for part in parts}
+def _write_manifest(plan: Plan, names: list[str], folder: OutputFolder, parts: list[Part]) -> None:
+    by_name = {part.files[0].name: part for part in parts}
     ordered = [by_name[name] for name in names]
     inputs = tuple(
-        InputFile(name, size_bytes, part.records)
-        for (name, size_bytes), part in zip(plan.inputs, ordered, strict=True)
+        InputFile(found.name, found.size_bytes, part.records, found.version)
+        for found, part in zip(plan.inputs, ordered, strict=True)
     )
     files = tuple(file for part in ordered for file in part.files)
     folder.finish(Manifest(plan.format, inputs, plan.settings, files))

@@ -1,90 +1,164 @@
-"""The files a conversion reads: a path, a glob or a list of them, found and measured.
+"""The files a conversion reads: a path, a glob, a folder or a list of them, found and measured.
 
 Invariant: every file named exists, none comes twice, and their order is that of the list given,
-sorted by name within one glob: the order of the records of the output.
+sorted by name within one glob or folder: the order of the records of the output.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import fsspec
 from fsspec.core import url_to_fs
 
+from windrow.converters.manifest import InputId
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+from windrow.sources.paths import UNFINISHED_MARKER, refuse_unfinished
+from windrow.sources.secrets import Secrets, shown_url
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-_MAGIC = frozenset("*?[")
+_MAGIC: Final = frozenset("*?[")
+# What file systems call the thing that changes when a file is written anew.
+_VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """One file to convert: where it is, its name without folders, and its size."""
+    """One file to convert: where it is, its name without folders, its size, and its version."""
 
     url: str
     name: str
     size_bytes: int
+    version: str = ""
+    options: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def id(self) -> InputId:
+        """What tells this input from another, in plans and manifests."""
+        return InputId(self.name, self.size_bytes, self.version)
+
+    @property
+    def shown(self) -> str:
+        """Where it is, without secrets."""
+        return shown_url(self.url)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on if the file has been written anew since it was found.
+
+        Raises:
+            ConversionError: If it has.
+        """
+        (now,) = _matches(self.url, self.options)
+        if now.id != self.id:
+            raise ConversionError(
+                f"{self.shown}: was written anew while it was converted: {self.id} before, {now.id}"
+                " now; leave inputs alone meanwhile, and start anew with overwrite=True"
+            )
 
 
-def find_inputs(paths: Paths) -> tuple[Input, ...]:
+def find_inputs(
+    paths: Paths, *, storage_options: Mapping[str, Any] | None = None, marks: tuple[str, ...] = ()
+) -> tuple[Input, ...]:
     """The files that `paths` names.
+
+    Args:
+        paths: Paths, globs, folders or URLs of fsspec.
+        storage_options: As in fsspec.
+        marks: What the names of a folder's files have in them, one of these; without any, folders
+            are refused.
 
     Raises:
         ArgumentError: If a path is not a path.
         NotFoundError: If a path or a glob names nothing.
         ReadError: If the files cannot be listed.
-        ConversionError: If a path is a folder, a file comes twice, or fsspec lacks a package.
+        ConversionError: If a folder has no such file or is unfinished, a file comes twice, or
+            fsspec lacks a package.
     """
     patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not patterns:
         raise NotFoundError("inputs is an empty list; name at least one file")
+    options = dict(storage_options) if storage_options else None
     inputs: list[Input] = []
     for pattern in patterns:
         if not isinstance(pattern, str | os.PathLike):
             raise ArgumentError(
                 f"inputs: {pattern!r} is {type(pattern).__name__}; give paths, globs or URLs as str"
             )
-        inputs += _matches(os.fspath(pattern))
+        inputs += _matches(os.fspath(pattern), options, *marks)
     seen: set[str] = set()
     for found in inputs:
         if found.url in seen:
-            raise ConversionError(f"inputs: {found.url} comes twice; name each file once")
+            raise ConversionError(f"inputs: {found.shown} comes twice; name each file once")
         seen.add(found.url)
     return tuple(inputs)
 
 
-def _matches(pattern: str) -> list[Input]:
+def source_texts(paths: Paths) -> tuple[str, ...]:
+    """`paths` as the command line takes them."""
+    patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    return tuple(os.fspath(pattern) for pattern in patterns)
+
+
+def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[Input]:
+    shown = shown_url(pattern)
     try:
-        fs, path = url_to_fs(pattern)
+        fs, path = url_to_fs(pattern, **(options or {}))
+        fs.invalidate_cache()
         # A file may have a bracket in its name, so that a name that exists is never a glob.
         if not _MAGIC & set(path) or fs.exists(path):
             listed = {path: fs.info(path)}
+            if marks and listed[path]["type"] == "directory":
+                listed = _within(fs, path, shown, marks)
         else:
             listed = fs.glob(path, detail=True)
     except FileNotFoundError as error:
-        raise NotFoundError(f"inputs: {pattern} does not exist; check the path") from error
+        raise NotFoundError(f"inputs: {shown} does not exist; check the path") from error
     except (ImportError, ValueError) as error:
-        raise ConversionError(f"inputs: {pattern} cannot be opened: {error}") from error
+        hidden = Secrets(options).hide(str(error))
+        raise ConversionError(f"inputs: {shown} cannot be opened: {hidden}") from error
     except OSError as error:
-        raise ReadError(f"inputs: {pattern} cannot be listed: {error}") from error
+        hidden = Secrets(options).hide(str(error))
+        raise ReadError(f"inputs: {shown} cannot be listed: {hidden}") from error
     files = sorted((name, info) for name, info in listed.items() if info["type"] != "directory")
     if not files and listed:
-        raise ConversionError(
-            f"inputs: {pattern} is a folder; name its files: {pattern}/*.tfrecord*"
-        )
+        raise ConversionError(f"inputs: {shown} is a folder; name its files: {shown}/*")
     if not files:
-        raise NotFoundError(f"inputs: {pattern} matches no file; check the pattern")
-    return [_measured(fs, name, info) for name, info in files]
+        raise NotFoundError(f"inputs: {shown} matches no file; check the pattern")
+    return [_measured(fs, name, info, options) for name, info in files]
 
 
-def _measured(fs: Any, path: str, info: dict[str, Any]) -> Input:
+def _within(fs: Any, folder: str, shown: str, marks: tuple[str, ...]) -> dict[str, Any]:
+    """The files right in a folder whose names have one of `marks`."""
+    entries = {entry["name"].rstrip("/"): entry for entry in fs.ls(folder, detail=True)}
+    names = {name: name.rpartition("/")[2] for name in entries}
+    if UNFINISHED_MARKER in names.values():
+        if isinstance(fs, fsspec.get_filesystem_class("file")):
+            refuse_unfinished(folder, what="inputs")
+        raise ConversionError(
+            f"inputs: the conversion that writes {shown} has not finished; finish it first"
+        )
+    found = {
+        path: entries[path]
+        for path, name in names.items()
+        if any(mark in name for mark in marks) and not name.startswith((".", "_"))
+    }
+    if not found:
+        raise ConversionError(
+            f"inputs: the folder {shown} has no file with {' or '.join(marks)} in its name; name"
+            f" the files by a pattern: {shown}/*"
+        )
+    return found
+
+
+def _measured(fs: Any, path: str, info: dict[str, Any], options: dict[str, Any] | None) -> Input:
     local = isinstance(fs, fsspec.get_filesystem_class("file"))
     url = path if local else fs.unstrip_protocol(path)
     size = info.get("size")
     if size is None:
-        raise ReadError(f"inputs: {url} does not tell its size; copy it to a disk first")
-    return Input(url, path.rsplit("/", 1)[-1], size)
+        raise ReadError(f"inputs: {shown_url(url)} does not tell its size; copy it to a disk first")
+    version = next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), "")
+    return Input(url, path.rsplit("/", 1)[-1], size, version.strip('"'), options)

@@ -1,86 +1,133 @@
-"""Jobs: what all converters do alike, from the plan to the manifest.
+"""Jobs: what all conversions do alike, from the plan to the manifest.
 
-Invariant: what an earlier run of the same plan has finished is not done again.
+Invariant: what an earlier run of the same plan has finished is not done again; a target has the
+manifest of a plan only when all of it is there.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
-from windrow.converters.folder import OutputFolder, Part, begin, unwritable
+from windrow.converters.executor import run_here
+from windrow.converters.folder import OutputFolder, begin, finished_before, refuse_foreign
 from windrow.converters.inputs import Input
+from windrow.converters.locks import locked
 from windrow.converters.manifest import Manifest, Plan, Setting
-from windrow.converters.pipeline import Progress, run_pipeline
-from windrow.errors import WindrowError
+from windrow.converters.pipeline import run_pipeline
+from windrow.converters.stages import Conversion
+from windrow.converters.targets import Target, target_of
+from windrow.errors import ArgumentError, ConversionError
+from windrow.progress import ShowProgress
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """What to work on, the work, and what to do with the parts; all picklable."""
+class RunOptions(TypedDict, total=False):
+    """How a conversion runs; what comes out does not depend on it. For all conversions alike.
 
-    items: Sequence[Any]
-    work: Callable[[Any], Part]
-    finish: Callable[[list[Part]], None]
+    Attributes:
+        overwrite: Whether to remove what another conversion has left in the output. Files that no
+            conversion wrote are never touched.
+        take_over: Whether to end the lease that a killed run has left on an object store.
+        processes: Worker processes; by default the work is done on threads of this one. More than 1
+            starts processes, which import the main module as `multiprocessing` does: a script needs
+            its `if __name__ == "__main__":`.
+        runner: A Beam runner or its name, to run there instead; needs `windrow[beam]`.
+        pipeline_options: Beam's options, a list of flags such as `["--region=us-west1"]` or a
+            `PipelineOptions`.
+        progress: Whether to show progress (a bar on a terminal, log lines elsewhere; True by
+            default), or a function that is called with a `windrow.progress.Progress`.
+        output_options: Settings of the output's file system, as in fsspec.
+    """
+
+    overwrite: bool
+    take_over: bool
+    processes: int
+    runner: object | None
+    pipeline_options: object | None
+    progress: ShowProgress
+    output_options: Mapping[str, Any] | None
 
 
-def planned(format_name: str, inputs: Sequence[Input], settings: Mapping[str, Setting]) -> Plan:
-    """The plan of a conversion of `inputs`."""
-    return Plan(format_name, tuple((file.name, file.size_bytes) for file in inputs), settings)
+def planned(
+    format_name: str,
+    inputs: Sequence[Input],
+    settings: Mapping[str, Setting],
+    *,
+    per_file: bool = False,
+) -> Plan:
+    """The plan of a conversion of files; arguments as of `Plan`."""
+    return Plan(format_name, tuple(file.id for file in inputs), settings, per_file)
 
 
 def carry_out(
-    plan: Plan,
-    output: str | os.PathLike[str],
-    prepare: Callable[[OutputFolder], Job],
-    *,
-    overwrite: bool,
-    runner: object | None,
-    progress: Progress | None,
+    conversion: Conversion, output: str | os.PathLike[str], **run: Unpack[RunOptions]
 ) -> Manifest:
-    """Do what `plan` says, or what is left of it, in the folder `output`.
+    """Do what `conversion` says, or what is left of it, in the folder `output`.
 
-    Args:
-        plan: What is to be done; a folder of another one is refused.
-        output: The folder.
-        prepare: Makes the job, in the folder that is made ready for it; called in this process.
-        overwrite: Whether to remove what another conversion has left.
-        runner: As for `run_pipeline`.
-        progress: As for `run_pipeline`.
-    """
-    folder, manifest = begin(output, plan, overwrite=overwrite)
-    if manifest is not None:
-        return manifest
-    job = prepare(folder)
-    run_pipeline(job.items, job.work, finish=job.finish, runner=runner, progress=progress)
-    return Manifest.read(folder.root)
-
-
-def finished_part(
-    folder: OutputFolder, key: str, make: Callable[[], Part], *, where: str, at: str | None = None
-) -> Part:
-    """The part `key`, which `make` makes if no earlier run has.
-
-    Args:
-        folder: Remembers the part.
-        key: The part's name.
-        make: Writes the files of the part.
-        where: The path to name if they cannot be written.
-        at: As for `OutputFolder.kept`.
+    Returns:
+        The manifest, which also lies in the folder.
 
     Raises:
-        ConversionError: If the files cannot be written.
+        ConversionError: If the folder cannot be written, holds files that no conversion wrote, was
+            begun or finished with another plan and `overwrite` is false, or is being written by
+            another run; or if the work failed in a way that has no error of its own.
+        ReadError: If its marker or its manifest is damaged.
+        MissingExtraError: If what the runner needs is not installed.
     """
-    kept = folder.kept(key, at=at)
-    if kept is not None:
-        return kept
-    try:
-        part = make()
-        folder.finished(part)
-    except WindrowError:  # some are OSErrors too
-        raise
-    except OSError as error:
-        raise unwritable(where, error) from error
-    return part
+    _check(run)
+    target = target_of(output, run.get("output_options"))
+    overwrite = run.get("overwrite", False)
+    refuse_foreign(target)
+    if not overwrite:
+        manifest = finished_before(target, conversion.plan)
+        if manifest is not None:
+            OutputFolder(target, conversion.plan.key).clear_up()
+            return manifest
+    with locked(target, take_over=run.get("take_over", False)) as lease:
+        # Another run may have done it just before.
+        manifest = None if overwrite else finished_before(target, conversion.plan)
+        if manifest is None:
+            resume = conversion.resume(os.fspath(output))
+            plan = conversion.plan
+            folder = begin(target, plan, resume=resume, overwrite=overwrite, lease=lease)
+            _run(conversion, folder, run)
+    return _written(target)
+
+
+def _run(conversion: Conversion, folder: OutputFolder, run: RunOptions) -> None:
+    show = run.get("progress", True)
+    runner, options = run.get("runner"), run.get("pipeline_options")
+    if runner is not None or options is not None:
+        run_pipeline(conversion, folder, runner=runner, options=options, show=show)
+    else:
+        run_here(conversion, folder, processes=run.get("processes", 1), show=show)
+
+
+def _written(target: Target) -> Manifest:
+    manifest = Manifest.read_in(target)
+    if manifest is None:
+        raise ConversionError(
+            f"output {target.shown()}: the work is done, but there is no manifest; all workers have"
+            " to see that folder under the same path"
+        )
+    return manifest
+
+
+def _check(run: RunOptions) -> None:
+    unknown = sorted(set(run) - set(RunOptions.__annotations__))
+    if unknown:
+        raise ArgumentError(
+            f"{unknown[0]!r} is no argument of a conversion; there are"
+            f" {', '.join(RunOptions.__annotations__)}"
+        )
+    processes = run.get("processes", 1)
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise ArgumentError(f"processes must be an integer of at least 1, got {processes!r}")
+    if processes > 1 and run.get("runner") is not None:
+        raise ArgumentError(
+            f"processes={processes} is for runs without a runner; give the runner its own option"
+        )
+    show = run.get("progress", True)
+    if not isinstance(show, bool) and not callable(show):
+        raise ArgumentError(f"progress must be a bool or a function, got {show!r}")

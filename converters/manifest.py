@@ -18,38 +18,69 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from windrow.converters.targets import Target, target_of
 from windrow.errors import NotFoundError, ReadError
 
 UNFINISHED = "_WINDROW_UNFINISHED"
 MANIFEST_NAME = "windrow_manifest.json"
 
-Setting = str | int | None
+# Any value that JSON has.
+Setting = Any
 
-_VERSION = 1
+_VERSION = 2
+_VERSIONS_OF = ("windrow", "array_record", "numpy", "tensorstore")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputId:
+    """What tells one input from another: `name` has no folders, which may be mounted elsewhere.
+
+    `version` changes when the input is written anew: an ETag or a time, as its store has it.
+    """
+
+    name: str
+    size_bytes: int
+    version: str = ""
+
+    @property
+    def key(self) -> str:
+        """A short name for it, other for other inputs and for the same one written anew."""
+        text = f"{self.name}\0{self.size_bytes}\0{self.version}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        version = f", version {self.version}" if self.version else ""
+        return f"{self.name} of {self.size_bytes} bytes{version}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """What a conversion is to do; equal plans give equal files.
 
-    `inputs` are names (without folders, which may be mounted elsewhere) and sizes in bytes.
+    `per_file` says that every part of the work is of one input alone. Then one that was written anew
+    (a damaged one, mended) does not make another plan of it: its own part alone is done again.
     """
 
     format: str
-    inputs: tuple[tuple[str, int], ...]
+    inputs: tuple[InputId, ...]
     settings: Mapping[str, Setting]
+    per_file: bool = False
 
     @property
     def key(self) -> str:
-        """A short name for this plan, other for other plans."""
-        text = json.dumps(self.to_json(), sort_keys=True)
+        """A short name for this plan, other for plans whose parts have nothing in common."""
+        value = self.to_json()
+        if self.per_file:
+            value["inputs"] = [found.name for found in self.inputs]
+        text = json.dumps(value, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "format": self.format,
-            "inputs": [{"name": name, "size_bytes": size} for name, size in self.inputs],
+            "inputs": [dataclasses.asdict(found) for found in self.inputs],
             "settings": dict(self.settings),
+            "per_file": self.per_file,
         }
 
     @classmethod
@@ -59,9 +90,15 @@ class Plan:
         return cls(
             format=_get(value, "format", str, where),
             inputs=tuple(
-                (_get(i, "name", str, where), _get(i, "size_bytes", int, where)) for i in inputs
+                InputId(
+                    _get(i, "name", str, where),
+                    _get(i, "size_bytes", int, where),
+                    _get(i, "version", str, where),
+                )
+                for i in inputs
             ),
             settings=_get(value, "settings", dict, where),
+            per_file=isinstance(value, dict) and value.get("per_file") is True,
         )
 
     def differences(self, other: Plan) -> list[str]:
@@ -77,21 +114,37 @@ class Plan:
             lines.append(f"inputs: {len(self.inputs)} there, {len(other.inputs)} asked for")
         for there_input, asked_input in zip(self.inputs, other.inputs, strict=False):
             if there_input != asked_input:
-                lines.append(
-                    f"inputs: {there_input[0]} of {there_input[1]} bytes there,"
-                    f" {asked_input[0]} of {asked_input[1]} bytes asked for"
-                )
+                lines.append(f"inputs: {there_input} there, {asked_input} asked for")
                 break  # after one file more or less, every later line would differ
         return lines
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that was converted. `name` has no folders; sizes are as stored, gzip and all."""
+    """A file that was converted. `name` has no folders; sizes are as stored, gzip and all.
+
+    `records` are those converted, `skipped` those left out as damaged; `version` is as in `InputId`.
+    """
 
     name: str
     size_bytes: int
     records: int
+    version: str = ""
+    skipped: int = 0
+
+    @property
+    def id(self) -> InputId:
+        """What tells this input from another."""
+        return InputId(self.name, self.size_bytes, self.version)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record that was left out since it is damaged: `record` counts in its file, from 0."""
+
+    file: str
+    record: int
+    error: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,14 +164,18 @@ class OutputFile:
 class Manifest:
     """What a finished conversion holds, and from what it was made.
 
-    `windrow` is the version that wrote it; `inputs` and `files` are in the order of the records.
+    `versions` are of the packages that wrote it; `inputs` and `files` are in the order of the
+    records.
     """
 
     format: str
     inputs: tuple[InputFile, ...]
     settings: Mapping[str, Setting]
     files: tuple[OutputFile, ...]
-    windrow: str = dataclasses.field(default_factory=lambda: importlib.metadata.version("windrow"))
+    skipped: tuple[Skipped, ...] = ()
+    versions: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {name: importlib.metadata.version(name) for name in _VERSIONS_OF}
+    )
 
     @property
     def records(self) -> int:
@@ -128,17 +185,25 @@ class Manifest:
     @property
     def plan(self) -> Plan:
         """The plan that this manifest is the end of."""
-        return Plan(self.format, tuple((i.name, i.size_bytes) for i in self.inputs), self.settings)
+        return Plan(self.format, tuple(file.id for file in self.inputs), self.settings)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the inputs, whatever was made of them."""
+        ids = [dataclasses.asdict(file.id) for file in self.inputs]
+        return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": _VERSION,
-            "windrow": self.windrow,
+            "versions": dict(self.versions),
             "format": self.format,
             "records": self.records,
+            "fingerprint": self.fingerprint,
             "settings": dict(self.settings),
             "inputs": [dataclasses.asdict(file) for file in self.inputs],
             "files": [dataclasses.asdict(file) for file in self.files],
+            "skipped": [dataclasses.asdict(record) for record in self.skipped],
         }
 
     @classmethod
@@ -161,6 +226,8 @@ class Manifest:
                     _get(file, "name", str, where),
                     _get(file, "size_bytes", int, where),
                     _get(file, "records", int, where),
+                    _get(file, "version", str, where),
+                    _get(file, "skipped", int, where),
                 )
                 for file in _get(value, "inputs", list, where)
             ),
@@ -168,22 +235,44 @@ class Manifest:
             files=tuple(
                 output_from_json(file, where=where) for file in _get(value, "files", list, where)
             ),
-            windrow=_get(value, "windrow", str, where),
+            skipped=tuple(
+                Skipped(
+                    _get(record, "file", str, where),
+                    _get(record, "record", int, where),
+                    _get(record, "error", str, where),
+                )
+                for record in _get(value, "skipped", list, where)
+            ),
+            versions=_get(value, "versions", dict, where),
         )
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> Manifest:
-        """The manifest in a local folder.
+    def read(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """The manifest in a folder, a path or a URL.
 
         Raises:
             NotFoundError: If the folder has none.
             ReadError: If it cannot be read or is damaged.
         """
-        where = os.path.join(os.fspath(folder), MANIFEST_NAME)
-        value = read_json(where)
-        if value is None:
-            raise NotFoundError(f"{where}: no such file; no conversion was finished in that folder")
-        return cls.from_json(value, where=where)
+        target = target_of(folder, storage_options)
+        manifest = cls.read_in(target)
+        if manifest is None:
+            raise NotFoundError(
+                f"{target.shown(MANIFEST_NAME)}: no such file; no conversion was finished in that"
+                " folder"
+            )
+        return manifest
+
+    @classmethod
+    def read_in(cls, target: Target) -> Manifest | None:
+        """The manifest in `target`, or None; raises as `read` does."""
+        value = read_json(target, MANIFEST_NAME)
+        return None if value is None else cls.from_json(value, where=target.shown(MANIFEST_NAME))
 
 
 def output_from_json(value: object, *, where: str) -> OutputFile:
@@ -202,19 +291,19 @@ def output_from_json(value: object, *, where: str) -> OutputFile:
     )
 
 
-def read_json(path: str) -> object | None:
-    """What the JSON file `path` holds, or None if there is no such file.
+def read_json(target: Target, name: str) -> object | None:
+    """What the JSON file `name` in `target` holds, or None if there is no such file.
 
     Raises:
         ReadError: If it cannot be read or is not JSON.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            value: object = json.load(file)
-    except FileNotFoundError:
+    data = target.read(name)
+    if data is None:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ReadError(f"{path}: cannot be read: {error}") from error
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ReadError(f"{target.shown(name)}: cannot be read: {error}") from error
     return value
 
 

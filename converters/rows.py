@@ -66,11 +66,15 @@ class Counted:
 class Span:
     """Records `[start, stop)` of one file; `start_byte` is where record `start_record` is."""
 
-    url: str
+    source: Input
     start: int
     stop: int
     start_byte: int
     start_record: int
+
+    @property
+    def url(self) -> str:
+        return self.source.shown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def count(source: Input) -> Counted:
     """Count the records of a file, without checking more than their frames."""
     offsets = []
     records = 0
-    for offset, _ in scan(source.url, check_data=False):
+    for offset, _ in scan(source.url, check_data=False, storage_options=source.options):
         if records % STRIDE_RECORDS == 0:
             offsets.append(offset)
         records += 1
@@ -111,7 +115,7 @@ def _spans(files: Sequence[Counted], start: int, stop: int) -> Iterator[Span]:
         if begin < end:
             known = begin // STRIDE_RECORDS
             offset = file.offsets[known]
-            yield Span(file.source.url, begin, end, offset, known * STRIDE_RECORDS)
+            yield Span(file.source, begin, end, offset, known * STRIDE_RECORDS)
         first_row += file.records
 
 
@@ -122,7 +126,7 @@ def fields_of_first(files: Sequence[Counted], decode: Decode) -> tuple[Field, ..
         ConversionError: If there is no record, or it decodes to what an array cannot hold.
     """
     for file in files:
-        for _, data in scan(file.source.url):
+        for _, data in scan(file.source.url, storage_options=file.source.options):
             where = f"{file.source.url}: record 0"
             row = _decoded(decode, data, where)
             return tuple(_field(name, value, where) for name, value in row.items())
@@ -150,7 +154,12 @@ def columns(piece: Piece, fields: tuple[Field, ...], decode: Decode) -> dict[str
 
 def _records(span: Span) -> Iterator[tuple[str, bytes]]:
     number = span.start_record
-    for _, data in scan(span.url, start_byte=span.start_byte, start_record=number):
+    for _, data in scan(
+        span.source.url,
+        start_byte=span.start_byte,
+        start_record=number,
+        storage_options=span.source.options,
+    ):
         if number >= span.start:
             yield f"{span.url}: record {number}", data
         number += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import fsspec
@@ -31,11 +31,14 @@ _LARGEST_READ_BYTES = 1 << 26
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def read_records(
+    path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[bytes]:
     """The records of a TFRecord file, in order.
 
     Args:
         path: A path, or a URL that fsspec can open; gzip if it ends in `.gz`.
+        storage_options: Settings of its file system, as in fsspec.
 
     Raises:
         NotFoundError: If there is no such file.
@@ -43,7 +46,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
             number of the record (from 0) and its offset in bytes (in the decompressed data).
         MissingExtraError: If google-crc32c is not installed.
     """
-    for _, data in scan(path):
+    for _, data in scan(path, storage_options=storage_options):
         yield data
 
 
@@ -53,6 +56,7 @@ def scan(
     start_byte: int = 0,
     start_record: int = 0,
     check_data: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """The records of a TFRecord file with the offset of each, from a known place onwards.
 
@@ -61,6 +65,7 @@ def scan(
         start_byte: Offset of the first record wanted, in the decompressed data.
         start_record: The number of that record; it only serves the error messages.
         check_data: Whether to check the checksum of the data too; that of the length always is.
+        storage_options: As for `read_records`.
 
     Raises:
         NotFoundError, ReadError, MissingExtraError: As for `read_records`.
@@ -68,7 +73,7 @@ def scan(
     name = os.fspath(path)
     crc32c = optional("google_crc32c", "reading TFRecord").value
     number = start_record
-    with _open_to_read(name) as stream:
+    with _open_to_read(name, storage_options) as stream:
         blocks = _Blocks(stream, start_byte)
         while True:
             offset = blocks.position
@@ -186,9 +191,10 @@ def _compression(name: str) -> str | None:
     return "gzip" if name.endswith(".gz") else None
 
 
-def _open_to_read(name: str) -> Any:
+def _open_to_read(name: str, storage_options: Mapping[str, Any] | None) -> Any:
+    options = storage_options or {}
     try:
-        return fsspec.open(name, "rb", compression=_compression(name)).open()
+        return fsspec.open(name, "rb", compression=_compression(name), **options).open()
     except FileNotFoundError as error:
         raise NotFoundError(f"{name}: no such file; check the path") from error
     except OSError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import json
 import os
 import urllib.parse
 from typing import Final, Protocol
@@ -16,6 +17,7 @@ from windrow.sources.secrets import shown_url
 
 UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
 _SHOWN = 8
+_LONGEST_COMMAND: Final = 2000
 
 
 def is_remote(text: str) -> bool:
@@ -173,10 +175,24 @@ def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
         ConversionError: If the folder holds the marker of an unfinished conversion.
     """
     marker = joined(folder, UNFINISHED_MARKER)
-    there = os.path.lexists(marker) if names is LOCAL else names.read_small(marker) is not None
-    if there:
+    if names is LOCAL and not os.path.lexists(marker):
+        return
+    data = names.read_small(marker)
+    if data is not None or names is LOCAL:
         raise ConversionError(
             f"{what}: the conversion that writes {shown_url(folder)} has not finished (it holds"
             f" {UNFINISHED_MARKER}); run the same conversion again: it keeps what is done and goes"
-            " on from there"
+            f" on from there{_resume(data)}"
         )
+
+
+def _resume(marker: bytes | None) -> str:
+    """The command that the marker of an unfinished folder names, to end a sentence."""
+    try:
+        found = json.loads(marker or b"")["resume"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    # What was read from a disk goes to a terminal: no control characters, and not without end.
+    if isinstance(found, str) and found.isprintable() and len(found) <= _LONGEST_COMMAND:
+        return f":\n  {found}"
+    return ""

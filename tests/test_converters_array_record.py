@@ -12,9 +12,9 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from windrow.converters import Manifest, tfrecord_to_array_record, write_records
-from windrow.converters.folder import OutputFolder
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Plan
 from windrow.errors import ConversionError, MissingExtraError, NotFoundError, ReadError
+from windrow.progress import Progress
 
 RECORDS = [
     [b"%d of %d" % (i, k) * 30 for i in range(count)] for k, count in enumerate((5, 0, 1, 9))
@@ -47,9 +47,9 @@ def damage(path: Path) -> bytes:
 
 
 def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
-    steps: list[tuple[int, int]] = []
+    steps: list[Progress] = []
     manifest = tfrecord_to_array_record(
-        shards(tmp_path / "in"), tmp_path / "out", progress=lambda *step: steps.append(step)
+        shards(tmp_path / "in"), tmp_path / "out", progress=steps.append
     )
     files = [f"x.array_record-{k:05}-of-00004" for k in range(4)]
     assert names(tmp_path / "out") == [MANIFEST_NAME, *files]
@@ -60,7 +60,9 @@ def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
     assert manifest.records == 15
     assert manifest.settings == {"writer_options": "group_size:1,zstd:3"}
     assert Manifest.read(tmp_path / "out") == manifest
-    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    total = sum(file.size_bytes for file in manifest.inputs)
+    assert (steps[-1].records, steps[-1].done_bytes) == (15, total)
+    assert {step.total_bytes for step in steps} == {total}
 
 
 def test_lists_gzip_and_names(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_damaged_input_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
     assert "x.array_record-00003-of-00004" not in finished
 
     last.write_bytes(whole)
-    manifest = tfrecord_to_array_record(inputs, out)
+    manifest = tfrecord_to_array_record(inputs, out)  # the file that was mended is another one now
     assert manifest == tfrecord_to_array_record(inputs, tmp_path / "undisturbed")
     assert names(out) == names(tmp_path / "undisturbed")
     for name, stat in finished.items():
@@ -114,7 +116,7 @@ def test_killed_after_one_file(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 from windrow.converters import tfrecord_to_array_record
-kill = lambda done, total: os.kill(os.getpid(), signal.SIGKILL)
+kill = lambda progress: progress.records and os.kill(os.getpid(), signal.SIGKILL)
 tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
 """
     done = subprocess.run(
@@ -188,7 +190,7 @@ def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
     (out / "x.array_record-00000-of-00004").unlink()
     # As if it had been killed just after the first of the old files was removed.
     plan = Plan(old.format, old.plan.inputs, {"writer_options": "zstd:1"})
-    OutputFolder(str(out), plan.key).write_json(str(out / UNFINISHED), plan.to_json())
+    (out / UNFINISHED).write_text(json.dumps(plan.to_json()))
     new = tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
     assert new.settings == {"writer_options": "zstd:1"}
     assert [read(out / file.name) for file in new.files] == RECORDS
@@ -199,8 +201,7 @@ def test_killed_between_manifest_and_marker(tmp_path: Path) -> None:
     inputs, out = shards(tmp_path / "in"), tmp_path / "out"
     manifest = tfrecord_to_array_record(inputs, out)
     before = names(out)
-    folder = OutputFolder(str(out), manifest.plan.key)
-    folder.write_json(str(out / UNFINISHED), manifest.plan.to_json())
+    (out / UNFINISHED).write_text(json.dumps(manifest.plan.to_json()))
     assert tfrecord_to_array_record(inputs, out, runner="no such runner") == manifest
     assert names(out) == before
 
@@ -226,8 +227,6 @@ def test_folders_that_are_not_ours(tmp_path: Path) -> None:
         tfrecord_to_array_record(inputs, tmp_path / "file")
     with pytest.raises(ConversionError, match="file/out: cannot be written: Not a directory"):
         tfrecord_to_array_record(inputs, tmp_path / "file" / "out")
-    with pytest.raises(ConversionError, match="an output is a local folder"):
-        tfrecord_to_array_record(inputs, "s3://bucket/out")
 
 
 def test_a_manifest_that_points_outside_is_refused(tmp_path: Path) -> None:
@@ -252,14 +251,14 @@ def test_damaged_manifests(tmp_path: Path) -> None:
     where = tmp_path / "out" / MANIFEST_NAME
     for key in manifest.to_json():
         value = manifest.to_json()
-        if key == "records":  # a sum, for people: it is made from the inputs
+        if key in ("records", "fingerprint"):  # for people: they are made from the inputs
             continue
         value[key] = None
         where.write_text(json.dumps(value))
         with pytest.raises(ReadError, match=f"damaged: '{key}' should be"):
             Manifest.read(tmp_path / "out")
-    where.write_text(json.dumps({**manifest.to_json(), "version": 2}))
-    with pytest.raises(ReadError, match="a manifest of version 2; this Windrow reads version 1"):
+    where.write_text(json.dumps({**manifest.to_json(), "version": 3}))
+    with pytest.raises(ReadError, match="a manifest of version 3; this Windrow reads version 2"):
         Manifest.read(tmp_path / "out")
     where.write_text("{")
     with pytest.raises(ReadError, match=r"windrow_manifest\.json: cannot be read"):
@@ -277,8 +276,8 @@ def test_wrong_inputs(tmp_path: Path) -> None:
         tfrecord_to_array_record(str(tmp_path / "*.nothing"), out)
     with pytest.raises(NotFoundError, match="an empty list"):
         tfrecord_to_array_record([], out)
-    with pytest.raises(ConversionError, match=r"in is a folder; name its files: .*/\*\.tfrecord"):
-        tfrecord_to_array_record(tmp_path / "in", out)
+    with pytest.raises(ConversionError, match=r"the folder .* has no file with \.tfrecord in"):
+        tfrecord_to_array_record(tmp_path, out)
     with pytest.raises(ConversionError, match="00000-of-00004 comes twice"):
         tfrecord_to_array_record([glob, one], out)
     with pytest.raises(ConversionError, match=r"other.*would both become x\.array_record-00000"):
@@ -298,4 +297,5 @@ def test_errors_of_the_runner_and_of_a_missing_package(
         tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):
-        tfrecord_to_array_record(inputs, out)
+        tfrecord_to_array_record(inputs, out, runner="DirectRunner")
+    assert tfrecord_to_array_record(inputs, out).records == 15

@@ -1,0 +1,123 @@
+"""Locks: one run at a time writes a target.
+
+A local folder is locked by a file lock, which ends with the process that holds it. An object store
+has no such thing: there a run leaves a lease, a small object that names it, and another run
+refuses until the lease is gone or is taken over.
+
+Invariant: of several runs that begin at once at most one gets the lock; what a killed run leaves
+never blocks a local folder, and blocks an object store only until `take_over`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+import filelock
+
+from windrow.converters.manifest import read_json
+from windrow.converters.targets import WORK, LocalTarget, Target, unwritable
+from windrow.errors import ConversionError
+
+_LOCK: Final = f"{WORK}/lock"
+LEASE: Final = f"{WORK}/lease.json"
+
+
+@contextlib.contextmanager
+def locked(target: Target, *, take_over: bool) -> Iterator[str | None]:
+    """Hold the lock of `target`; the token of the lease, if it is held by one.
+
+    Args:
+        target: The folder to be written.
+        take_over: Whether to end the lease of another run, which must be dead; local folders,
+            whose locks end by themselves, need no such thing.
+
+    Raises:
+        ConversionError: If another run holds it.
+    """
+    if isinstance(target, LocalTarget):
+        with _file_lock(target):
+            yield None
+    else:
+        with leased(target, take_over) as token:
+            yield token
+
+
+@contextlib.contextmanager
+def _file_lock(target: LocalTarget) -> Iterator[None]:
+    path = target.path(_LOCK)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = filelock.FileLock(path, blocking=False)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise ConversionError(
+            f"output {target.root}: another run is writing this folder (it holds {path}); wait for"
+            " it, or stop it: what it has finished is kept"
+        ) from error
+    except OSError as error:
+        raise unwritable(target.root, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def leased(target: Target, take_over: bool) -> Iterator[str]:
+    """Hold a lease on `target`, a file in it that names this run; its token. Raises as `locked`."""
+    token = uuid.uuid4().hex
+    lease = {
+        "token": token,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    data = json.dumps(lease).encode()
+    if take_over:
+        target.write(LEASE, data)
+    elif not target.create(LEASE, data):
+        raise ConversionError(
+            f"output {target.shown()}: another run is writing it ({_holder(target)}); wait for it,"
+            " or, if it is dead, go on in its place by take_over=True (--take-over)"
+        )
+    try:
+        yield token
+    finally:
+        if _token(target) == token:
+            target.remove([LEASE])
+
+
+def check_lease(target: Target, token: str) -> None:
+    """Refuse to go on if another run has taken the lease over.
+
+    Raises:
+        ConversionError: If the lease of `target` is not that of `token`.
+    """
+    if _token(target) != token:
+        raise ConversionError(
+            f"output {target.shown()}: another run has taken it over ({_holder(target)}); this run"
+            " ends here"
+        )
+
+
+def _token(target: Target) -> str | None:
+    match read_json(target, LEASE):
+        case {"token": str(token)}:
+            return token
+        case _:
+            return None
+
+
+def _holder(target: Target) -> str:
+    match read_json(target, LEASE):
+        case {"host": str(host), "process": int(process), "since": str(since)}:
+            return f"process {process} on {host}, since {since}"
+        case _:
+            return f"it holds {LEASE}"

@@ -1,0 +1,154 @@
+"""Progress: how far a long job is, on a terminal, in the log, or told to a function.
+
+Invariant: what is told only grows, within one stage of a job, and telling costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Protocol
+
+from tqdm import tqdm
+
+LOGGED_EVERY_S: Final = 10.0
+_log = logging.getLogger("windrow")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: what is done of the stage that it is in.
+
+    `total_bytes` is None where nobody knows it. Bytes are those of the data that the stage reads.
+    """
+
+    stage: str
+    records: int
+    done_bytes: int
+    total_bytes: int | None
+
+
+ShowProgress = bool | Callable[[Progress], None]
+
+
+class Meter:
+    """Adds up what is done in one stage, from any thread, and shows it. A context manager.
+
+    Args:
+        stage: What is done, a word or two.
+        total_bytes: The bytes that all of it has.
+        show: True for a bar on a terminal and log lines elsewhere, False for neither, or a function
+            that is called with a `Progress` each time, one call at a time.
+    """
+
+    def __init__(self, stage: str, total_bytes: int | None, show: ShowProgress) -> None:
+        self._stage, self._total_bytes = stage, total_bytes
+        self._records = self._done_bytes = 0
+        self._lock = threading.Lock()
+        self._view = _view(show)
+
+    def __enter__(self) -> Meter:
+        self._view.show(self._now())
+        return self
+
+    def add(self, records: int, done_bytes: int) -> None:
+        """Note that so many more records and bytes are done."""
+        with self._lock:
+            self._records += records
+            self._done_bytes += done_bytes
+            self._view.show(self._now())
+
+    def _now(self) -> Progress:
+        return Progress(self._stage, self._records, self._done_bytes, self._total_bytes)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._view.close()
+
+
+class _View(Protocol):
+    def show(self, now: Progress) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _view(show: ShowProgress) -> _View:
+    if callable(show):
+        return _Told(show)
+    if not show:
+        return _Told(lambda now: None)
+    return _Bar() if sys.stderr.isatty() else _Logged()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    tell: Callable[[Progress], None]
+
+    def show(self, now: Progress) -> None:
+        if now.records or now.done_bytes:
+            self.tell(now)
+
+    def close(self) -> None:
+        pass
+
+
+class _Bar:
+    """Bytes, records and the time that is left."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[None] | None = None
+
+    def show(self, now: Progress) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=now.total_bytes, unit="B", unit_scale=True, desc=now.stage, mininterval=0.2
+            )
+        if now.records:
+            self._bar.set_postfix_str(f"{now.records:,} records", refresh=False)
+        self._bar.update(now.done_bytes - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()
+
+
+class _Logged:
+    """A line now and then, with the time that is left, and one at the end of what took long."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = time.monotonic()
+        self._now: Progress | None = None
+        self._logged = False
+
+    def show(self, now: Progress) -> None:
+        self._now = now
+        at = time.monotonic()
+        if at - self._last >= LOGGED_EVERY_S:
+            self._last = at
+            self._logged = True
+            _log.info("%s", told(now, at - self._begun))
+
+    def close(self) -> None:
+        if self._logged and self._now is not None:
+            _log.info("%s", told(self._now, time.monotonic() - self._begun))
+
+
+def told(now: Progress, taken_s: float) -> str:
+    """`now` as a line of text, with the time left as the pace so far has it."""
+    of = "" if now.total_bytes is None else f" of {now.total_bytes / 1e6:,.0f}"
+    records = f", {now.records:,} records" if now.records else ""
+    line = f"{now.stage}: {now.done_bytes / 1e6:,.0f}{of} MB{records}, {taken_s:,.0f} s"
+    if now.total_bytes and 0 < now.done_bytes < now.total_bytes:
+        left_s = taken_s * (now.total_bytes / now.done_bytes - 1)
+        line += f", about {left_s:,.0f} s left"
+    return line

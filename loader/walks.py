@@ -34,6 +34,8 @@ from windrow.sources.threads import Here
 # So much is decoded in one task, so that starting it costs little.
 TASK_BYTES: Final = 8 * 2**20
 _MOST_PIECES: Final = 256
+# A call of the array_record package costs some 100 us, whatever the number of its records.
+_MOST_LISTED: Final = 1024
 _MOST_RECORDS: Final = 1024
 _SLAB: Final = 2**16
 # Of more records than these, such as those of a grid with stride 1, all pieces are taken to be needed.
@@ -477,7 +479,9 @@ class _GroupWalk(Walk):
                 return found
         else:
             found.pieces = len(numbers)
-            found.decoded_bytes = sum(_bytes_of(record) for group in groups for record in group)
+            found.decoded_bytes = _bytes_of_records(
+                [record for group in groups for record in group]
+            )
             return found
         for number in numbers:
             if stopped():
@@ -549,14 +553,13 @@ class _RecordWalk(Walk):
 
 def _grouped(sizes: IntArray) -> Iterator[slice]:
     """Runs of at most `TASK_BYTES`, or of one piece."""
+    ends = np.cumsum(sizes)
     begin = held = 0
-    for k, size in enumerate(sizes.tolist()):
-        if k > begin and (held + size > TASK_BYTES or k - begin >= _MOST_PIECES):
-            yield slice(begin, k)
-            begin, held = k, 0
-        held += size
-    if len(sizes):
-        yield slice(begin, len(sizes))
+    while begin < len(ends):
+        fitting = int(np.searchsorted(ends, held + TASK_BYTES, side="right"))
+        stop = min(max(begin + 1, fitting), begin + _MOST_LISTED)
+        yield slice(begin, min(stop, len(ends)))
+        begin, held = stop, int(ends[min(stop, len(ends)) - 1])
 
 
 def _unbelievable(places: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -579,6 +582,13 @@ def _refused(number: int, size: int, _: Callable[[], bool]) -> Found:
         ),
     )
     return found
+
+
+def _bytes_of_records(records: list[Any]) -> int:
+    """Bytes of what can be measured in records."""
+    if set(map(type, records)) == {bytes}:
+        return sum(map(len, records))  # as nearly all are, and there are many
+    return sum(map(_bytes_of, records))
 
 
 def _bytes_of(columns: Columns) -> int:

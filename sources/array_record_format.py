@@ -11,6 +11,8 @@ behind the other within the file, and its counts add up; all else is a `SourceEr
 from __future__ import annotations
 
 import dataclasses
+import mmap
+import os
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -19,9 +21,11 @@ import numpy as np
 from windrow.errors import SourceError
 from windrow.sources.array_record_chunks import (
     BLOCK,
+    BLOCK_HEADER,
     CHUNK_HEADER,
     FIRST_CHUNK,
     SIMPLE,
+    TRANSPOSED,
     Buffer,
     Bytes,
     Headers,
@@ -198,6 +202,58 @@ def parse_footers(
         except DamageError as error:
             found.append(SourceError(f"{what}: {name} is damaged: {error}; write or copy it again"))
     return found
+
+
+def indexed_places(path: str) -> Ints | None:
+    """Where the data chunks of a file of a local disk begin, by its index and their own headers.
+
+    As `array_record_ends.chunk_places`, which goes from header to header, but all at once.
+
+    Returns:
+        Of each chunk the byte at which it begins, its bytes in the file and its bytes in memory,
+        int64 `(chunks, 3)`. None where the index can not be read, or a header does not lead to the
+        chunk that the index has next.
+
+    Raises:
+        OSError: If the file can not be read.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < FIRST_CHUNK + BLOCK:
+            return None
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
+            try:
+                tail = mapped[max(0, size - TAIL_BYTES) :]
+                start, stop = footer_span("", path, tail, size)
+                index = parse_footer("", path, mapped[start:stop], start, size)
+            except SourceError:
+                return None
+            return _places(mapped, index)
+
+
+def _places(mapped: mmap.mmap, index: Index) -> Ints | None:
+    offsets = index.chunk_offsets
+    # One header at each byte of the file, of which those of chunks are taken.
+    every = np.ndarray((index.size_bytes - CHUNK_HEADER + 1,), f"V{CHUNK_HEADER}", mapped, 0, (1,))
+    headers = every[offsets]
+    del every  # else the file could not be closed
+    inside = offsets % BLOCK
+    for at in np.flatnonzero((inside == 0) | (inside > BLOCK - CHUNK_HEADER)).tolist():
+        begin = int(offsets[at])
+        raw = mapped[begin : begin + CHUNK_HEADER + 2 * BLOCK_HEADER]
+        headers[at] = np.void(contiguous(begin, raw, 0, CHUNK_HEADER))
+    lanes = headers.view("<u8").reshape(-1, CHUNK_HEADER // 8)
+    kind, data_bytes = lanes[:, 3].astype(np.uint8), lanes[:, 1]
+    fits = ((kind == SIMPLE) | (kind == TRANSPOSED)) & (data_bytes < np.uint64(index.size_bytes))
+    if index.bounds is not None or not bool(fits.all()):
+        return None
+    stored = data_bytes.astype(np.int64)
+    # A chunk that ends where a block does is followed by one that begins there.
+    if not np.array_equal(ends(offsets, stored), np.append(offsets[1:], index.footer_offset)):
+        return None
+    # What a damaged header says may not fit.
+    decoded = np.minimum(lanes[:, 4], np.uint64(np.iinfo(np.int64).max)).astype(np.int64)
+    return np.column_stack([offsets, stored + CHUNK_HEADER, decoded])
 
 
 class _UnequalError(Exception):

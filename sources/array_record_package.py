@@ -150,7 +150,13 @@ def _is_read_singly(file: File) -> bool:
 
 def _walked(file: File) -> IntArray:
     """What the headers of a file's groups say, int64 `(groups, 3)`; fewer where one is damaged."""
+    # Imported where it is used: only a verification asks, and it is as long as all that reads.
+    from windrow.sources.array_record_format import indexed_places
+
     try:
+        at_once = indexed_places(file.path)
+        if at_once is not None:
+            return at_once
         found = chunk_places(file.path, file.facts.chunks)
     except OSError:
         found = []

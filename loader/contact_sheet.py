@@ -1,0 +1,270 @@
+"""Contact sheets: some records of a data set as pictures, in a PNG or in a page of HTML.
+
+1. `loader/contact_sheet_cells.py` reads the records and decides how each is drawn.
+2. This module draws them with matplotlib, which is imported here and nowhere else.
+
+Invariant: a sheet has as many cells as records were asked for; one whose record can not be drawn says
+why. A page of HTML needs no other file, and what was read is never part of its code.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.contact_sheet_cells import Cell, Sheet, pictures, read_sheet
+from windrow.errors import ArgumentError, ConversionError
+from windrow.inspection_facts import Inspection, counted
+
+SHOWN: Final = 16
+_MOST_SHOWN: Final = 400
+_SUFFIXES: Final = (".png", ".html", ".htm")
+_CELL_INCHES: Final = 2.0
+_DPI: Final = 110
+_INK, _SOFT, _ABSENT = "#1b1f24", "#6a737d", "#e6e8eb"
+_FIELDS: Final = "viridis"
+_SIGNED: Final = "RdBu_r"
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.5 system-ui, sans-serif; color: #1b1f24; margin: 2rem auto; max-width: 75rem;
+  padding: 0 1rem; }}
+h1 {{ font-size: 1.3rem; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1rem; margin-top: 2rem; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #e6e8eb;
+  white-space: nowrap; }}
+.sheet {{ display: flex; flex-wrap: wrap; gap: 1rem; }}
+figure {{ margin: 0; width: 13rem; }}
+figure img {{ width: 100%; }}
+figcaption {{ color: #6a737d; font-size: .85rem; }}
+</style>
+{body}
+</html>
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be drawn: `records` None for some, evenly spread; `field` None for the first fit."""
+
+    path: str
+    records: tuple[int, ...] | None = None
+    field: str | None = None
+
+
+def check_request(path: str | None, records: str | None, field: str | None) -> Request | None:
+    """The request that the options of a command make, before anything is read; None for none.
+
+    Raises:
+        ArgumentError: If they do not go together, or can not be meant.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    if path is None:
+        if records is not None or field is not None:
+            raise ArgumentError("--records and --field say what --sheet draws: give --sheet FILE")
+        return None
+    if not path.lower().endswith(_SUFFIXES):
+        raise ArgumentError(f"--sheet {path}: name a file that ends in .png or .html")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ArgumentError(f"--sheet {path}: there is no folder {folder}; make it first")
+    pictures("matplotlib")
+    return Request(path, None if records is None else _numbers(records), field)
+
+
+def draw(
+    inspection: Inspection,
+    url: str,
+    request: Request,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> str:
+    """Draw the contact sheet of what was inspected; what was done, for people.
+
+    Args:
+        inspection: What `windrow.inspect(url)` gave.
+        url: Where the records are.
+        request: What is to be drawn.
+        storage_options: As `windrow.inspect` took them.
+
+    Raises:
+        ArgumentError: If a record or a field that is asked for is not there, or can not be drawn.
+        SourceError: If nothing that is there can be drawn.
+        ReadError: If a record can not be read.
+        ConversionError: If the file can not be written.
+    """
+    sheet = read_sheet(
+        inspection,
+        url,
+        records=request.records,
+        count=SHOWN,
+        field=request.field,
+        storage_options=storage_options,
+    )
+    if request.path.lower().endswith(".png"):
+        data = png_of(sheet)
+    else:
+        data = html_of(inspection, sheet).encode()
+    try:
+        with open(request.path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ConversionError(
+            f"--sheet {request.path}: can not be written: {error.strerror or error}"
+        ) from error
+    return f"{counted(len(sheet.cells), 'record')} of {sheet.title} drawn in {request.path}"
+
+
+def png_of(sheet: Sheet) -> bytes:
+    """The sheet as one picture."""
+    columns = min(len(sheet.cells), max(1, math.ceil(math.sqrt(len(sheet.cells) * sheet.height))))
+    rows = -(-len(sheet.cells) // columns)
+    wide = columns * _CELL_INCHES + (0.8 if sheet.has_scale else 0.0)
+    high = rows * (_CELL_INCHES * sheet.height + 0.28) + 0.75
+    # A title needs some width.
+    figure = _figure(max(wide, 5.0), high)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, cell in zip(grid.flat, sheet.cells, strict=False):
+        _draw(axes, cell, sheet)
+        axes.set_title(cell.caption, fontsize=7.5, color=_SOFT, loc="left", pad=3)
+    for axes in grid.flat[len(sheet.cells) :]:
+        axes.axis("off")
+    if sheet.has_scale:
+        bar = figure.colorbar(_scale(sheet), ax=grid, fraction=0.04, pad=0.015, aspect=35)
+        _dress_scale(bar, sheet)
+    figure.suptitle(
+        f"{sheet.title}\n{sheet.subtitle}",
+        x=0.01,
+        ha="left",
+        fontsize=9,
+        color=_INK,
+        linespacing=1.5,
+    )
+    return _png(figure)
+
+
+def html_of(inspection: Inspection, sheet: Sheet) -> str:
+    """A page of the tables and the pictures."""
+    parts = [f"<h1>{html.escape(sheet.title)}</h1>", f"<p>{html.escape(sheet.subtitle)}</p>"]
+    parts.append('<div class="sheet">')
+    for cell in sheet.cells:
+        figure = _figure(_CELL_INCHES, _CELL_INCHES * sheet.height)
+        _draw(figure.subplots(), cell, sheet)
+        parts.append(_html_figure(_png(figure), cell.caption))
+    parts.append("</div>")
+    if sheet.has_scale:
+        figure = _figure(5.0, 0.55)
+        bar = figure.colorbar(_scale(sheet), cax=figure.subplots(), orientation="horizontal")
+        _dress_scale(bar, sheet)
+        parts.append(f'<p><img alt="scale" src="{_data_uri(_png(figure))}"></p>')
+    body = "\n".join([*parts, inspection.to_html()])
+    return _PAGE.format(title=html.escape(inspection.url), body=body)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not 1 <= len(numbers) <= _MOST_SHOWN or min(numbers) < 0:
+        raise ArgumentError(
+            f"--records {text!r:.60}: give numbers of records, from 0, such as 0,5,9; at most"
+            f" {_MOST_SHOWN}"
+        )
+    return numbers
+
+
+def _figure(wide: float, high: float) -> Any:
+    """A figure of matplotlib's Agg backend; pyplot, and with it a window, is never asked."""
+    figures = pictures("matplotlib.figure")
+    return figures.Figure(figsize=(wide, high), dpi=_DPI, layout="constrained", facecolor="white")
+
+
+def _png(figure: Any) -> bytes:
+    backend = pictures("matplotlib.backends.backend_agg")
+    backend.FigureCanvasAgg(figure)
+    out = io.BytesIO()
+    # No time and no version: equal sheets are equal files.
+    figure.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()
+
+
+def _draw(axes: Any, cell: Cell, sheet: Sheet) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color(_ABSENT)
+    if cell.kind == "note" or cell.values is None:
+        axes.set_facecolor("#f6f7f8")
+        note = "\n".join(cell.note[at : at + 24] for at in range(0, min(len(cell.note), 144), 24))
+        # What the data say is no formula.
+        axes.text(0.5, 0.5, note, ha="center", va="center", fontsize=6.5, color=_SOFT,
+                  transform=axes.transAxes, parse_math=False)  # fmt: skip
+    elif cell.kind == "picture":
+        gray = cell.values.ndim == 2
+        axes.imshow(cell.values, cmap="gray" if gray else None, vmin=0, vmax=255,
+                    interpolation="nearest")  # fmt: skip
+    elif cell.kind == "field":
+        axes.set_facecolor(_ABSENT)
+        scale = _scale(sheet)
+        axes.imshow(np.ma.masked_invalid(cell.values), cmap=scale.cmap, norm=scale.norm,
+                    interpolation="nearest", aspect="auto",
+                    origin="lower" if sheet.upwards else "upper")  # fmt: skip
+    else:
+        _draw_lines(axes, cell, sheet)
+
+
+def _draw_lines(axes: Any, cell: Cell, sheet: Sheet) -> None:
+    values = cell.values
+    if values is None:
+        return
+    colors = pictures("matplotlib").colormaps[_FIELDS]
+    lines = values.reshape(len(values), -1)
+    for number in range(lines.shape[1]):
+        shade = colors(0.25 + 0.6 * number / max(1, lines.shape[1] - 1))
+        dots = "." if len(values) < 3 else None
+        axes.plot(lines[:, number], color=shade, linewidth=0.9, marker=dots, markersize=4)
+    axes.set_ylim(*sheet.limits)
+    axes.margins(x=0.02)
+
+
+def _scale(sheet: Sheet) -> Any:
+    """Values to colours, the same for all cells."""
+    mappable = pictures("matplotlib.cm").ScalarMappable
+    norms = pictures("matplotlib.colors")
+    low, high = sheet.limits
+    signed = low < 0 < high and min(-low, high) > 0.2 * max(-low, high)
+    if signed:
+        high = max(-low, high)
+        low = -high
+    return mappable(norms.Normalize(low, high), _SIGNED if signed else _FIELDS)
+
+
+def _dress_scale(bar: Any, sheet: Sheet) -> None:
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=7, color=_SOFT, labelcolor=_INK, length=2)
+    bar.set_label(sheet.unit, fontsize=7.5, color=_SOFT, parse_math=False)
+
+
+def _html_figure(png: bytes, caption: str) -> str:
+    text = html.escape(caption)
+    return (
+        f'<figure><img alt="{html.escape(caption, quote=True)}" src="{_data_uri(png)}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -1,0 +1,381 @@
+"""Inspection: finding out what is at a path or URL, and what it holds.
+
+1. A folder that a conversion has begun and not finished is told as such, whatever lies in it.
+2. Names come first, then small files that tell of others, then a listing, then the first bytes: what
+   a name tells is not asked for.
+3. Of the data so much is read as tells what they are: no chunk of an array, of files of records a few
+   records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windrow.converters.features import Feature, features_from_json
+from windrow.converters.manifest import MANIFEST_NAME, Manifest
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.inspection_arrays import (
+    find_arrays,
+    inspect_arrays,
+    listed_sizes,
+    sizes_by_array,
+)
+from windrow.inspection_facts import Inspection, ManifestFacts, RecordFiles
+from windrow.inspection_netcdf import inspect_netcdf
+from windrow.inspection_place import WHAT, Place, place_of
+from windrow.inspection_records import array_record_files, looks_like_tfrecord, tfrecord_files
+from windrow.sources.array_record_chunks import FIRST_CHUNK, SIGNATURE
+from windrow.sources.paths import UNFINISHED_MARKER, listing, parted, what_is_there
+from windrow.sources.zarr_names import FoundTree, arrays_of
+
+_NAMES: Final = (
+    ("array_record", r"(?i:.*\.array_?records?(-\d+-of-\d+)?(\[\d+:\d+\])?)"),
+    ("tfrecord", r"(?i:.*\.tf_?rec(ord)?s?(-\d+-of-\d+)?(\.gz|\.gzip)?)"),
+    ("netcdf", r"(?i:.*\.(nc|nc3|nc4|cdf|netcdf))"),
+)
+_ZARR_NAME: Final = r"(?i:.*\.(zarr|n5|zip))"
+_SPLIT: Final = r"(?P<name>.+)-(?P<split>[^-/]+)\.(?P<format>[a-z_]+)-\d{5,}-of-\d{5,}"
+_INFO: Final = "dataset_info.json"
+_NETCDF_MAGIC: Final = (b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HEAD_BYTES: Final = 64 << 10
+_READ: Final = "ArrayRecord, TFRecord, Zarr, N5, Neuroglancer's precomputed volumes and NetCDF"
+
+
+def inspect(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    sizes: bool | None = None,
+) -> Inspection:
+    """What is at a path or URL: format, records, shapes, chunks, compression, sizes.
+
+    >>> import windrow
+    >>> found = windrow.inspect("examples/data/era5_uk_t2m_2019_03.zarr")  # doctest: +SKIP
+    >>> found.format, found.records  # doctest: +SKIP
+    ('zarr', 744)
+
+    Args:
+        url: A path, a URL, or a glob of files: of ArrayRecord or TFRecord files, a folder of them, a
+            folder that tfds or a conversion wrote, a Zarr array or group, or a NetCDF file.
+        storage_options: Credentials and settings for URLs, as fsspec takes them.
+        sizes: Whether the bytes that arrays take as stored are counted. None does so on a local disk
+            and where a conversion's manifest has them; True lists a store far away too, which takes a
+            request per 1,000 chunks; False never does it.
+
+    Returns:
+        What is there; `print` shows it as tables, `to_json()` gives plain values. A folder whose
+        conversion has not finished is one of format 'unfinished', and its `finished` is False.
+
+    Raises:
+        ArgumentError: If `url` is no path, or the storage options do not fit it.
+        NotFoundError: If there is nothing.
+        SourceError: If it is of no format that is read, or not whole.
+        ReadError: If it can not be read, or what was read of it is damaged.
+        MissingExtraError: If a protocol needs a package that is not installed.
+    """
+    if sizes not in (None, True, False):
+        raise ArgumentError(f"{WHAT}: sizes must be True, False or None, got {sizes!r}")
+    place = place_of(url, storage_options)
+    # A path that exists is never a glob, whatever is in its name.
+    if not (place.is_local and os.path.exists(place.path)):
+        kind = _named(place.name)
+        if glob.has_magic(parted(place.path)[0]) and not place.name.endswith("]"):
+            return _of_glob(place)
+        if place.is_local and not place.name.endswith("]"):
+            raise NotFoundError(f"{WHAT}: {place.path} does not exist; {what_is_there(place.path)}")
+        return _of_folder(place, sizes) if kind is None else _of_files(place, [place], kind)
+    if os.path.isdir(place.path):
+        return _of_folder(place, sizes)
+    return _of_files(place, [place], _named(place.name) or _kind_of_head(place))
+
+
+def _of_glob(place: Place) -> Inspection:
+    found = [place.at(path) for path in place.names.glob(place.path)]
+    if not found:
+        raise NotFoundError(f"{WHAT}: no file matches {place.shown}; check the pattern")
+    kinds = {_named(file.name) for file in found}
+    if len(kinds) > 1:
+        names = [file.name for file in found]
+        raise SourceError(
+            f"{WHAT}: {place.shown} matches files of more than one kind: {listing(names)}; name one"
+            " kind, such as '*.array_record'"
+        )
+    return _of_files(place, found, kinds.pop() or _kind_of_head(found[0]))
+
+
+def _of_files(place: Place, files: Sequence[Place], kind: str) -> Inspection:
+    """What files of one kind hold."""
+    if kind == "netcdf":
+        if len(files) > 1:
+            raise SourceError(
+                f"{WHAT}: {place.shown} matches {len(files)} NetCDF files; inspect them one by one"
+            )
+        return inspect_netcdf(files[0])
+    if kind == "array_record":
+        paths = [file.path for file in files]
+        found = array_record_files(paths, storage_options=place.storage_options)
+    else:
+        found = tfrecord_files(files)
+    variant = ("file" if len(files) == 1 else "files") if files[0].path == place.path else "files"
+    return _of_records(place, kind, variant, [found])
+
+
+def _of_records(
+    place: Place, format: str, variant: str, files: Sequence[RecordFiles]
+) -> Inspection:
+    counts = [item.records for item in files]
+    decoded = [item.decoded_bytes for item in files]
+    return Inspection(
+        url=place.shown,
+        format=format,
+        variant=variant,
+        records=sum(n for n in counts if n is not None) if None not in counts else None,
+        stored_bytes=sum(item.stored_bytes for item in files),
+        decoded_bytes=sum(n for n in decoded if n is not None) if None not in decoded else None,
+        files=tuple(files),
+    )
+
+
+def _of_folder(place: Place, sizes: bool | None) -> Inspection:
+    if (marker := place.small_file(UNFINISHED_MARKER)) is not None:
+        return _unfinished(place, marker)
+    manifest = _manifest_of(place)
+    if manifest is not None:
+        found = _of_converted(place, manifest, sizes)
+        return dataclasses.replace(found, manifest=_facts_of(manifest))
+    tree = None if place.name and _named(place.name) else _arrays_at(place)
+    if tree is not None:
+        return inspect_arrays(place, tree, _stored(place, tree, sizes))
+    return _of_listed(place)
+
+
+def _of_converted(place: Place, manifest: Manifest, sizes: bool | None) -> Inspection:
+    """What a conversion wrote: its manifest lists the files."""
+    kinds = {_named(file.name.rpartition("/")[2]) for file in manifest.files}
+    if kinds & {"array_record", "tfrecord"}:
+        kind = (kinds & {"array_record", "tfrecord"}).pop()
+        files = [place.child(f.name) for f in manifest.files if _named(f.name) == kind]
+        features = _features(manifest)
+        if kind == "array_record":
+            paths = [file.path for file in files]
+            options = place.storage_options
+            found = array_record_files(paths, storage_options=options, features=features)
+        else:
+            found = tfrecord_files(files)
+        return _of_records(place, str(kind), "folder", [found])
+    tree = _arrays_at(place)
+    if tree is None:
+        if manifest.files:
+            raise SourceError(
+                f"{WHAT}: {place.shown} has a manifest of {len(manifest.files)} files and holds no"
+                f" arrays and no records; copy the folder again"
+            )
+        return Inspection(place.shown, manifest.format, "folder, empty", 0, 0, 0)
+    listed = {file.name: file.size_bytes for file in manifest.files}
+    held = sizes_by_array([found.name for found in arrays_of(tree)], listed)
+    found_arrays = inspect_arrays(place, tree, {} if sizes is False else held)
+    # The manifest knows how many records there are, also where ragged columns have other lengths.
+    return dataclasses.replace(found_arrays, records=manifest.records)
+
+
+def _of_listed(place: Place) -> Inspection:
+    """What a folder holds that is no array, by the names in it."""
+    try:
+        names = place.names.names_in(place.path)
+    except (NotFoundError, ReadError) as error:
+        if not place.is_local and place.names.is_file(place.path):
+            return _of_files(place, [place], _kind_of_head(place))
+        raise NotFoundError(
+            f"{WHAT}: {place.shown} is no Zarr array or group, and can not be listed ({error}); check"
+            " the URL, or name files or a glob"
+        ) from error
+    if not place.is_local and not names and place.names.is_file(place.path):
+        return _of_files(place, [place], _kind_of_head(place))
+    by_kind: dict[str, list[str]] = {}
+    for name in names:
+        if (kind := _named(name)) is not None:
+            by_kind.setdefault(kind, []).append(name)
+    if not by_kind:
+        if not names and not place.is_local:
+            raise NotFoundError(f"{WHAT}: there is nothing at {place.shown}; check the URL")
+        raise SourceError(
+            f"{WHAT}: {place.shown} holds nothing that Windrow reads ({_READ}); it holds"
+            f" {listing(names)}"
+        )
+    kind = next(kind for kind, _ in _NAMES if kind in by_kind)
+    if _INFO in names and kind != "netcdf":
+        return _of_tfds(place, kind, by_kind[kind])
+    if kind == "array_record":
+        # By the folder, so that a missing shard is found.
+        found = array_record_files(place.path, storage_options=place.storage_options)
+        return _of_records(place, kind, "folder", [found])
+    files = [place.child(name) for name in by_kind[kind]]
+    if kind == "netcdf" and len(files) > 1:
+        raise SourceError(
+            f"{WHAT}: {place.shown} holds {len(files)} NetCDF files: {listing(by_kind[kind])};"
+            " inspect them one by one"
+        )
+    if kind == "netcdf":
+        return inspect_netcdf(files[0])
+    return _of_records(place, kind, "folder", [tfrecord_files(files)])
+
+
+def _of_tfds(place: Place, kind: str, names: Sequence[str]) -> Inspection:
+    """A folder that tfds wrote: one entry per split."""
+    info = _json_object(place.small_file(_INFO))
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        if match := re.fullmatch(_SPLIT, name):
+            splits.setdefault(match["split"], []).append(name)
+    counted = _counts_of_tfds(info)
+    found = []
+    for split, files in sorted(splits.items()):
+        if kind == "array_record":
+            options = place.storage_options
+            one = array_record_files(place.path, split=split, storage_options=options)
+        else:
+            one = tfrecord_files([place.child(name) for name in files], name=split)
+            if one.records is None and split in counted:
+                one = dataclasses.replace(one, records=counted[split], estimated_records=None)
+        found.append(one)
+    if not found:
+        raise SourceError(
+            f"{WHAT}: {place.shown} has a {_INFO}, and no file in it is named as a shard of a split;"
+            f" it holds {listing(list(names))}"
+        )
+    inspection = _of_records(
+        place, "tfds", "of ArrayRecord" if kind == "array_record" else "of TFRecord", found
+    )
+    told = {key: info[key] for key in ("name", "version", "description") if info.get(key)}
+    return dataclasses.replace(inspection, attributes=told)
+
+
+def _counts_of_tfds(info: Mapping[str, Any]) -> dict[str, int]:
+    counts = {}
+    for split in info.get("splits") or ():
+        if isinstance(split, dict) and isinstance(split.get("shardLengths"), list):
+            try:
+                counts[str(split.get("name"))] = sum(map(int, split["shardLengths"]))
+            except (TypeError, ValueError):
+                continue
+    return counts
+
+
+def _arrays_at(place: Place) -> FoundTree | None:
+    """The arrays at a place; None where it is neither array nor group."""
+    try:
+        return find_arrays(place)
+    except NotFoundError:
+        # What is named as one is not looked for otherwise.
+        if re.fullmatch(_ZARR_NAME, place.name):
+            raise
+        return None
+
+
+def _stored(place: Place, tree: FoundTree, sizes: bool | None) -> Mapping[str, int] | None:
+    """Bytes of each array, where they are not to be counted on a local disk."""
+    if sizes is False or (sizes is None and not place.is_local):
+        return {}
+    if place.is_local:
+        return None
+    return sizes_by_array([found.name for found in arrays_of(tree)], listed_sizes(place))
+
+
+def _manifest_of(place: Place) -> Manifest | None:
+    raw = place.small_file(MANIFEST_NAME)
+    if raw is None:
+        return None
+    where = place.child(MANIFEST_NAME).shown
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ReadError(f"{where}: cannot be read: {error}; convert anew") from error
+    return Manifest.from_json(value, where=where)
+
+
+def _facts_of(manifest: Manifest) -> ManifestFacts:
+    return ManifestFacts(
+        windrow=manifest.versions.get("windrow"),
+        format=manifest.format,
+        records=manifest.records,
+        skipped_records=len(manifest.skipped),
+        inputs=len(manifest.inputs),
+        input_bytes=sum(file.size_bytes for file in manifest.inputs),
+        files=len(manifest.files),
+        file_bytes=sum(file.size_bytes for file in manifest.files),
+        settings=dict(manifest.settings),
+    )
+
+
+def _features(manifest: Manifest) -> Mapping[str, Feature]:
+    """How the features of Examples become arrays, where the conversion says it."""
+    told = manifest.settings.get("features")
+    try:
+        return features_from_json(told, where=MANIFEST_NAME) if isinstance(told, dict) else {}
+    except ReadError:
+        return {}  # of a later version, maybe: the records can be shown without
+
+
+def _unfinished(place: Place, marker: bytes) -> Inspection:
+    """A folder that a conversion has begun: what its marker says, which may be cut off."""
+    told = _json_object(marker)
+    inputs = told.get("inputs")
+    inputs = inputs if isinstance(inputs, list) else None
+    sizes = [item.get("size_bytes") for item in inputs or () if isinstance(item, dict)]
+    settings = told.get("settings")
+    format, resume = told.get("format"), told.get("resume")
+    known = [size for size in sizes if isinstance(size, int)]
+    facts = ManifestFacts(
+        windrow=None,
+        format=format if isinstance(format, str) else None,
+        records=None,
+        skipped_records=None,
+        inputs=None if inputs is None else len(inputs),
+        input_bytes=sum(known) if inputs is not None and len(known) == len(inputs) else None,
+        files=None,
+        file_bytes=None,
+        settings=settings if isinstance(settings, dict) else {},
+        resume=resume if isinstance(resume, str) else None,
+    )
+    return Inspection(
+        place.shown, "unfinished", "", None, None, None, manifest=facts, finished=False
+    )
+
+
+def _json_object(raw: bytes | None) -> dict[str, Any]:
+    """A JSON object; an empty one where `raw` holds none."""
+    try:
+        value = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _named(name: str) -> str | None:
+    """The kind of a file, by its name."""
+    return next((kind for kind, pattern in _NAMES if re.fullmatch(pattern, name)), None)
+
+
+def _kind_of_head(file: Place) -> str:
+    """The kind of a file, by its first bytes.
+
+    Raises:
+        SourceError: If it is none that is read.
+    """
+    head = file.head(_HEAD_BYTES)
+    if head[:FIRST_CHUNK][-len(SIGNATURE[24:]) :] == SIGNATURE[24:]:
+        return "array_record"
+    if head.startswith(_NETCDF_MAGIC):
+        return "netcdf"
+    if looks_like_tfrecord(head):
+        return "tfrecord"
+    began = f"begins with {head[:8]!r}" if head else "is empty"
+    raise SourceError(
+        f"{WHAT}: {file.shown} {began} and is of no format that Windrow reads ({_READ})"
+    )

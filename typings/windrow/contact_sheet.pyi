@@ -1,0 +1,1 @@
+from loader.contact_sheet import *

@@ -30,6 +30,7 @@ __all__ = [
     "checkpoint",
     "converters",
     "errors",
+    "inspect",
     "multiprocessing",
     "sources",
     "transforms",
@@ -43,4 +44,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module(f"windrow.{name}")
+    if name == "inspect":
+        from windrow.inspection import inspect
+
+        return inspect
     raise AttributeError(f"module 'windrow' has no attribute {name!r}")

@@ -156,7 +156,7 @@ def read_sheet(
     ]
     size = " x ".join(map(str, np.shape(found.values[0]))) if drawn else ""
     return Sheet(
-        title=f"{shortened(inspection.url, 90)}{': ' + found.name if found.name else ''}",
+        title=shortened(f"{place.name}: {found.name}" if found.name else place.name, 90),
         subtitle=f"{counted(len(cells), 'record')} of {found.records:,}"
         + (f", each {size}" if size else ""),
         cells=cells,
@@ -217,13 +217,14 @@ def _of_arrays(
         for at, number in enumerate(numbers)
     ]
     values = _decoded(columns[array.name], found)
-    unit = str(array.attributes.get("units", ""))
+    unit = array.attributes.get("units")
+    what = array.attributes.get("long_name") or array.name
     return _Read(
         name=array.name,
         captions=captions,
         values=list(values),
         records=length,
-        unit=f"{array.name} [{unit}]" if unit else array.name,
+        unit=shortened(f"{what} [{unit}]" if unit else str(what), 60),
         upwards=_is_upwards(found),
     )
 

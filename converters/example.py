@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,12 @@ import numpy.typing as npt
 from windrow.converters.extras import optional
 from windrow.errors import ArgumentError, ReadError, SourceError
 
-Feature = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
+Values: TypeAlias = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 _PURPOSE = "tf.train.Example"
 
 
-def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Feature]:
+def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Values]:
     """The features of a serialised tf.train.Example.
 
     Args:
@@ -33,30 +33,32 @@ def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> d
 
     Returns:
         By name, sorted unless `features` gives the order: a list of bytes, an int64 array `(n,)`
-        or a float32 array `(n,)`.
+        or a float32 array `(n,)`, with the bits of every number as they are stored.
 
     Raises:
         ReadError: If the record is not a tf.train.Example.
         SourceError: If a feature is missing, or is of no kind that is known.
         MissingExtraError: If protobuf is not installed.
     """
-    message = _example_class()()
     try:
-        message.ParseFromString(record)
-    except optional("google.protobuf.message", _PURPOSE).DecodeError as error:
-        raise ReadError(
-            f"decode_example: {len(record)} bytes that are not a tf.train.Example: {error}"
-        ) from error
-    found = message.features.feature
+        found = parsed(record)
+    except ReadError as error:
+        raise ReadError(f"decode_example: {error}", why=error.why) from error
     names = sorted(found) if features is None else features
-    out: dict[str, Feature] = {}
+    out: dict[str, Values] = {}
     for name in names:
         # Asking a protobuf map for a missing key would add it.
         if name not in found:
             raise SourceError(
                 f"decode_example: the example has no feature {name!r}; it has {sorted(found)}"
             )
-        out[name] = _values(found[name], name)
+        values = values_of(found[name])
+        if values is None:
+            raise SourceError(
+                f"decode_example: feature {name!r} is of no known kind (bytes, int64 or float), or"
+                " was written without values; name the others in features=[...] to leave it out"
+            )
+        out[name] = values
     return out
 
 
@@ -87,19 +89,44 @@ def encode_example(features: Mapping[str, object]) -> bytes:
     return data
 
 
-def _values(feature: Any, name: str) -> Feature:
+def parsed(record: bytes) -> Mapping[str, Any]:
+    """The features of a serialised tf.train.Example as protobuf has them, for `values_of`.
+
+    Asked for a name that is not there, the mapping would make one up: look with `in` first.
+
+    Raises:
+        ReadError: If the record is not a tf.train.Example.
+        MissingExtraError: If protobuf is not installed.
+    """
+    message = _example_class()()
+    try:
+        message.ParseFromString(record)
+    except optional("google.protobuf.message", _PURPOSE).DecodeError as error:
+        why = f"{len(record)} bytes that are not a tf.train.Example: {error}"
+        raise ReadError(why, why=why) from error
+    found: Mapping[str, Any] = message.features.feature
+    return found
+
+
+def values_of(feature: Any) -> Values | None:
+    """The values of one of the features that `parsed` gives; None if it is of no known kind."""
     match feature.WhichOneof("kind"):
         case "bytes_list":
             return list(feature.bytes_list.value)
         case "int64_list":
             return np.array(feature.int64_list.value, dtype=np.int64)
         case "float_list":
-            return np.array(feature.float_list.value, dtype=np.float32)
+            floats = feature.float_list
+            size_bytes = 4 * len(floats.value)
+            if not size_bytes:
+                return np.empty(0, np.float32)
+            # As bytes: on the way through Python's floats, NaNs that signal would change. They are
+            # last once there are no unknown fields.
+            floats.DiscardUnknownFields()
+            stored = floats.SerializeToString()
+            return np.frombuffer(stored, "<f4", offset=len(stored) - size_bytes).astype(np.float32)
         case _:
-            raise SourceError(
-                f"decode_example: feature {name!r} is of no known kind (bytes, int64 or float), or"
-                " was written without values; name the others in features=[...] to leave it out"
-            )
+            return None
 
 
 def _as_bytes(item: object, name: str) -> bytes:

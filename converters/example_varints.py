@@ -8,7 +8,7 @@ Invariant: what is read as a varint here, protobuf reads as the same number.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,47 +17,46 @@ _MORE: Final = 0x80
 _BITS: Final = 0x7F
 _MAX_BYTES: Final = 10
 
-Int64s = npt.NDArray[np.int64]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+_NO_ROWS: Final[Int64s] = np.empty(0, np.int64)
 
 
 def read_varints(
     block: npt.NDArray[np.uint8],
-) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+) -> tuple[Int64s, Int64s, Int64s]:
     """The varints in each row of `block`, uint8 `(rows, bytes)`.
 
     Returns:
-        The numbers of all rows, one after another; how many are in each row; and whether the row is
-        varints and nothing else. Of a row that is not, the numbers mean nothing.
+        The numbers of all rows, one after another; how many are in each row; and the rows that are
+        not varints and nothing else, of which the numbers mean nothing.
 
     Example:
         >>> block = np.array([[5, 7], [0x96, 1], [0, 0x80]], np.uint8)
         >>> read_varints(block)
-        (array([  5,   7, 150,   0,   0]), array([2, 1, 2]), array([ True,  True, False]))
+        (array([  5,   7, 150,   0,   0]), array([2, 1, 2]), array([2]))
     """
     rows, width = block.shape
-    good = np.ones(rows, np.bool_)
-    if width == 0:
-        return np.empty(0, np.int64), np.zeros(rows, np.int64), good
+    if block.max(initial=0) < _MORE:
+        return block.astype(np.int64).reshape(-1), np.full(rows, width), _NO_ROWS
     block = block.copy()  # contiguous, and to be written to
-    last = block[:, -1]
-    good &= last < _MORE
     # A row that does not end must not run on into the next.
-    last[~good] = 0
-    flat = block.ravel()
+    endless = np.flatnonzero(block[:, -1] >= _MORE)
+    block[endless, -1] = 0
+    flat = block.reshape(-1)
     ends = np.flatnonzero(flat < _MORE)
-    if len(ends) == len(flat):
-        return flat.astype(np.int64), np.full(rows, width), good
     starts = np.concatenate([[0], ends[:-1] + 1])
     sizes = ends - starts + 1
     row_of = ends // width
     # The tenth byte has one bit left to give. Of what has more, let protobuf say what it is.
-    good[row_of[(sizes > _MAX_BYTES) | ((sizes == _MAX_BYTES) & (flat[ends] > 1))]] = False
+    odd = (sizes > _MAX_BYTES) | ((sizes == _MAX_BYTES) & (flat[ends] > 1))
     values = np.zeros(len(ends), np.uint64)
     for place in range(min(int(sizes.max()), _MAX_BYTES)):
         has = np.flatnonzero(sizes > place)
         bits = (flat[starts[has] + place] & _BITS).astype(np.uint64)
         values[has] |= bits << np.uint64(7 * place)
-    return values.view(np.int64), np.bincount(row_of, minlength=rows), good
+    counts = np.bincount(row_of, minlength=rows)
+    return values.view(np.int64), counts, np.concatenate([endless, row_of[odd]])
 
 
 def write_varints(values: Int64s) -> tuple[npt.NDArray[np.uint8], Int64s]:

@@ -67,10 +67,18 @@ class Feature:
         if wrong := _wrong(self.dtype, self.shape, self.raw):
             raise ArgumentError(f"feature: {wrong}")
 
+    def __str__(self) -> str:
+        return " ".join([self.dtype, *[str(self.shape)] * (not self.opaque), *["raw"] * self.raw])
+
     @property
     def ragged(self) -> bool:
         """Whether rows differ in length: the column is a `Ragged`."""
         return self.dtype == BYTES or self.shape[:1] == (None,)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether a record without the feature has a row of length 0."""
+        return self.shape[:1] == (None,)
 
     @property
     def opaque(self) -> bool:
@@ -189,6 +197,26 @@ def features_from_json(value: object, *, where: str) -> dict[str, Feature]:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The dtype of one of `DTYPES`."""
     return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def cast(values: Array, dtype: np.dtype[Any]) -> tuple[Array, npt.NDArray[np.bool_] | np.bool_]:
+    """Numbers as `dtype`, and which of them it holds exactly; all NaNs are one.
+
+    Example:
+        >>> cast(np.array([255, 256, -1]), np.dtype("uint8"))
+        (array([255,   0, 255], dtype=uint8), array([ True, False, False]))
+    """
+    if values.dtype == dtype:
+        return values, np.bool_(True)
+    with np.errstate(all="ignore"):
+        out = values.astype(dtype)
+        back = out.astype(values.dtype)
+    fits = back == values
+    if values.dtype.kind in "iu":
+        # A number of the other sign comes back from 64 bits unharmed.
+        return out, fits & ((out < 0) == (values < 0))
+    # The zeros are equal, and not the same.
+    return out, fits & (np.signbit(back) == np.signbit(values)) | np.isnan(back) & np.isnan(values)
 
 
 def _wrong(dtype: object, shape: object, raw: object) -> str:

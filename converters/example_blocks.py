@@ -1,0 +1,267 @@
+"""Blocks: records of one length, cut up by NumPy along the layouts that they have.
+
+Invariant: what is filled in is what protobuf and the feature would say of each record. Whatever
+they might say no to is left to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.converters.example_layout import (
+    BYTES_LIST,
+    FLOAT_LIST,
+    INT64_LIST,
+    NO_LIST,
+    Block,
+    Layout,
+    Part,
+    layout_of,
+)
+from windrow.converters.example_varints import read_varints
+from windrow.converters.features import Array, Column, Feature, Ragged, cast
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# A block stays in the processor's cache between being joined and being cut up.
+_BLOCK_BYTES: Final = 2 << 20
+# Of fewer records of one length, protobuf is as quick.
+_FEWEST: Final = 16
+# A file has as many orders of features as programs wrote it. Where there are more, layouts do not help.
+_MOST_TRIES: Final = 8
+_NO_ROWS: Final[Rows] = np.empty(0, np.int64)
+
+
+class Filling:
+    """A column that is being filled, rows in any order."""
+
+    def __init__(self, feature: Feature, rows: int) -> None:
+        self.feature = feature
+        self._rows = rows
+        # Not made before a record has so many values: a feature may ask for any size.
+        self._array: Array | None = None
+        self._pieces: list[bytes | memoryview] = [b""] * (rows if feature.ragged else 0)
+
+    def put(self, rows: Rows, values: Array, counts: Rows) -> None:
+        """Put in `rows`, in ascending order; `values` are all theirs, of `counts` items each."""
+        if not self.feature.ragged:
+            span = slice(rows[0], rows[-1] + 1)
+            alike = span.stop - span.start == len(rows)
+            shaped = values.reshape(len(rows), *self.feature.item_shape)
+            self._of_rows()[span if alike else rows] = shaped
+            return
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        start = 0
+        stops = np.cumsum(counts) * self.feature.item_bytes
+        for row, stop in zip(rows.tolist(), stops.tolist(), strict=True):
+            self._pieces[row] = data[start:stop]
+            start = stop
+
+    def put_row(self, row: int, value: Array | bytes) -> None:
+        """Put in one row: flat, of the column's dtype."""
+        if isinstance(value, bytes):
+            self._pieces[row] = value
+        elif self.feature.ragged:
+            self._pieces[row] = value.view(np.uint8).data
+        else:
+            self._of_rows()[row] = value.reshape(self.feature.item_shape)
+
+    def column(self, kept: Mask) -> Column:
+        """The rows that are `kept`."""
+        feature = self.feature
+        if not feature.ragged:
+            if self._array is None:
+                return np.empty((0, *feature.item_shape), feature.numpy_dtype)
+            return self._array if kept.all() else self._array[kept]
+        pieces = [self._pieces[row] for row in np.flatnonzero(kept).tolist()]
+        values = np.frombuffer(bytearray().join(pieces), feature.numpy_dtype)
+        offsets = np.zeros(len(pieces) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)), out=offsets[1:])
+        return Ragged(values.reshape(-1, *feature.item_shape), offsets // feature.item_bytes)
+
+    def _of_rows(self) -> Array:
+        if self._array is None:
+            shape = (self._rows, *self.feature.item_shape)
+            self._array = np.empty(shape, self.feature.numpy_dtype)
+        return self._array
+
+
+def fill_by_layouts(
+    records: Sequence[bytes], fillings: Mapping[str, Filling], *, exact: bool
+) -> Rows:
+    """Fill in what goes by layouts; the rows that are left, in order.
+
+    Args:
+        records: The messages.
+        fillings: The columns to fill, by feature.
+        exact: Whether records with features beside these are to be left.
+    """
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    by_size = np.argsort(sizes, kind="stable")
+    stops = np.flatnonzero(np.diff(sizes[by_size], append=-1)) + 1
+    left = [np.empty(0, np.int64)]
+    start = 0
+    for stop in stops.tolist():
+        rows, start = by_size[start:stop], stop
+        if len(rows) < _FEWEST or not len(records[rows[0]]):
+            left.append(rows)
+            continue
+        cutter = _Cutter(fillings, exact=exact)
+        for some, block in _blocks(records, rows):
+            left += cutter.cut(some, block)
+    return np.sort(np.concatenate(left))
+
+
+def _blocks(records: Sequence[bytes], rows: Rows) -> Iterator[tuple[Rows, Block]]:
+    """Records of one length as blocks, uint8 `(records, bytes)`."""
+    step = max(_BLOCK_BYTES // len(records[rows[0]]), 1)
+    for at in range(0, len(rows), step):
+        some = rows[at : at + step]
+        data = b"".join(_picked(records, some))
+        yield some, np.frombuffer(data, np.uint8).reshape(len(some), -1)
+
+
+def _picked(records: Sequence[bytes], rows: Rows) -> Sequence[bytes]:
+    """The records at `rows`, which ascend."""
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - start == len(rows):
+        return records[start:stop]
+    return [records[row] for row in rows.tolist()]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cut:
+    """A layout, and what to do with its parts.
+
+    `wanted` are the parts that columns are made of, None where the feature is missing; `others` are
+    varints that nobody wants, which have to be varints all the same.
+    """
+
+    layout: Layout
+    wanted: Mapping[str, tuple[Feature, Part | None]]
+    others: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, record: bytes, features: Mapping[str, Feature], *, exact: bool) -> _Cut | None:
+        """The cut for records like this one; None if it has to be left."""
+        layout = layout_of(record)
+        if layout is None:
+            return None
+        parts = {part.name: part for part in layout.parts if part.kind != NO_LIST}
+        if exact and any(part.name not in features for part in layout.parts):
+            return None
+        if not all(_suits(feature, parts.get(name)) for name, feature in features.items()):
+            return None
+        others = (part for name, part in parts.items() if name not in features)
+        return cls(
+            layout,
+            {name: (feature, parts.get(name)) for name, feature in features.items()},
+            tuple(part for part in others if part.kind == INT64_LIST and part.spans),
+        )
+
+    def values(self, block: Block) -> tuple[dict[str, tuple[Array, Rows]], Mask]:
+        """By feature, values and counts of items, as `Filling.put` takes them; which rows are good.
+
+        All rows of `block` have the layout. If one is not good, leave it out and ask again.
+        """
+        good = np.ones(len(block), np.bool_)
+        found = {}
+        for name, (feature, part) in self.wanted.items():
+            values, counts, bad = _values(feature, part, block)
+            found[name] = values, counts
+            good[bad] = False
+        for part in self.others:
+            good[read_varints(_bytes(block, part))[2]] = False
+        return found, good
+
+
+class _Cutter:
+    """Cuts up records of one length, by the layouts that it meets."""
+
+    def __init__(self, fillings: Mapping[str, Filling], *, exact: bool) -> None:
+        self._fillings = fillings
+        self._features = {name: filling.feature for name, filling in fillings.items()}
+        self._exact = exact
+        self._cuts: list[_Cut] = []
+        self._tries = 0
+
+    def cut(self, rows: Rows, block: Block) -> Iterator[Rows]:
+        """Fill in the records of `block`, which are `rows`; the rows that are left."""
+        for cut in self._cuts:
+            rows, block = self._fill(cut, rows, block)
+        while len(rows) and self._tries < _MOST_TRIES:
+            self._tries += 1
+            first = rows[:1]
+            cut_of_first = _Cut.of(block[0].tobytes(), self._features, exact=self._exact)
+            if cut_of_first is not None:
+                self._cuts.append(cut_of_first)
+                rows, block = self._fill(cut_of_first, rows, block)
+            if len(rows) and rows[0] == first[0]:
+                yield first
+                rows, block = rows[1:], block[1:]
+        yield rows
+
+    def _fill(self, cut: _Cut, rows: Rows, block: Block) -> tuple[Rows, Block]:
+        """Fill in what is good by `cut`; what is left."""
+        if not len(rows):
+            return rows, block
+        good = cut.layout.fits(block)
+        fitting = block if good.all() else block[good]
+        found, fits = cut.values(fitting)
+        if not fits.all():
+            found, _ = cut.values(fitting[fits])
+        good[good] = fits
+        if good.any():
+            for name, (values, counts) in found.items():
+                self._fillings[name].put(rows[good], values, counts)
+        return (rows[:0], block[:0]) if good.all() else (rows[~good], block[~good])
+
+
+def _suits(feature: Feature, part: Part | None) -> bool:
+    """Whether a part is of the kind of a feature, and of the length where its bytes tell it."""
+    if part is None:
+        return feature.may_be_missing
+    if not feature.in_bytes:
+        is_float = feature.numpy_dtype.kind not in "iub"
+        return part.kind == (FLOAT_LIST if is_float else INT64_LIST)
+    if part.kind != BYTES_LIST or len(part.spans) != 1:
+        return False
+    size = part.spans[0][1] - part.spans[0][0]
+    return size % feature.item_bytes == 0 if feature.ragged else size == feature.item_bytes
+
+
+def _values(feature: Feature, part: Part | None, block: Block) -> tuple[Array, Rows, Rows]:
+    """Values, counts of items in each row, and the rows whose values the feature does not take."""
+    if part is None:
+        return np.empty(0, feature.numpy_dtype), np.zeros(len(block), np.int64), _NO_ROWS
+    data = _bytes(block, part)
+    if feature.in_bytes:
+        bad = (
+            np.flatnonzero(data.max(axis=1, initial=0) > 1) if feature.dtype == "bool" else _NO_ROWS
+        )
+        items = data.shape[1] // feature.item_bytes if feature.ragged else 1
+        return data.view(feature.numpy_dtype), np.full(len(block), items), bad
+    if part.kind == FLOAT_LIST:
+        numbers: Array = data.view(np.float32)
+        counts, bad = np.full(len(block), numbers.shape[1]), _NO_ROWS
+    else:
+        numbers, counts, bad = read_varints(data)
+    values, fits = cast(numbers, feature.numpy_dtype)
+    if not fits.all():
+        row_of = np.repeat(np.arange(len(block)), counts)
+        bad = np.concatenate([bad, row_of[~fits.reshape(-1)]])
+    wrong = counts % feature.items if feature.ragged else counts != feature.items
+    bad = np.concatenate([bad, np.flatnonzero(wrong)])
+    return values, counts // feature.items if feature.ragged else counts, bad
+
+
+def _bytes(block: Block, part: Part) -> Block:
+    """The bytes of a part's one span, in each record."""
+    start, stop = part.spans[0] if part.spans else (0, 0)
+    return block[:, start:stop]

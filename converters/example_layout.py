@@ -1,0 +1,159 @@
+"""Layout: where the values of an Example's features are, for many records at once.
+
+Records that one program writes in a row mostly differ in their values alone: tags, names and lengths
+are the same bytes at the same places. A layout is those bytes, taken from one record; whoever else
+has them has the same features at the same places, and need not be parsed.
+
+Invariant: a record that a layout fits parses, and its values are where the layout says. What is
+written in any way but the usual one (features and values in one piece each, no name twice, no
+unknown fields) has no layout, and protobuf has to say what it means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# Tags: of the fields that frame a value, and of the lists in a Feature, which tell its kind.
+FIRST_FIELD: Final = 0x0A
+SECOND_FIELD: Final = 0x12
+BYTES_LIST: Final = 0x0A
+FLOAT_LIST: Final = 0x12
+INT64_LIST: Final = 0x1A
+NO_LIST: Final = 0
+
+# Lengths of more bytes are nowhere near a record's.
+_MAX_LENGTH_BYTES: Final = 5
+
+Block: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A feature in a layout.
+
+    Args:
+        name: The feature's.
+        kind: The tag of its list: `BYTES_LIST`, `FLOAT_LIST`, `INT64_LIST`, or `NO_LIST`.
+        spans: The bytes `[start, stop)` of the record that hold its values: one span per value of a
+            list of bytes; one for all numbers, or none if there are none.
+    """
+
+    name: str
+    kind: int
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the values of records of one length are.
+
+    `fixed` are all other bytes, as (start, bytes): by them a record is known.
+    """
+
+    record_bytes: int
+    parts: tuple[Part, ...]
+    fixed: tuple[tuple[int, bytes], ...]
+
+    def fits(self, block: Block) -> npt.NDArray[np.bool_]:
+        """Which rows of `block`, records as uint8 `(records, record_bytes)`, have this layout.
+
+        The varints of an `INT64_LIST` are not looked at: each has to be read to be known as one.
+        """
+        block = np.ascontiguousarray(block)
+        good = np.ones(len(block), np.bool_)
+        for start, expected in self.fixed:
+            stop = start + len(expected)
+            # Mostly all rows fit, which is soon told.
+            if block[:, start:stop].tobytes() == expected * len(block):
+                continue
+            kind = np.dtype((np.void, len(expected)))
+            found: npt.NDArray[np.void] = np.ndarray(
+                len(block), kind, block, start, (self.record_bytes,)
+            )
+            good &= found == np.void(expected)
+        return good
+
+
+def layout_of(record: bytes) -> Layout | None:
+    """The layout of a record; None if it is not written in the usual way, or no Example.
+
+    Example:
+        >>> record = bytes.fromhex("0a0c 0a0a 0a0161 1205 1a03 0a0105")
+        >>> layout = layout_of(record)
+        >>> layout.parts
+        (Part(name='a', kind=26, spans=((13, 14),)),)
+        >>> layout.fits(np.frombuffer(record[:-1] + b"7", np.uint8)[np.newaxis])
+        array([ True])
+        >>> layout_of(b"something else")
+    """
+    try:
+        parts = tuple(_parts(record))
+    except ValueError:  # of UTF-8 too
+        return None
+    if len({part.name for part in parts}) < len(parts):
+        return None  # the last one counts
+    return Layout(len(record), parts, tuple(_between(record, parts)))
+
+
+def _parts(record: bytes) -> Iterator[Part]:
+    at, stop = _inside(record, 0, len(record), FIRST_FIELD, whole=True)
+    while at < stop:
+        begin, at_next = _inside(record, at, stop, FIRST_FIELD)
+        name_start, name_stop = _inside(record, begin, at_next, FIRST_FIELD)
+        value, _ = _inside(record, name_stop, at_next, SECOND_FIELD, whole=True)
+        name = record[name_start:name_stop].decode()
+        yield Part(name, *_values(record, value, at_next))
+        at = at_next
+
+
+def _values(record: bytes, start: int, stop: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The kind of a Feature's list and its spans."""
+    if start == stop:
+        return NO_LIST, ()
+    kind = record[start]
+    if kind not in (BYTES_LIST, FLOAT_LIST, INT64_LIST):
+        raise ValueError("an unknown field")
+    at, stop = _inside(record, start, stop, kind, whole=True)
+    spans = []
+    while at < stop:
+        span = _inside(record, at, stop, FIRST_FIELD, whole=kind != BYTES_LIST)
+        if kind == FLOAT_LIST and (span[1] - span[0]) % 4:
+            raise ValueError("a part of a float")
+        spans.append(span)
+        at = span[1]
+    return kind, tuple(spans)
+
+
+def _inside(record: bytes, at: int, stop: int, tag: int, *, whole: bool = False) -> tuple[int, int]:
+    """The bytes of the field at `at`, which has `tag`, ends by `stop`, and there if `whole`."""
+    if at >= stop or record[at] != tag:
+        raise ValueError("another field")
+    length = 0
+    for place in range(_MAX_LENGTH_BYTES):
+        at += 1
+        if at >= stop:
+            raise ValueError("cut in a length")
+        length |= (record[at] & 0x7F) << 7 * place
+        if record[at] < 0x80:
+            break
+    else:
+        raise ValueError("a length of too many bytes")
+    start = at + 1
+    if start + length > stop or (whole and start + length < stop):
+        raise ValueError("another length")
+    return start, start + length
+
+
+def _between(record: bytes, parts: tuple[Part, ...]) -> Iterator[tuple[int, bytes]]:
+    """The bytes that are no values."""
+    at = 0
+    for start, stop in (span for part in parts for span in part.spans):
+        yield at, record[at:start]
+        at = stop
+    if at < len(record):
+        yield at, record[at:]

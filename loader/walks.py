@@ -24,6 +24,7 @@ import numpy as np
 
 from windrow.errors import ReadError
 from windrow.memory import machine_bytes
+from windrow.needed import NeededPieces
 from windrow.sources.base import Columns, IntArray, Source
 from windrow.sources.boxes import BoxPart
 from windrow.sources.checks import Checkable, Checks, Placed, Places, Repeating
@@ -37,9 +38,6 @@ _MOST_PIECES: Final = 256
 # A call of the array_record package costs some 100 us, whatever the number of its records.
 _MOST_LISTED: Final = 1024
 _MOST_RECORDS: Final = 1024
-_SLAB: Final = 2**16
-# Of more records than these, such as those of a grid with stride 1, all pieces are taken to be needed.
-_MOST_SEARCHED: Final = 2**26
 _UNKNOWN_BYTES: Final = 2**20
 # A group that says that it decodes to so much more than it takes in its file is not believed.
 _MOST_EXPANSION: Final = 1000
@@ -180,64 +178,6 @@ def most_piece_bytes() -> int:
     return (most if limit == resource.RLIM_INFINITY else min(most, limit)) // 4
 
 
-class _Pieces:
-    """The pieces of a part that records lie in."""
-
-    def __init__(self, part: Part, length: int) -> None:
-        self._part, self._length = part, length
-        rows = isinstance(part, ArrayPart) and part.size is None and part.starts is None
-        self.straight = rows or isinstance(part, ListPart)
-        """Whether all pieces are needed, and the records of one need not be searched."""
-        few = length <= _MOST_SEARCHED
-        self._needed = self._marked() if few and not self.straight else None
-
-    def _marked(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        needed = np.zeros(self._part.piece_count, np.bool_)
-        for begin in range(0, self._length, _SLAB):
-            indices = np.arange(begin, min(begin + _SLAB, self._length))
-            needed[self._part.needs(indices).pieces] = True
-        return needed
-
-    def __iter__(self) -> Iterator[IntArray]:
-        """Their numbers, ascending, some at a time."""
-        for begin in range(0, self._part.piece_count, _SLAB):
-            stop = min(begin + _SLAB, self._part.piece_count)
-            if self._needed is None:
-                yield np.arange(begin, stop)
-            else:
-                yield begin + np.flatnonzero(self._needed[begin:stop])
-
-    @property
-    def decoded_bytes(self) -> int:
-        """Bytes of all of them in memory."""
-        part = self._part
-        if isinstance(part, ArrayPart) and self.straight:
-            return part.rows * part.row_bytes
-        return sum(int(part.decoded_bytes(pieces).sum()) for pieces in self)
-
-    def records(self, pieces: Sequence[int]) -> list[tuple[int, int]]:
-        """For each piece the first record in it, and one past the last; `(0, 0)` if none is."""
-        part = self._part
-        if isinstance(part, ArrayPart) and self.straight:
-            return [part.bounds(piece) for piece in pieces]
-        if self._length > _MOST_SEARCHED:
-            return [(0, self._length)] * len(pieces)
-        if not pieces:
-            return []
-        wanted, which = np.unique(np.asarray(pieces, np.int64), return_inverse=True)
-        first = np.full(len(wanted), self._length, np.int64)
-        stop = np.zeros(len(wanted), np.int64)
-        for begin in range(0, self._length, _SLAB):
-            indices = np.arange(begin, min(begin + _SLAB, self._length))
-            needs = part.needs(indices)
-            at = np.minimum(np.searchsorted(wanted, needs.pieces), len(wanted) - 1)
-            hit = wanted[at] == needs.pieces
-            np.minimum.at(first, at[hit], indices[needs.records[hit]])
-            np.maximum.at(stop, at[hit], indices[needs.records[hit]] + 1)
-        first = np.minimum(first, stop)
-        return list(zip(first[which].tolist(), stop[which].tolist(), strict=True))
-
-
 class _ChunkWalk(Walk):
     """An array whose reader checks chunk by chunk; pieces are blocks of chunks, or chunks."""
 
@@ -246,7 +186,7 @@ class _ChunkWalk(Walk):
     ) -> None:
         self.name = part.name
         self._checks, self._refuse_missing = checks, refuse_missing
-        self._pieces = _Pieces(part, length)
+        self._pieces = NeededPieces(part, length)
         chunks = math.prod(checks.grid)
         # Chunks are numbered in C order, so those of a block of rows follow one another.
         self._across = chunks // max(1, part.piece_count)
@@ -272,8 +212,8 @@ class _ChunkWalk(Walk):
         # Beside what is decoded there is what is stored, or what TensorStore keeps.
         held = 2 * size * count if size <= self._most else 0
         while some := list(itertools.islice(chunks, count)):
-            done = sum(map(self._checks.cell_bytes, some))
-            yield Task(held, done, functools.partial(self._run, some))
+            done = self._cell_bytes(some)
+            yield Task(held, done, functools.partial(self._run, some, done))
         yield Task(0, 0, self._strays)
 
     def _strays(self, _: Callable[[], bool]) -> Found:
@@ -287,15 +227,20 @@ class _ChunkWalk(Walk):
             found.refuse(NO_PIECE, ReadError(_STRAY, file=file))
         return found
 
-    def _run(self, chunks: list[int], stopped: Callable[[], bool]) -> Found:
+    def _cell_bytes(self, chunks: list[int]) -> int:
+        if _are_a_run(chunks):
+            return self._checks.run_bytes(chunks[0], chunks[-1] + 1)
+        return sum(map(self._checks.cell_bytes, chunks))
+
+    def _run(self, chunks: list[int], cell_bytes: int, stopped: Callable[[], bool]) -> Found:
         found = Found()
         run = None
         # More than one chunk is several small ones, and all of a run where all are needed.
-        if len(chunks) > 1 and chunks[-1] - chunks[0] == len(chunks) - 1:
+        if len(chunks) > 1 and _are_a_run(chunks):
             run = self._checks.check_run(chunks[0], chunks[-1] + 1)
         if run is not None and not (self._refuse_missing and run[0]):
             found.pieces, (found.missing, found.untold) = len(chunks), run
-            found.decoded_bytes = sum(map(self._checks.cell_bytes, chunks))
+            found.decoded_bytes = cell_bytes
             return found
         for number in chunks:
             if stopped():
@@ -350,7 +295,7 @@ class _PieceWalk(Walk):
 
     def __init__(self, part: ArrayPart | BoxPart, length: int) -> None:
         self.name = part.name
-        self._part, self._pieces = part, _Pieces(part, length)
+        self._part, self._pieces = part, NeededPieces(part, length)
         self._most = most_piece_bytes()
 
     @property
@@ -439,7 +384,7 @@ class _GroupWalk(Walk):
 
     def __init__(self, part: ListPart, length: int) -> None:
         self.name = part.name
-        self._part, self._pieces = part, _Pieces(part, length)
+        self._part, self._pieces = part, NeededPieces(part, length)
         self._places = part.places_of_pieces() if isinstance(part, Placed) else None
 
     @property
@@ -549,6 +494,10 @@ class _RecordWalk(Walk):
 
     def places(self, bad: Sequence[Bad]) -> list[Placing]:
         return [Placing(each.number, each.number + 1, each.file, each.offset) for each in bad]
+
+
+def _are_a_run(chunks: list[int]) -> bool:
+    return chunks[-1] - chunks[0] == len(chunks) - 1
 
 
 def _grouped(sizes: IntArray) -> Iterator[slice]:

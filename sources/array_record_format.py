@@ -241,7 +241,7 @@ def _places(mapped: mmap.mmap, index: Index) -> Ints | None:
     for at in np.flatnonzero((inside == 0) | (inside > BLOCK - CHUNK_HEADER)).tolist():
         begin = int(offsets[at])
         raw = mapped[begin : begin + CHUNK_HEADER + 2 * BLOCK_HEADER]
-        headers[at] = np.void(contiguous(begin, raw, 0, CHUNK_HEADER))
+        headers[at] = np.void(bytes(contiguous(begin, raw, 0, CHUNK_HEADER)))
     lanes = headers.view("<u8").reshape(-1, CHUNK_HEADER // 8)
     kind, data_bytes = lanes[:, 3].astype(np.uint8), lanes[:, 1]
     fits = ((kind == SIMPLE) | (kind == TRANSPOSED)) & (data_bytes < np.uint64(index.size_bytes))

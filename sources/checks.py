@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
+
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import Part
 
@@ -107,6 +109,18 @@ class Checks(abc.ABC):
         """Bytes in memory of the cells of the array in a chunk."""
         cells = (stop - first for first, stop in zip(*self.bounds(number), strict=True))
         return math.prod(cells) * self._itemsize
+
+    @final
+    def run_bytes(self, first: int, stop: int) -> int:
+        """Bytes in memory of the cells of the array in the chunks `[first, stop)`."""
+        cells = np.full(stop - first, self._itemsize, np.int64)
+        axes = zip(self._chunk, self._shift, self._shape, self.grid, strict=True)
+        stride = math.prod(self.grid)
+        for size, shift, length, count in axes:
+            stride //= count
+            begin = np.arange(first, stop) // stride % count * size - shift
+            cells *= np.minimum(begin + size, length) - np.maximum(begin, 0)
+        return int(cells.sum())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -13,22 +13,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol
 
-import google_crc32c
 import numpy as np
-import numpy.typing as npt
-import zstandard
 
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.pieces import AnyArray, RunReader, Span, WindowRows
 from windrow.sources.process import cores
-from windrow.sources.zarr_codecs import DamageError, Decoder, most_stored_bytes
+from windrow.sources.zarr_codecs import DamageError
+from windrow.sources.zarr_frames import (
+    MOST_CHUNK_BYTES,
+    ROUND_BYTES,
+    ByteArray,
+    CodedChunks,
+    Frame,
+    coded_chunks,
+    joined,
+    place_of,
+)
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_region import FileRegion, reserved
 from windrow.sources.zarr_shards import (
@@ -39,25 +45,11 @@ from windrow.sources.zarr_shards import (
     StoredFiles,
 )
 
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
-Frame: TypeAlias = bytes | bytearray | memoryview
-
-# Larger chunks are decoded as well one by one, straight to where they are wanted.
-_MOST_CHUNK_BYTES: Final = 128 * 2**10
 _MOST_CELLS: Final = 16
-# What one round decodes stays in a core's cache until it is copied: batches of 2,048 records of
-# 3 KB take a quarter less time in rounds of 256 than at once.
-_ROUND_BYTES: Final = 2**20
 # Where one call decodes on several threads, starting them must be worth it.
 _SHARED_ROUND_BYTES: Final = 8 * 2**20
 _THREAD_BYTES: Final = 256 * 2**10
 _COPYING_THREAD_BYTES: Final = 512 * 2**10
-# Runs of at least this much are copied without the GIL; shorter ones are joined with it, which
-# costs 0.15 us per run and not 0.5.
-_LONG_RUN_BYTES: Final = 32 * 2**10
-_MANY_AT_ONCE: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-# The CRC-32C of any bytes that end with their own CRC-32C, little-endian.
-_RIGHT: Final = 0x48674BC7
 
 
 def alone_reader(
@@ -78,9 +70,9 @@ def alone_reader(
         return None
     single = plain.chunk_shape[0] == 1
     sharded = plain.shard_shape is not None
-    if single and plain.chunk_bytes <= _MOST_CHUNK_BYTES and (plain.codecs or not sharded):
-        frames = _InShards(plain, name, where, most_open) if sharded else _InFiles(plain)
-        return _AloneReader(plain, name, where, _Coded(plain, frames))
+    if single and plain.chunk_bytes <= MOST_CHUNK_BYTES and (plain.codecs or not sharded):
+        chunks = coded_chunks(plain, name, where, most_open=most_open)
+        return _AloneReader(plain, name, where, _Coded(plain, chunks))
     if not plain.codecs and (single or plain.axes[0] == 0):
         return _AloneReader(plain, name, where, _Raw(plain, name, where, most_open))
     return None
@@ -157,7 +149,7 @@ class _AloneReader:
 
     def _fill(self, spans: Sequence[Span]) -> None:
         with _turns.taken():
-            for group in _grouped(spans, max(1, _ROUND_BYTES // self._plain.row_bytes)):
+            for group in _grouped(spans, max(1, ROUND_BYTES // self._plain.row_bytes)):
                 first = np.array([span.first for span in group])
                 count = np.array([span.stop for span in group]) - first
                 rows = np.arange(count.sum()) + np.repeat(first + count - np.cumsum(count), count)
@@ -168,7 +160,7 @@ class _AloneReader:
                     at += rows_of_span
 
     def _read(self, rows: IntArray, threads: int) -> AnyArray:
-        most = _SHARED_ROUND_BYTES if threads > 1 else _ROUND_BYTES
+        most = _SHARED_ROUND_BYTES if threads > 1 else ROUND_BYTES
         step = len(rows) if self._stored.copies else max(1, most // self._plain.row_bytes)
         if len(rows) <= step:
             return self._round(rows, threads)
@@ -372,18 +364,16 @@ class _Raw:
         mapped = self._files.mapped()
         try:
             # Nearly always all of them are mapped: no other check costs as little.
-            return _joined(
-                [mapped[number][start:stop] for number, start, stop in runs], size
-            ), False
+            return joined([mapped[number][start:stop] for number, start, stop in runs], size), False
         except KeyError:
             pass
         held: dict[int, Any] = self._files.hold([k for k, _, _ in runs if k != MISSING])
         held[MISSING] = None
         parts = [self._part(held[number], start, stop) for number, start, stop in runs]
-        return _joined(parts, size), any(held[number] is None for number, _, _ in runs)
+        return joined(parts, size), any(held[number] is None for number, _, _ in runs)
 
     def place(self, row: int) -> tuple[str, str]:
-        return _place(self._plain, self._files, row)
+        return place_of(self._plain, self._files, row)
 
     def piece_bytes(self) -> int:
         return self._cells * self._plain.chunk_bytes
@@ -415,170 +405,25 @@ class _Raw:
         return found
 
 
-class _Frames(Protocol):
-    """Gives the stored bytes of chunks."""
-
-    def get(self, chunks: IntArray) -> list[Frame | None]:
-        """Stored bytes of each chunk; None where nothing is stored. Raises OSError."""
-        ...
-
-    def place(self, row: int) -> tuple[str, str]:
-        """The file that holds a row, of its first cell, and what to say after it."""
-        ...
-
-    def mean_bytes(self) -> int | None:
-        """Bytes of a chunk, from a sample; None if none is stored."""
-        ...
-
-
-class _InShards:
-    """Chunks in shards, as slices of the mapped files."""
-
-    def __init__(self, plain: PlainArray, name: str, where: str, most_open: int | None) -> None:
-        self._plain = plain
-        self._files = StoredFiles(plain, most_open=most_open)
-        self._index = ShardIndex(plain, self._files, name=name, where=where)
-
-    def get(self, chunks: IntArray) -> list[Frame | None]:
-        found = self._index.locate(chunks)
-        numbers = found.shards.tolist()
-        starts, stops = found.offsets.tolist(), (found.offsets + found.sizes).tolist()
-        held: dict[int, Any] = self._files.hold(numbers)
-        spans = zip(numbers, starts, stops, strict=True)
-        return [
-            None if start == MISSING else held[number][start:stop] for number, start, stop in spans
-        ]
-
-    def place(self, row: int) -> tuple[str, str]:
-        return _place(self._plain, self._files, row)
-
-    def mean_bytes(self) -> int | None:
-        sizes = (self._files.size(k) for k in range(min(16, math.prod(self._files.grid))))
-        size = next((size for size in sizes if size != MISSING), None)
-        return None if size is None else size // math.prod(self._plain.shard_grid)
-
-
-class _InFiles:
-    """Chunks in files of their own, read whole: each is wanted once in an epoch."""
-
-    def __init__(self, plain: PlainArray) -> None:
-        self._plain = plain
-        self._files = StoredFiles(plain)
-
-    def get(self, chunks: IntArray) -> list[Frame | None]:
-        most = most_stored_bytes(self._plain.chunk_bytes)
-        return [_file_bytes(self._files.path(number), most) for number in chunks.tolist()]
-
-    def place(self, row: int) -> tuple[str, str]:
-        return _place(self._plain, self._files, row)
-
-    def mean_bytes(self) -> int | None:
-        found = [self._files.size(k) for k in range(min(4, self._plain.grid[0]))]
-        sizes = [size for size in found if size != MISSING]
-        return sum(sizes) // len(sizes) if sizes else None
-
-
 class _Coded:
-    """Rows of encoded chunks of one row, decoded many at a call."""
+    """Rows of encoded chunks of one row."""
 
     copies = False
 
-    def __init__(self, plain: PlainArray, frames: _Frames) -> None:
-        self._frames = frames
+    def __init__(self, plain: PlainArray, chunks: CodedChunks) -> None:
+        self._chunks = chunks
         self._cells = math.prod(plain.grid[1:])
         self._size = plain.chunk_bytes
-        self._decoder = Decoder(plain.codecs, self._size)
-        self._fill = np.asarray(plain.fill, plain.dtype).astype(plain.stored_dtype).tobytes()
-        names = [codec.name for codec in plain.codecs]
-        self._checked = names[-1:] == ["crc32c"]
-        self._zstd = names[: len(names) - self._checked] == ["zstd"] and _MANY_AT_ONCE
 
     def fetch(self, rows: IntArray, threads: int) -> tuple[ByteArray, bool]:
-        frames = self._frames.get(_cells_of(rows, self._cells))
-        stored = [frame for frame in frames if frame is not None]
-        if len(stored) == len(frames):
-            return self._decoded(stored, threads), False
-        out = np.frombuffer(
-            bytearray(self._fill) * (len(frames) * self._size // len(self._fill)), np.uint8
-        )
-        if stored:
-            there = [k for k, frame in enumerate(frames) if frame is not None]
-            found = self._decoded(stored, threads)
-            out.reshape(len(frames), -1)[there] = found.reshape(len(stored), -1)
-        return out, True
+        return self._chunks.fetch(_cells_of(rows, self._cells), threads)
 
     def runs(self, first: IntArray, size: int) -> ByteArray | None:
         return None
 
     def place(self, row: int) -> tuple[str, str]:
-        return self._frames.place(row)
+        return self._chunks.place(row)
 
     def piece_bytes(self) -> int:
-        mean = self._frames.mean_bytes()
+        mean = self._chunks.mean_bytes()
         return self._cells * (self._size if mean is None else mean)
-
-    def _decoded(self, frames: list[Frame], threads: int) -> ByteArray:
-        """Decoded bytes of at least one frame, joined."""
-        if max(map(len, frames)) > most_stored_bytes(self._size):
-            raise DamageError(
-                f"it has {max(map(len, frames)):,} bytes, far more than a chunk can have"
-            )
-        if self._zstd:
-            bodies = [_body(frame) for frame in frames] if self._checked else frames
-            sizes = np.full(len(bodies), self._size, np.uint64).tobytes()
-            try:
-                found: Any = zstandard.ZstdDecompressor().multi_decompress_to_buffer(
-                    bodies, decompressed_sizes=sizes, threads=threads
-                )
-                return _joined(list(found), len(bodies) * self._size)
-            except (zstandard.ZstdError, ValueError):
-                pass  # a frame without its size, or damage: the decoder tells
-        out = np.empty(len(frames) * self._size, np.uint8)
-        whole = self._decoder.takes_bytes
-        for k, frame in enumerate(frames):
-            data = bytes(frame) if whole else memoryview(frame)
-            self._decoder.decode(data, out[k * self._size : (k + 1) * self._size])
-        return out
-
-
-def _body(frame: Frame) -> Frame:
-    """`frame` without the checksum at its end, which is right."""
-    short = len(frame) <= CHECKSUM_BYTES
-    # The checksum library takes no memoryview.
-    if short or google_crc32c.value(np.frombuffer(frame, np.uint8)) != _RIGHT:
-        raise DamageError("its checksum (crc32c) is wrong")
-    return frame[:-CHECKSUM_BYTES]
-
-
-def _joined(parts: list[Any], size: int) -> ByteArray:
-    """`parts`, of `size` bytes together, in new memory."""
-    if size < len(parts) * _LONG_RUN_BYTES:
-        joined = bytearray().join(parts)
-        if len(joined) != size:
-            raise DamageError(f"{len(joined):,} bytes were found, not {size:,}")
-        return np.frombuffer(joined, np.uint8)
-    out = np.empty(size, np.uint8)
-    at = 0
-    for part in parts:
-        out[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    if at != size:
-        raise DamageError(f"{at:,} bytes were found, not {size:,}")
-    return out
-
-
-def _place(plain: PlainArray, files: StoredFiles, row: int) -> tuple[str, str]:
-    whole = plain.shard_shape or plain.chunk_shape
-    number = row // whole[0] * math.prod(files.grid[1:])
-    return files.path(number), f", shard {number}" if plain.shard_shape else ""
-
-
-def _file_bytes(path: str, most: int) -> bytes | None:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                raise DamageError(f"it has {size:,} bytes, far more than a chunk can have")
-            return file.readall()
-    except (FileNotFoundError, NotADirectoryError):
-        return None

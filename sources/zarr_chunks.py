@@ -34,6 +34,7 @@ from windrow.sources.zarr_codecs import (
     refuse_bools,
     scratch,
 )
+from windrow.sources.zarr_frames import MOST_CHUNK_BYTES, coded_chunks
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
 from windrow.sources.zarr_strays import strays_of
@@ -377,12 +378,21 @@ class PlainChecks(Checks):
         self._plain = plain
         self._chunks = ChunkStore(plain)
         self._reader = reader if math.prod(plain.grid[1:]) == 1 else None
+        small = plain.codecs and plain.chunk_bytes <= MOST_CHUNK_BYTES
+        self._coded = coded_chunks(plain, plain.name, plain.folder) if small else None
 
     @property
     def waits(self) -> bool:
         return False
 
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._coded is not None:
+            try:
+                missing = self._coded.check(np.arange(first, stop))
+                self._chunks.check(missing > 0)
+                return missing, 0
+            except (DamageError, OSError):
+                return None  # one by one, to tell the chunk
         if self._reader is None:
             return None
         size = self._plain.chunk_shape[0]
@@ -390,7 +400,7 @@ class PlainChecks(Checks):
             self._reader.read(np.arange(first * size, min(stop * size, self._plain.shape[0])))
             return self._chunks.count_missing(first, stop), 0
         except OSError:
-            return None  # one by one, to tell the chunk
+            return None
 
     def check(self, number: int) -> bool:
         coords = self.coords(number)

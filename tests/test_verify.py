@@ -277,6 +277,22 @@ def test_files_cut_off(
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("cells", [1, 2, 30_000])
+@pytest.mark.parametrize("codecs", [[ZSTD], [ZSTD, CRC], [GZIP]], ids=str)
+def test_bytes_after_the_end_of_small_chunks(tmp_path: Path, codecs: Any, cells: int) -> None:
+    spec = v3(*codecs)
+    spec["shape"], spec["chunk_grid"]["configuration"]["chunk_shape"] = [9, cells], [1, cells]
+    values = np.random.default_rng(3).integers(0, 2**31, (9, cells), dtype=np.int32)
+    values[:, cells // 2 :] = 7
+    place = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": spec}
+    ts.open(place, create=True).result().write(values).result()
+    assert checked_report(ZarrDataSource(tmp_path, direct=True)).ok
+    file = tmp_path / "c" / "4" / "0"
+    file.write_bytes(file.read_bytes() + b"\0")
+    (bad,) = checked_report(ZarrDataSource(tmp_path, direct=True)).bad
+    assert (bad.piece, bad.file) == (4, str(file))
+
+
 @of_all_formats
 def test_a_file_that_is_missing(tmp_path: Path, name: str, direct: bool) -> None:
     values = written(tmp_path, name)

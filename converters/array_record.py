@@ -10,22 +10,28 @@ import dataclasses
 import functools
 import os
 import re
-import tempfile
-from collections.abc import Mapping
-from typing import Any, Final, Unpack
-
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
 
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.inputs import Input, Paths, find_inputs, source_texts
 from windrow.converters.job import RunOptions, carry_out, planned
 from windrow.converters.manifest import InputFile, Manifest, Plan
+from windrow.converters.record_writing import (
+    FORMAT,
+    WRITER_OPTIONS,
+    SkippedRecords,
+    Steps,
+    check_max_bad_records,
+    check_writer_options,
+    skipped_in,
+    write_file,
+)
 from windrow.converters.stages import Conversion, Expected, Report, Stage
-from windrow.converters.tfrecord import read_records
+from windrow.converters.tfrecord import read_batches
 from windrow.errors import ConversionError
 
-WRITER_OPTIONS: Final = "group_size:1,zstd:3"
-_FORMAT = "array_record"
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
 
@@ -35,6 +41,7 @@ def tfrecord_to_array_record(
     output: str | os.PathLike[str],
     *,
     writer_options: str = WRITER_OPTIONS,
+    max_bad_records: int = 0,
     storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Manifest:
@@ -50,6 +57,9 @@ def tfrecord_to_array_record(
         output: A folder or URL, new, empty, or of an earlier run.
         writer_options: Options of ArrayRecordWriter. A group size of 1 lets single records be read;
             larger groups compress better and suit reading in order.
+        max_bad_records: Records, of all inputs, that may have a wrong checksum: up to so many are
+            left out, and listed in the manifest. Where the length of a record is damaged too, what
+            follows it can not be found, and that is an error in any case.
         storage_options: Settings of the inputs' file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
@@ -58,12 +68,16 @@ def tfrecord_to_array_record(
 
     Raises:
         NotFoundError: If an input does not exist.
-        ReadError: If an input is damaged; the message names file, record and offset.
+        ReadError: If more records than allowed are damaged; the message names file, record and
+            offset.
         ConversionError: If `output` cannot be written, or holds another conversion.
         MissingExtraError: If what `runner` needs is not installed.
     """
     conversion = tfrecord_to_array_record_conversion(
-        inputs, writer_options=writer_options, storage_options=storage_options
+        inputs,
+        writer_options=writer_options,
+        max_bad_records=max_bad_records,
+        storage_options=storage_options,
     )
     return carry_out(conversion, output, **run)
 
@@ -72,17 +86,21 @@ def tfrecord_to_array_record_conversion(
     inputs: Paths,
     *,
     writer_options: str = WRITER_OPTIONS,
+    max_bad_records: int = 0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """The conversion that `tfrecord_to_array_record` carries out; arguments and errors as there."""
+    check_writer_options(writer_options)
+    check_max_bad_records(max_bad_records)
     found = find_inputs(inputs, storage_options=storage_options, marks=(".tfrecord",))
-    _check_options(writer_options)
-    names = _output_names(found)
-    plan = planned(_FORMAT, found, {"writer_options": writer_options}, per_file=True)
-    tasks = [_Task(*pair) for pair in zip(found, names, strict=True)]
+    tasks = tuple(map(_Task, found, _output_names(found)))
+    # How many bad records are allowed is no part of the plan: what is finished stays as it is.
+    plan = planned(FORMAT, found, {"writer_options": writer_options}, per_file=True)
     flags = ["--to", "array_record"]
     if writer_options != WRITER_OPTIONS:
         flags += ["--writer-options", writer_options]
+    if max_bad_records:
+        flags += ["--max-bad-records", str(max_bad_records)]
     return Conversion(
         name="tfrecord_to_array_record",
         plan=plan,
@@ -90,11 +108,11 @@ def tfrecord_to_array_record_conversion(
             Stage(
                 "convert",
                 items=functools.partial(_tasks, tasks),
-                work=functools.partial(_convert_file, writer_options),
+                work=functools.partial(_convert_file, writer_options, max_bad_records),
                 weigh=_size_bytes,
             ),
         ),
-        finish=functools.partial(_write_manifest, plan, names),
+        finish=functools.partial(_write_manifest, plan, tasks, max_bad_records),
         expected=Expected(
             records=None,
             input_bytes=sum(source.size_bytes for source in found),
@@ -111,8 +129,12 @@ class _Task:
     source: Input
     name: str
 
+    @property
+    def key(self) -> str:
+        return f"{self.name}@{self.source.id.key}"
 
-def _tasks(tasks: list[_Task], folder: OutputFolder, results: list[Any]) -> list[_Task]:
+
+def _tasks(tasks: tuple[_Task, ...], folder: OutputFolder, results: list[Any]) -> tuple[_Task, ...]:
     return tasks
 
 
@@ -120,54 +142,54 @@ def _size_bytes(task: _Task) -> int:
     return task.source.size_bytes
 
 
-def _convert_file(writer_options: str, folder: OutputFolder, task: _Task, report: Report) -> Part:
-    key = f"{task.name}@{task.source.id.key}"
+def _convert_file(
+    writer_options: str, max_bad_records: int, folder: OutputFolder, task: _Task, report: Report
+) -> Part:
+    steps = Steps(report, task.source.size_bytes)
 
     def make() -> Part:
-        with folder.incoming(task.name) as path:
-            records = _write(task.source, path, writer_options)
-            task.source.check_unchanged()
-            return Part(key, records, (folder.publish(path, task.name, records=records),))
+        skipped = SkippedRecords(max_bad_records)
+        batches = _batches(task.source, skipped, steps)
+        file = write_file(folder, task.name, batches, writer_options=writer_options)
+        return Part(task.key, file.records, (file,), skipped.told)
 
-    part = folder.part(key, make)
-    report(part.records, task.source.size_bytes)
+    part = folder.part(task.key, make)
+    steps.end(part.records)
     return part
 
 
-def _write(source: Input, path: str, writer_options: str) -> int:
-    """Copy the records of `source` to a new ArrayRecord file; the number of records."""
+def _batches(source: Input, skipped: SkippedRecords, steps: Steps) -> Iterator[list[bytes]]:
+    """The records of `source`, some at a time; an error in the end if it has changed meanwhile."""
     records = 0
-    try:
-        writer = ArrayRecordWriter(path, writer_options)
-        try:
-            for record in read_records(source.url, storage_options=source.options):
-                writer.write(record)
-                records += 1
-        finally:
-            writer.close()
-        written = ArrayRecordReader(path).num_records()
-    except RuntimeError as error:  # a full disk, among others; the text names it
-        raise ConversionError(
-            f"{path}: cannot be written: {error}; make room or choose another folder, and run it"
-            " again: what is finished is kept"
-        ) from error
-    if written != records:
-        raise ConversionError(
-            f"{path}: {records} records of {source.url} were written, {written} can be read back;"
-            " check the disk and run it again"
-        )
-    return records
+    for batch in read_batches(
+        source.url, skip_bad=skipped.limit > 0, storage_options=source.options
+    ):
+        for error in batch.bad:
+            first, stop = error.records or (0, 1)
+            skipped.add(source.name, first, stop, error)
+        yield batch.records
+        records += len(batch.records)
+        steps.reach(records, batch.stored_bytes)
+    source.check_unchanged()
 
 
-def _write_manifest(plan: Plan, names: list[str], folder: OutputFolder, parts: list[Part]) -> None:
-    by_name = {part.files[0].name: part for part in parts}
-    ordered = [by_name[name] for name in names]
+def _write_manifest(
+    plan: Plan,
+    tasks: tuple[_Task, ...],
+    max_bad_records: int,
+    folder: OutputFolder,
+    parts: list[Part],
+) -> None:
+    by_key = {part.key: part for part in parts}
+    ordered = [by_key[task.key] for task in tasks]
+    skipped = skipped_in(ordered, plan.inputs, max_bad_records)
+    left_out = Counter(one.file for one in skipped)
     inputs = tuple(
-        InputFile(found.name, found.size_bytes, part.records, found.version)
+        InputFile(found.name, found.size_bytes, part.records, found.version, left_out[found.name])
         for found, part in zip(plan.inputs, ordered, strict=True)
     )
     files = tuple(file for part in ordered for file in part.files)
-    folder.finish(Manifest(plan.format, inputs, plan.settings, files))
+    folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))
 
 
 def _output_names(inputs: tuple[Input, ...]) -> list[str]:
@@ -192,12 +214,3 @@ def _output_name(name: str) -> str:
         return f"{stem}.array_record{shard}"
     last = found[-1]
     return f"{stem[: last.start()]}.array_record{stem[last.end() :]}{shard}"
-
-
-def _check_options(writer_options: str) -> None:
-    """Let the writer itself judge its options, before anything is begun."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            ArrayRecordWriter(os.path.join(folder, "trial"), writer_options).close()
-        except ValueError as error:
-            raise ConversionError(f"writer_options={writer_options!r}: {error}") from error

@@ -10,25 +10,51 @@ that ends inside a frame is an error, never a shorter file.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import gzip
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fsspec
 
 from windrow.converters.extras import optional
 from windrow.errors import ArgumentError, NotFoundError, ReadError
+from windrow.sources.secrets import Secrets, shown_url
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
+_checksum_at = _CHECKSUM.unpack_from
+# Of a record beside its data.
+_FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
 _BLOCK_BYTES = 1 << 20
 # A damaged or hostile length must not make us ask for that much memory at once.
 _LARGEST_READ_BYTES = 1 << 26
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that lie one behind the other in a file.
+
+    Attributes:
+        records: Their bytes, in order.
+        bad: The errors of those among them that were left out, in order.
+        start_record: The number of the first of them all.
+        start_byte: Where it begins, in the decompressed data.
+        stored_bytes: Where the file has been read to, as it is stored, gzip and all.
+    """
+
+    records: list[bytes]
+    bad: list[ReadError]
+    start_record: int
+    start_byte: int
+    stored_bytes: int
 
 
 def read_records(
@@ -46,8 +72,8 @@ def read_records(
             number of the record (from 0) and its offset in bytes (in the decompressed data).
         MissingExtraError: If google-crc32c is not installed.
     """
-    for _, data in scan(path, storage_options=storage_options):
-        yield data
+    for batch in read_batches(path, storage_options=storage_options):
+        yield from batch.records
 
 
 def scan(
@@ -70,23 +96,68 @@ def scan(
     Raises:
         NotFoundError, ReadError, MissingExtraError: As for `read_records`.
     """
+    for batch in read_batches(
+        path,
+        start_byte=start_byte,
+        start_record=start_record,
+        check_data=check_data,
+        storage_options=storage_options,
+    ):
+        offset = batch.start_byte
+        for data in batch.records:
+            yield offset, data
+            offset += _FRAME_BYTES + len(data)
+
+
+def read_batches(
+    path: str | os.PathLike[str],
+    *,
+    start_byte: int = 0,
+    start_record: int = 0,
+    check_data: bool = True,
+    skip_bad: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[Batch]:
+    """The records of a TFRecord file, some MB of them at a time.
+
+    Args:
+        path: As for `read_records`.
+        start_byte: As for `scan`.
+        start_record: As for `scan`.
+        check_data: As for `scan`.
+        skip_bad: Whether a record whose data has a wrong checksum is left out, and not raised. Behind
+            a wrong length nothing can be found: that is raised in any case, and so is a file that
+            ends inside a record.
+        storage_options: As for `read_records`.
+
+    Raises:
+        NotFoundError, ReadError, MissingExtraError: As for `read_records`. `offset` is the byte at
+            which the record begins, `records` is `(number, number + 1)`, `why` what is wrong.
+    """
     name = os.fspath(path)
     crc32c = optional("google_crc32c", "reading TFRecord").value
-    number = start_record
-    with _open_to_read(name, storage_options) as stream:
-        blocks = _Blocks(stream, start_byte)
-        while True:
-            offset = blocks.position
-            try:
-                data = _next_record(blocks, crc32c if check_data else None, crc32c)
-            except (OSError, EOFError, ValueError, zlib.error) as error:
-                raise ReadError(
-                    f"{name}: record {number} at byte {offset}: {error}; write or copy the file anew"
-                ) from error
-            if data is None:
-                return
-            yield offset, data
-            number += 1
+    cutter = _Cutter(shown_url(name), crc32c, check_data=check_data, skip_bad=skip_bad)
+    cutter.offset, cutter.number = start_byte, start_record
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(_open_to_read(name, storage_options))
+        stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if _is_gzip(name) else raw
+        block = b""
+        try:
+            if start_byte:
+                stream.seek(start_byte)
+            while block := _filled(stream, block, cutter.wanted):
+                if len(block) < cutter.wanted:
+                    raise ValueError(_cut_off(block, cutter.wanted))
+                first, at = cutter.number, cutter.offset
+                records, bad = cutter.cut(block)
+                block = block[cutter.offset - at :]
+                yield Batch(records, bad, first, at, raw.tell())
+                if cutter.wrong is not None:
+                    raise cutter.wrong
+        except (EOFError, ValueError, zlib.error, OSError) as error:
+            if isinstance(error, ReadError):
+                raise
+            raise cutter.error(error) from error
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
@@ -108,7 +179,8 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     name = os.fspath(path)
     crc32c = optional("google_crc32c", "writing TFRecord").value
     count = 0
-    with fsspec.open(name, "wb", compression=_compression(name)) as stream:
+    compression = "gzip" if _is_gzip(name) else None
+    with fsspec.open(name, "wb", compression=compression) as stream:
         for record in records:
             if not isinstance(record, bytes):
                 raise ArgumentError(
@@ -122,80 +194,124 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     return count
 
 
-class _Blocks:
-    """A stream read in large blocks and handed out in small pieces."""
+class _Cutter:
+    """Cuts blocks of a file into records; `offset` and `number` are those of the next one.
 
-    def __init__(self, stream: Any, start_byte: int) -> None:
-        self._stream = stream
-        self._block = b""
-        self._at = 0
-        self.position = start_byte
-        if start_byte:
-            stream.seek(start_byte)
+    `wanted` is how many bytes, from there on, it takes to go on. `wrong` is set once it can not.
+    """
 
-    def take(self, size: int) -> bytes:
-        """The next `size` bytes; fewer only at the end of the stream."""
-        end = self._at + size
-        if end > len(self._block):
-            self._fill(size)
-            end = self._at + size
-        piece = self._block[self._at : end]
-        self._at += len(piece)
-        self.position += len(piece)
-        return piece
+    def __init__(
+        self, shown: str, crc32c: Callable[[bytes], int], *, check_data: bool, skip_bad: bool
+    ) -> None:
+        self._shown, self._crc32c = shown, crc32c
+        self._check_data, self._skip_bad = check_data, skip_bad
+        # The last header that was found right: most files have records of few lengths.
+        self._header, self._length = b"", 0
+        self.offset = self.number = 0
+        self.wanted = _HEADER.size
+        self.wrong: ReadError | None = None
 
-    def _fill(self, size: int) -> None:
-        parts = [self._block[self._at :]]
-        missing = size - len(parts[0])
-        while missing > 0:
-            part = self._stream.read(max(_BLOCK_BYTES, min(missing, _LARGEST_READ_BYTES)))
-            if not part:
+    def cut(self, block: bytes) -> tuple[list[bytes], list[ReadError]]:
+        """The whole records that `block` begins with, and the errors of those left out."""
+        crc32c, check_data = self._crc32c, self._check_data
+        header_bytes, size = _HEADER.size, len(block)
+        header, length = self._header, self._length
+        records: list[bytes] = []
+        bad: list[ReadError] = []
+        first, base, at = self.number, self.offset, 0
+        while True:
+            begin = at + header_bytes
+            found = block[at:begin]
+            if found != header:
+                if len(found) < header_bytes:
+                    self.wanted = header_bytes
+                    break
+                length, checksum = _HEADER.unpack(found)
+                if _masked(crc32c(found[: _LENGTH.size])) != checksum:
+                    self.wrong = self.error(_wrong_length(found))
+                    break
+                header = found
+            stop = begin + length
+            if stop + 4 > size:
+                self.wanted = _FRAME_BYTES + length
                 break
-            parts.append(part)
-            missing -= len(part)
-        self._block = b"".join(parts)
-        self._at = 0
+            data = block[begin:stop]
+            at = stop + 4
+            if check_data:
+                # The mask, without a call: it is the dearest line but the checksum.
+                c = crc32c(data)
+                if ((c >> 15 | c << 17) + _MASK_DELTA) & 0xFFFFFFFF != _checksum_at(block, stop)[0]:
+                    why = f"the checksum of its {length} bytes is wrong: the file is damaged"
+                    error = self.error(why)
+                    if not self._skip_bad:
+                        self.wrong = error
+                        break
+                    bad.append(error)
+                    self.number, self.offset = first + len(records) + len(bad), base + at
+                    continue
+            records.append(data)
+            self.number += 1
+            self.offset = base + at
+        self._header, self._length = header, length
+        return records, bad
+
+    def error(self, why: object) -> ReadError:
+        """The error for the next record."""
+        number, offset = self.number, self.offset
+        return ReadError(
+            f"{self._shown}: record {number} at byte {offset}: {why}; write or copy the file anew",
+            file=self._shown,
+            offset=offset,
+            records=(number, number + 1),
+            why=str(why),
+        )
 
 
-def _next_record(blocks: _Blocks, data_crc32c: Any, crc32c: Any) -> bytes | None:
-    """The next record, or None at the end of the file; ValueError says what is damaged."""
-    header = blocks.take(_HEADER.size)
-    if not header:
-        return None
-    if len(header) < _HEADER.size:
-        raise ValueError(f"the file ends {len(header)} bytes into the header of the record")
-    length, length_checksum = _HEADER.unpack(header)
-    if _masked(crc32c(header[: _LENGTH.size])) != length_checksum:
-        hint = "; it looks like gzip: give it a name that ends in .gz"
-        raise ValueError(
-            "the checksum of the length is wrong: the file is damaged or is not TFRecord"
-            + (hint if header.startswith(_GZIP_MAGIC) else "")
-        )
-    data = blocks.take(length)
-    footer = blocks.take(_CHECKSUM.size)
-    if len(footer) < _CHECKSUM.size:
-        raise ValueError(
-            f"the file is cut off: the record has {length} bytes and a checksum of 4, the file"
-            f" holds {len(data) + len(footer)} of them"
-        )
-    if data_crc32c is not None and _masked(data_crc32c(data)) != _CHECKSUM.unpack(footer)[0]:
-        raise ValueError(f"the checksum of its {length} bytes is wrong: the file is damaged")
-    return data
+def _filled(stream: Any, rest: bytes, wanted: int) -> bytes:
+    """`rest` and what follows: at least `wanted` bytes, fewer only at the end of the stream."""
+    parts = [rest]
+    missing = wanted - len(rest)
+    while missing > 0:
+        part = stream.read(max(_BLOCK_BYTES, min(missing, _LARGEST_READ_BYTES)))
+        if not part:
+            break
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _wrong_length(header: bytes) -> str:
+    hint = "; it looks like gzip: give it a name that ends in .gz"
+    return "the checksum of the length is wrong: the file is damaged or is not TFRecord" + (
+        hint if header.startswith(_GZIP_MAGIC) else ""
+    )
+
+
+def _cut_off(block: bytes, wanted: int) -> str:
+    """What is wrong with a file that ends with `block`, of a record of `wanted` bytes."""
+    if len(block) < _HEADER.size:
+        return f"the file ends {len(block)} bytes into the header of the record"
+    return (
+        f"the file is cut off: the record has {wanted - _FRAME_BYTES} bytes and a checksum of 4, the"
+        f" file holds {len(block) - _HEADER.size} of them"
+    )
 
 
 def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _compression(name: str) -> str | None:
-    return "gzip" if name.endswith(".gz") else None
+def _is_gzip(name: str) -> bool:
+    return name.endswith(".gz")
 
 
 def _open_to_read(name: str, storage_options: Mapping[str, Any] | None) -> Any:
     options = storage_options or {}
+    shown = shown_url(name)
     try:
-        return fsspec.open(name, "rb", compression=_compression(name), **options).open()
+        return fsspec.open(name, "rb", **options).open()
     except FileNotFoundError as error:
-        raise NotFoundError(f"{name}: no such file; check the path") from error
+        raise NotFoundError(f"{shown}: no such file; check the path") from error
     except OSError as error:
-        raise ReadError(f"{name}: cannot be opened: {error}") from error
+        why = Secrets(options).hide(str(error))
+        raise ReadError(f"{shown}: cannot be opened: {why}") from error

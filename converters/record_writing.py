@@ -1,0 +1,203 @@
+"""Writing ArrayRecord files: what all conversions to them have in common.
+
+Invariant: a file counts as written only when its footer, read back, counts as many records as were
+given to its writer; records that were left out as damaged are never more than was allowed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.manifest import InputId, OutputFile, Skipped
+from windrow.converters.stages import Report
+from windrow.errors import ArgumentError, ConversionError, ReadError
+
+FORMAT: Final = "array_record"
+WRITER_OPTIONS: Final = "group_size:1,zstd:3"
+# Only the footer is read back.
+_READER_OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
+
+
+def check_writer_options(writer_options: str) -> None:
+    """Let the writer itself judge its options, before anything is begun.
+
+    Raises:
+        ArgumentError: If they are no text.
+        ConversionError: If it refuses them.
+    """
+    if not isinstance(writer_options, str):
+        raise ArgumentError(
+            f"writer_options is a str such as {WRITER_OPTIONS!r}, got {writer_options!r}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            ArrayRecordWriter(os.path.join(folder, "trial"), writer_options).close()
+        except ValueError as error:
+            raise ConversionError(f"writer_options={writer_options!r}: {error}") from error
+
+
+def write_file(
+    folder: OutputFolder,
+    name: str,
+    batches: Iterable[Sequence[bytes]],
+    *,
+    writer_options: str,
+) -> OutputFile:
+    """Write the file `name` of `folder`, and give it its name.
+
+    Args:
+        folder: The folder that is being written.
+        name: The file in it.
+        batches: The records, some at a time; what it raises is passed on.
+        writer_options: Options of ArrayRecordWriter.
+
+    Raises:
+        ConversionError: If the file cannot be written.
+    """
+    with folder.incoming(name) as path:
+        records = _write(path, batches, writer_options)
+        return folder.publish(path, name, records=records)
+
+
+def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -> int:
+    records = 0
+    try:
+        writer = ArrayRecordWriter(path, writer_options)
+    except RuntimeError as error:
+        raise _unwritable(path, error) from error
+    try:
+        write = writer.write
+        for batch in batches:
+            try:
+                for record in batch:
+                    write(record)
+            except RuntimeError as error:
+                raise _unwritable(path, error) from error
+            records += len(batch)
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # the error before is the one to tell
+            writer.close()
+        raise
+    try:
+        writer.close()
+        reader = ArrayRecordReader(path, _READER_OPTIONS)
+        written = reader.num_records() if reader.ok() else None
+        reader.close()
+    except RuntimeError as error:
+        raise _unwritable(path, error) from error
+    if written != records:
+        raise ConversionError(
+            f"{path}: {records} records were written, {written} can be read back; check the disk and"
+            " run it again"
+        )
+    return records
+
+
+def _unwritable(path: str, error: RuntimeError) -> ConversionError:
+    """The error for a full disk, among others; the writer's text names it."""
+    return ConversionError(
+        f"{path}: cannot be written: {error}; make room or choose another folder, and run it again:"
+        " what is finished is kept"
+    )
+
+
+def shard_names(stem: str, files: int) -> list[str]:
+    """The names of a set of files: `x.array_record-00000-of-00004` of the stem `x`."""
+    return [f"{stem}.array_record-{at:05}-of-{files:05}" for at in range(files)]
+
+
+class Steps:
+    """Tells how far an item is: bytes that only grow, and in the end exactly as many as it has."""
+
+    def __init__(self, report: Report, total_bytes: int) -> None:
+        self._report, self._total_bytes = report, total_bytes
+        self._records = self._done_bytes = 0
+
+    def reach(self, records: int, done_bytes: int) -> None:
+        """So many records and bytes are done, of all of the item."""
+        done_bytes = max(self._done_bytes, min(done_bytes, self._total_bytes))
+        more = records - self._records, done_bytes - self._done_bytes
+        self._records, self._done_bytes = records, done_bytes
+        self._report(*more)
+
+    def add(self, records: int, done_bytes: int) -> None:
+        """So many more records and bytes are done."""
+        self.reach(self._records + records, self._done_bytes + done_bytes)
+
+    def end(self, records: int) -> None:
+        """All is done, of so many records; now, or by an earlier run."""
+        self.reach(records, self._total_bytes)
+
+
+# Records that are left out since they are damaged.
+
+
+def check_max_bad_records(limit: int) -> None:
+    """Refuse what is no number of records.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ArgumentError(f"max_bad_records must be an integer of at least 0, got {limit!r}")
+
+
+@dataclasses.dataclass(slots=True)
+class SkippedRecords:
+    """The records of one part of the work that were left out, up to the limit of all of it."""
+
+    limit: int
+    found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def add(self, file: str, first: int, stop: int, error: ReadError) -> None:
+        """Leave out records `[first, stop)` of the input `file`, which `error` tells of.
+
+        Raises:
+            ReadError: If these are more than the limit allows.
+        """
+        if len(self.found) + stop - first > self.limit:
+            if not self.limit:
+                raise error
+            raise ReadError(
+                f"{error}; with it more than max_bad_records={self.limit} are bad",
+                file=error.file,
+                offset=error.offset,
+                records=error.records,
+                why=error.why,
+            ) from error
+        why = error.why or str(error)
+        self.found += [{"file": file, "record": at, "error": why} for at in range(first, stop)]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What `skipped_in` takes, for `Part.told`."""
+        return {"skipped": self.found}
+
+
+def skipped_in(parts: Iterable[Part], inputs: Sequence[InputId], limit: int) -> tuple[Skipped, ...]:
+    """All records that were left out, in the order of the inputs.
+
+    Raises:
+        ReadError: If they are more than the limit.
+    """
+    order = {found.name: at for at, found in enumerate(inputs)}
+    found = [Skipped(**one) for part in parts for one in part.told.get("skipped", ())]
+    found.sort(key=lambda one: (order.get(one.file, -1), one.record))
+    if len(found) > limit:
+        one = found[limit]
+        raise ReadError(
+            f"{one.file}: record {one.record}: {one.error}; {len(found)} records of the inputs are"
+            f" bad, and max_bad_records={limit}: raise it, and run it again, or mend the inputs",
+            file=one.file,
+            records=(one.record, one.record + 1),
+            why=one.error,
+        )
+    return tuple(found)

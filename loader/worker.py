@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import gc
 import os
 import pickle
-import select
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -28,6 +24,7 @@ from windrow.channel import HEADER, Answer, Kind, Order
 from windrow.errors import ElementError
 from windrow.handover import Parcel, Room, failure_of, opened
 from windrow.shared import Bytes, SharedMemory
+from windrow.sources import interpreter
 
 # What a worker's interpreter runs. The parent's search path comes first, so that windrow and the
 # user's modules are found as they are there.
@@ -38,8 +35,6 @@ PROGRAM = (
 
 KEPT_REQUEST, KEPT_REPLY = 1, 2
 
-# The parent's end of the pipe may live on in a child that the user forked, so its id is looked at.
-_LOOK_S = 0.5
 _SHORT_BYTES = 4 << 10
 _BUFFER_BYTES = 64 << 10
 # Garbage in cycles looks as if it were kept; collecting it before every answer would be slow.
@@ -75,10 +70,8 @@ def main(
         memory_bytes: Its size.
         parent: Process id of the parent.
     """
-    _end_with_parent(watch_descriptor, parent)
-    # Whoever presses Ctrl-C means the parent, which then ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    interpreter.end_with_parent(watch_descriptor, parent)
+    interpreter.ignore_interrupts()
     for descriptor in (socket_descriptor, watch_descriptor, memory_descriptor):
         os.set_inheritable(descriptor, False)
     end = socket.socket(fileno=socket_descriptor)
@@ -220,27 +213,3 @@ def _send(end: socket.socket, answer: Answer, message: bytes) -> None:
     else:
         end.sendall(header)
         end.sendall(message)
-
-
-def _end_with_parent(descriptor: int, parent: int) -> None:
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while os.getppid() == parent and not poll.poll(_LOOK_S * 1000):
-            pass
-        os._exit(1)
-
-    _kill_at_end(descriptor)
-    threading.Thread(target=watch, name="windrow-watch", daemon=True).start()
-
-
-def _kill_at_end(descriptor: int) -> None:
-    """Have the system kill this process when the pipe's other end closes, where it can.
-
-    The thread needs the interpreter, which a function in native code may never let go.
-    """
-    if sys.platform == "linux":
-        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -16,24 +15,13 @@ import time
 from windrow.channel import HEADER, Answer, Channel, Order
 from windrow.handover import Parcel
 from windrow.shared import SharedMemory
+from windrow.sources import interpreter
 from windrow.worker import PROGRAM, SetUp
 
 # What a process that was told to end may take for it; beyond it hangs in the system.
 _END_S = 5.0
 # One that closed its socket by itself is on its way out.
 _LEAVE_S = 1.0
-
-# Workers leave accelerators alone, also where a module of the user's imports jax or torch.
-_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-
-# Options that decide what an interpreter is; the search path travels by itself.
-_FLAGS = {
-    "isolated": "-I",
-    "ignore_environment": "-E",
-    "no_user_site": "-s",
-    "safe_path": "-P",
-    "dont_write_bytecode": "-B",
-}
 
 Part = tuple[int, int]  # of the shared memory: start, stop
 
@@ -87,7 +75,8 @@ class WorkerProcess:
         watch, self._watched = os.pipe()
         try:
             descriptors = [theirs.fileno(), watch, memory.descriptor]
-            self._process = _started([*descriptors, memory.size_bytes, os.getpid()], descriptors)
+            numbers = [*descriptors, memory.size_bytes, os.getpid()]
+            self._process = interpreter.started(PROGRAM, numbers, descriptors)
         except BaseException:
             ours.close()
             os.close(self._watched)
@@ -135,7 +124,7 @@ class WorkerProcess:
             self._process.kill()
             self.reap(_END_S)
         self.close()
-        return self.verdict or _in_words(self._process.returncode)
+        return self.verdict or interpreter.in_words(self._process.returncode)
 
     def reap(self, limit_s: float = _END_S) -> None:
         """Wait until the process is no more, if it ends in time. Thread-safe."""
@@ -148,44 +137,3 @@ class WorkerProcess:
         watched, self._watched = self._watched, -1
         if watched >= 0:
             os.close(watched)
-
-
-def _started(numbers: list[int], descriptors: list[int]) -> subprocess.Popen[bytes]:
-    # A new interpreter, not a fork: the threads of this process, TensorStore's among them, would be
-    # missing in a fork. It does not run `__main__` again.
-    from multiprocessing import spawn  # where it is used: it brings a dozen modules
-
-    program = spawn.get_executable() or sys.executable
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    command = [program, *_flags(), "-u", "-c", PROGRAM, *map(str, numbers), *path]
-    # A Ctrl-C while the worker's interpreter starts would be a traceback; the worker unblocks it.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            env={**os.environ, **_ENVIRONMENT},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _flags() -> list[str]:
-    found = [letter for name, letter in _FLAGS.items() if getattr(sys.flags, name)]
-    found += ["-O"] * sys.flags.optimize
-    found += [f"-W{option}" for option in sys.warnoptions]
-    for name, value in sys._xoptions.items():
-        found += ["-X", name if value is True else f"{name}={value}"]
-    return found
-
-
-def _in_words(code: int | None) -> str:
-    if code is None:
-        return "did not end, though it was killed"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"

@@ -1,0 +1,1 @@
+from sources.interpreter import *

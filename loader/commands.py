@@ -63,7 +63,7 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
-            return None
+            return super().get_command(ctx, cmd_name)
         command: click.Command = importlib.import_module(f"windrow.command_{cmd_name}").command
         return command
 

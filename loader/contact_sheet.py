@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.contact_sheet_cells import Cell, Sheet, pictures, read_sheet
 from windrow.errors import ArgumentError, ConversionError
-from windrow.inspection_facts import Inspection, counted
+from windrow.inspection_facts import Inspection, counted, tables
 
 SHOWN: Final = 16
 _MOST_SHOWN: Final = 400
@@ -157,7 +158,8 @@ def png_of(sheet: Sheet) -> bytes:
 
 def html_of(inspection: Inspection, sheet: Sheet) -> str:
     """A page of the tables and the pictures."""
-    parts = [f"<h1>{html.escape(sheet.title)}</h1>", f"<p>{html.escape(sheet.subtitle)}</p>"]
+    parts = [f"<h1>{html.escape(inspection.url)}</h1>", f"<p>{html.escape(inspection.summary)}</p>"]
+    parts += [f"<h2>{html.escape(sheet.title)}</h2>", f"<p>{html.escape(sheet.subtitle)}</p>"]
     parts.append('<div class="sheet">')
     for cell in sheet.cells:
         figure = _figure(_CELL_INCHES, _CELL_INCHES * sheet.height)
@@ -169,8 +171,9 @@ def html_of(inspection: Inspection, sheet: Sheet) -> str:
         bar = figure.colorbar(_scale(sheet), cax=figure.subplots(), orientation="horizontal")
         _dress_scale(bar, sheet)
         parts.append(f'<p><img alt="scale" src="{_data_uri(_png(figure))}"></p>')
-    body = "\n".join([*parts, inspection.to_html()])
-    return _PAGE.format(title=html.escape(inspection.url), body=body)
+    for table in tables(inspection):
+        parts += [f"<h2>{html.escape(table.title)}</h2>", table.to_html()]
+    return _PAGE.format(title=html.escape(inspection.url), body="\n".join(parts))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -201,6 +204,13 @@ def _png(figure: Any) -> bytes:
     return out.getvalue()
 
 
+def _note(axes: Any, text: str) -> None:
+    lines = "\n".join(text[at : at + 24] for at in range(0, min(len(text), 144), 24))
+    # What the data say is no formula.
+    look = {"fontsize": 6.5, "color": _SOFT, "ha": "center", "va": "center", "parse_math": False}
+    axes.text(0.5, 0.5, lines, transform=axes.transAxes, **look)
+
+
 def _draw(axes: Any, cell: Cell, sheet: Sheet) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
@@ -208,11 +218,11 @@ def _draw(axes: Any, cell: Cell, sheet: Sheet) -> None:
         spine.set_color(_ABSENT)
     if cell.kind == "note" or cell.values is None:
         axes.set_facecolor("#f6f7f8")
-        note = "\n".join(cell.note[at : at + 24] for at in range(0, min(len(cell.note), 144), 24))
-        # What the data say is no formula.
-        axes.text(0.5, 0.5, note, ha="center", va="center", fontsize=6.5, color=_SOFT,
-                  transform=axes.transAxes, parse_math=False)  # fmt: skip
-    elif cell.kind == "picture":
+        _note(axes, cell.note)
+        return
+    if cell.kind != "picture" and not np.isfinite(cell.values).any():
+        _note(axes, "no numbers")
+    if cell.kind == "picture":
         gray = cell.values.ndim == 2
         axes.imshow(cell.values, cmap="gray" if gray else None, vmin=0, vmax=255,
                     interpolation="nearest")  # fmt: skip
@@ -223,20 +233,18 @@ def _draw(axes: Any, cell: Cell, sheet: Sheet) -> None:
                     interpolation="nearest", aspect="auto",
                     origin="lower" if sheet.upwards else "upper")  # fmt: skip
     else:
-        _draw_lines(axes, cell, sheet)
+        _draw_lines(axes, cell.values, sheet.limits)
 
 
-def _draw_lines(axes: Any, cell: Cell, sheet: Sheet) -> None:
-    values = cell.values
-    if values is None:
-        return
+def _draw_lines(axes: Any, values: npt.NDArray[Any], limits: tuple[float, float]) -> None:
     colors = pictures("matplotlib").colormaps[_FIELDS]
     lines = values.reshape(len(values), -1)
     for number in range(lines.shape[1]):
         shade = colors(0.25 + 0.6 * number / max(1, lines.shape[1] - 1))
         dots = "." if len(values) < 3 else None
         axes.plot(lines[:, number], color=shade, linewidth=0.9, marker=dots, markersize=4)
-    axes.set_ylim(*sheet.limits)
+    margin = 0.04 * (limits[1] - limits[0])
+    axes.set_ylim(limits[0] - margin, limits[1] + margin)
     axes.margins(x=0.02)
 
 

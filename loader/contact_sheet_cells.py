@@ -145,26 +145,36 @@ def read_sheet(
     else:
         found = _of_files(inspection, place, records, count, field)
     cells = tuple(map(_cell, found.captions, found.values))
-    drawn = [cell.values for cell in cells if cell.values is not None]
+    drawn = [cell for cell in cells if cell.values is not None]
     shapes = [
-        cell.values.shape for cell in cells if cell.values is not None and cell.kind != "lines"
+        cell.values.shape for cell in drawn if cell.values is not None and cell.kind != "lines"
     ]
-    ratios = [shape[0] / shape[1] for shape in shapes]
-    height = float(np.clip(np.median(ratios), 0.25, 3.0)) if ratios else 0.7
-    floats = [
-        cell.values for cell in cells if cell.values is not None and cell.kind in ("field", "lines")
-    ]
-    size = " x ".join(map(str, np.shape(found.values[0]))) if drawn else ""
+    height = float(np.clip(np.median([h / w for h, w, *_ in shapes]), 0.25, 3.0)) if shapes else 0.7
+    limits = limits_of(
+        [c.values for c in drawn if c.values is not None and c.kind in ("field", "lines")]
+    )
     return Sheet(
         title=shortened(f"{place.name}: {found.name}" if found.name else place.name, 90),
-        subtitle=f"{counted(len(cells), 'record')} of {found.records:,}"
-        + (f", each {size}" if size else ""),
+        subtitle=_subtitle(found, cells, limits),
         cells=cells,
         unit=found.unit,
-        limits=limits_of(floats),
+        limits=limits,
         upwards=found.upwards,
         height=height,
     )
+
+
+def _subtitle(found: _Read, cells: Sequence[Cell], limits: tuple[float, float]) -> str:
+    told = [f"{counted(len(cells), 'record')} of {found.records:,}"]
+    shapes = {np.shape(value) for value in found.values if not isinstance(value, str)}
+    if len(shapes) == 1:
+        (shape,) = shapes
+        told.append(f"each {' x '.join(map(str, shape))}")
+        if cells[0].kind == "field" and len(np.squeeze(np.empty(shape, np.bool_)).shape) > 2:
+            told.append("of which the first field is drawn")
+    if any(cell.kind == "lines" for cell in cells):
+        told.append(f"from {limits[0]:.6g} to {limits[1]:.6g} {found.unit}".rstrip())
+    return ", ".join(told)
 
 
 def limits_of(values: Sequence[AnyArray]) -> tuple[float, float]:

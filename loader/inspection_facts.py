@@ -6,7 +6,6 @@ Invariant: nothing is read here; every value can be printed, compared, pickled a
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +107,8 @@ class RecordFiles:
         estimated_records: As the first records have it, where they were not counted.
         stored_bytes: Sizes of the files.
         decoded_bytes: Bytes of all records in memory; None where nothing tells.
-        group_records: Records per group (what is stored and decoded as one); None without groups.
+        group_records: Records per group (what is stored and decoded as one), those of the file with
+            the least and of the file with the most; None without groups.
         options: Options of the writers, each once.
         sample: Sizes of some records; None where there are none, or none were read.
         first: The first record; None where there is none, or it was not read.
@@ -120,7 +120,7 @@ class RecordFiles:
     estimated_records: int | None
     stored_bytes: int
     decoded_bytes: int | None
-    group_records: int | None
+    group_records: tuple[int, int] | None
     options: tuple[str, ...]
     sample: SampleFacts | None
     first: Content | None
@@ -191,19 +191,12 @@ class Inspection:
         if self.decoded_bytes is not None:
             told.append(f"{in_units(self.decoded_bytes)} decoded")
         ratio = _ratio(self.stored_bytes, self.decoded_bytes)
-        return ", ".join(told) + (f" ({ratio} times)" if ratio != _ABSENT else "")
+        return ", ".join(told) + (f" (ratio {ratio})" if ratio != _ABSENT else "")
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as values that `json.dumps` takes."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
         return plain
-
-    def to_html(self) -> str:
-        """The tables as HTML, without a page around them."""
-        parts = [f"<h1>{html.escape(self.url)}</h1>", f"<p>{html.escape(self.summary)}</p>"]
-        for table in tables(self):
-            parts += [f"<h2>{html.escape(table.title)}</h2>", table.to_html()]
-        return "\n".join(parts)
 
     def __str__(self) -> str:
         parts = [f"{self.url}\n{self.summary}"]
@@ -294,35 +287,51 @@ def _arrays(arrays: Sequence[ArrayFacts]) -> Table:
 
 
 def _files(files: Sequence[RecordFiles]) -> Table:
+    """A column per split, since there are few of them."""
+
     def records(item: RecordFiles) -> str:
         if item.records is not None:
             return f"{item.records:,}"
         about = item.estimated_records
         return "not counted" if about is None else f"about {about:,}"
 
+    def groups(item: RecordFiles) -> str:
+        return "" if item.group_records is None else _span(item.group_records)
+
+    def options(item: RecordFiles) -> str:
+        kept = (_plain_options(text) for text in item.options)
+        return "; ".join(dict.fromkeys(text for text in kept if text))
+
     def sizes(item: RecordFiles) -> str:
         found = item.sample
         if found is None:
-            return _ABSENT
-        return f"{found.least_bytes:,} / {found.median_bytes:,.0f} / {found.most_bytes:,}"
+            return ""
+        span = f"{found.least_bytes:,} / {found.median_bytes:,.0f} / {found.most_bytes:,} bytes"
+        return f"{span} (least / median / most of {found.records:,})"
 
-    columns: list[tuple[str, list[str]]] = [
-        ("split", [item.name for item in files]),
+    rows = [
         ("files", [f"{item.files:,}" for item in files]),
         ("records", [records(item) for item in files]),
-        (
-            "per group",
-            [_ABSENT if i.group_records is None else f"{i.group_records:,}" for i in files],
-        ),
-        ("options", ["; ".join(item.options) for item in files]),
-        ("decoded", [in_units(item.decoded_bytes) for item in files]),
+        ("records per group", [groups(item) for item in files]),
+        ("written with", [options(item) for item in files]),
         ("stored", [in_units(item.stored_bytes) for item in files]),
+        ("decoded", [in_units(item.decoded_bytes) for item in files]),
         ("ratio", [_ratio(item.stored_bytes, item.decoded_bytes) for item in files]),
-        ("bytes of a record, least / median / most", [sizes(item) for item in files]),
+        ("a record", [sizes(item) for item in files]),
     ]
-    kept = [(name, texts) for name, texts in columns if any(t not in ("", _ABSENT) for t in texts)]
-    rows = list(zip(*(texts for _, texts in kept), strict=True))
-    return Table("files", [name for name, _ in kept], rows)
+    kept = [[name, *texts] for name, texts in rows if any(t not in ("", _ABSENT) for t in texts)]
+    named = any(item.name for item in files)
+    return Table("files", ["split", *(item.name for item in files)] if named else (), kept)
+
+
+def _plain_options(text: str) -> str:
+    """A writer's options without what is always so, or says nothing of what was written."""
+    parts = text.split(",")
+    return ", ".join(
+        part
+        for part in parts
+        if not part.endswith(":false") and not part.startswith(("window_log:", "max_parallelism:"))
+    )
 
 
 def _first(title: str, first: Content) -> Table:
@@ -378,6 +387,11 @@ def _shape(shape: Sequence[int] | None) -> str:
     if shape is None:
         return _ABSENT
     return " x ".join(f"{size}" for size in shape) or "()"
+
+
+def _span(bounds: tuple[int, int]) -> str:
+    least, most = bounds
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _ratio(stored: int | None, decoded: int | None) -> str:

@@ -63,6 +63,7 @@ def array_record_files(
     files = {file.path: file for file in source.files}.values()
     records = _sampled(source)
     decoded = [file.facts.decoded_bytes or 0 for file in files]
+    groups = [file.group for file in files]
     return RecordFiles(
         name=split or "",
         files=len(files),
@@ -70,7 +71,7 @@ def array_record_files(
         estimated_records=None,
         stored_bytes=sum(file.facts.size_bytes for file in files),
         decoded_bytes=sum(decoded),
-        group_records=max((file.group for file in files), default=None),
+        group_records=(min(groups), max(groups)),
         options=tuple(dict.fromkeys(file.facts.written_with or "" for file in files)),
         sample=_sample(records),
         first=content_of(records[0], features) if records else None,
@@ -92,22 +93,24 @@ def tfrecord_files(places: Sequence[Place], *, name: str = "") -> RecordFiles:
     first, size = next(
         ((place, size) for place, size in zip(places, sizes, strict=True) if size), (places[0], 0)
     )
-    records = [data for _, data in head_records(first, size)]
-    counts = None
-    if all(p.is_local and not is_gzip(p) for p in places) and sum(sizes) <= _WALKED_BYTES:
-        counts = [_count(place.path) for place in places]
-    framed = sum(len(record) + _FRAME_BYTES for record in records)
-    estimated = round(sum(sizes) * len(records) / framed) if records else 0
-    walked = sum(counts) if counts is not None else None
+    raw, whole = _head(first, size)
+    records = [data for _, data in framed_records(first.shown, raw, whole=whole)]
     plain = not any(map(is_gzip, places))
-    decoded = sum(sizes) - _FRAME_BYTES * walked if walked is not None else None
+    counted = None
+    if whole and len(places) == 1:
+        counted = len(records)
+    elif plain and all(place.is_local for place in places) and sum(sizes) <= _WALKED_BYTES:
+        counted = sum(_count(place.path) for place in places)
+    framed = sum(len(record) + _FRAME_BYTES for record in records)
+    estimated = round(sum(sizes) * len(records) / framed) if records and plain else None
+    decoded = sum(sizes) if plain else len(raw)
     return RecordFiles(
         name=name,
         files=len(places),
-        records=walked,
-        estimated_records=estimated if counts is None and plain else None,
+        records=counted,
+        estimated_records=estimated if counted is None else None,
         stored_bytes=sum(sizes),
-        decoded_bytes=decoded,
+        decoded_bytes=None if counted is None else decoded - _FRAME_BYTES * counted,
         group_records=None,
         options=("gzip",) if not plain else (),
         sample=_sample(records),
@@ -134,10 +137,7 @@ def head_records(place: Place, size_bytes: int) -> Iterator[tuple[int, bytes]]:
     Raises:
         ReadError: If they are damaged, or the file ends within one.
     """
-    raw = place.head(HEAD_BYTES)
-    whole = size_bytes <= len(raw)
-    if is_gzip(place):
-        raw, whole = _unzipped(place, raw, whole)
+    raw, whole = _head(place, size_bytes)
     yield from framed_records(place.shown, raw, whole=whole)
 
 
@@ -219,6 +219,13 @@ def _count(path: str) -> int:
                 raise _damaged(path, number, at, "the file ends within it")
             at, number = at + 16 + length, number + 1
     return number
+
+
+def _head(place: Place, size_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of a TFRecord file, unpacked, and whether they are all of it."""
+    raw = place.head(HEAD_BYTES)
+    whole = size_bytes <= len(raw)
+    return _unzipped(place, raw, whole) if is_gzip(place) else (raw, whole)
 
 
 def _unzipped(place: Place, raw: bytes, whole: bool) -> tuple[bytes, bool]:

@@ -10,6 +10,7 @@ a value is stored, also one of fill values, so that a chunk that is missing late
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -56,6 +57,46 @@ _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -mat
 def zstd(level: int = 1) -> tuple[dict[str, Any], ...]:
     """The codecs of chunks compressed by zstd."""
     return ({"name": "zstd", "configuration": {"level": level, "checksum": False}},)
+
+
+def codecs_of(text: str, *, itemsize: int = 1) -> tuple[dict[str, Any], ...]:
+    """The codecs that a short text names: 'zstd:3', 'gzip', 'blosc:lz4:5', 'none', or JSON.
+
+    `itemsize` are the bytes of a value, which blosc shuffles.
+
+    Raises:
+        ArgumentError: If it names none.
+    """
+    name, *settings = text.split(":")
+    match name, settings:
+        case "none", []:
+            return ()
+        case "zstd" | "gzip", [] | [_]:
+            level = _level(text, settings, 1 if name == "zstd" else 5)
+            if name == "zstd":
+                return zstd(level)
+            return ({"name": "gzip", "configuration": {"level": level}},)
+        case "blosc", [] | [_] | [_, _]:
+            found = {"cname": (settings or ["lz4"])[0], "clevel": _level(text, settings[1:], 5)}
+            more = {"shuffle": "shuffle", "typesize": itemsize, "blocksize": 0}
+            return ({"name": "blosc", "configuration": {**found, **more}},)
+    if text.startswith(("[", "{")):
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)
+            return tuple(value) if isinstance(value, list) else (value,)
+    raise ArgumentError(
+        f"codecs {text!r} are not known; name one such as 'zstd:3', 'gzip:5', 'blosc:lz4:5' or"
+        " 'none', or give codecs of Zarr v3 as JSON"
+    )
+
+
+def _level(text: str, settings: Sequence[str], default: int) -> int:
+    if not settings:
+        return default
+    try:
+        return int(settings[0])
+    except ValueError as error:
+        raise ArgumentError(f"codecs {text!r}: {settings[0]!r} is no level") from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,7 +257,7 @@ def stored_fill(value: Any) -> Any:
     if math.isfinite(number):
         return number
     name = next(n for n, v in _NAMED_FLOATS.items() if repr(v) == repr(number))
-    if _fill_scalar(name, dtype).tobytes() == value.tobytes():
+    if fill_scalar(name, dtype).tobytes() == value.tobytes():
         return name
     return "0x" + value.tobytes()[::-1].hex()  # a NaN with more to say
 
@@ -408,7 +449,7 @@ def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step])
     for part in parts:
         whole = part
         if part.shape != layout.chunk_shape:
-            fill = _fill_scalar(layout.fill_json, part.dtype)
+            fill = fill_scalar(layout.fill_json, part.dtype)
             whole = np.full(layout.chunk_shape, fill, part.dtype)
             whole[tuple(slice(0, n) for n in part.shape)] = part
         found.append(np.ascontiguousarray(whole).reshape(-1).view(np.uint8))
@@ -417,10 +458,11 @@ def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step])
     return found if steps else [values.tobytes() for values in found]
 
 
-def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The NumPy scalar of a fill value in the metadata of Zarr v3."""
     if isinstance(value, list):
         part = np.dtype(f"f{dtype.itemsize // 2}")
-        return np.array([_fill_scalar(v, part) for v in value], part).view(dtype)[0]
+        return np.array([fill_scalar(v, part) for v in value], part).view(dtype)[0]
     if isinstance(value, str) and value.startswith("0x"):
         return np.frombuffer(bytes.fromhex(value[2:])[::-1], dtype)[0]
     return np.array(_NAMED_FLOATS.get(value, value)).astype(dtype)[()]

@@ -1,0 +1,370 @@
+"""Arrays to convert: those of a Zarr store, or of a file that xarray opens.
+
+Zarr is found and read as Windrow's sources do it, coordinates and scalars too.
+
+Invariant: to find arrays reads metadata only, and what they are known by changes when one of their
+files is written anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import numpy as np
+import tensorstore as ts
+from fsspec.core import url_to_fs
+
+from windrow.converters.array_inputs import ArrayFacts, InputArray
+from windrow.converters.inputs import find_inputs
+from windrow.converters.manifest import InputId
+from windrow.converters.xarray_inputs import SUFFIXES, XarrayFile, fill_attribute, find_variables
+from windrow.converters.zarr_layout import DTYPES, stored_fill
+from windrow.errors import ConversionError, ReadError, SourceError
+from windrow.sources.arrays import OpenArray, open_arrays
+from windrow.sources.box_readers import DirectBoxReader, box_reader
+from windrow.sources.paths import is_remote, local_path
+from windrow.sources.pieces import Box, BoxReader
+from windrow.sources.secrets import Secrets, shown_url
+from windrow.sources.threads import shared_pool
+from windrow.sources.zarr_access import Access
+from windrow.sources.zarr_names import Found, FoundGroup, FoundTree, arrays_of
+from windrow.sources.zarr_open import find_all
+from windrow.sources.zarr_python import PythonBoxReader
+from windrow.sources.zarr_python_metadata import of_any_length
+
+_WHAT: Final = "zarr_to_zarr"
+# Of an array in shards, after so much is read its files are mapped anew: those mapped count as
+# memory of this process.
+_MAPPED_BYTES: Final = 64 << 20
+# File systems that list all files below a folder, with sizes, in few requests.
+_LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+_VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
+_DIMENSIONS_V2: Final = "_ARRAY_DIMENSIONS"
+_UNITS: Final = {
+    "W": "weeks",
+    "D": "days",
+    "h": "hours",
+    "m": "minutes",
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inputs:
+    """The arrays of a source. Picklable.
+
+    Args:
+        arrays: By name.
+        attributes: Of the group.
+        group_attributes: Of the groups in it, by name.
+        id: What tells the source from another, and from itself written anew.
+    """
+
+    arrays: Mapping[str, InputArray]
+    attributes: Mapping[str, Any]
+    group_attributes: Mapping[str, Mapping[str, Any]]
+    id: InputId
+
+
+def find_arrays(
+    source: str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    engine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Inputs:
+    """The arrays at `source`: only metadata is read.
+
+    Args:
+        source: A path or URL of a Zarr array or group, or of a file that xarray opens.
+        names: Arrays, or groups of arrays, to find; None for all.
+        engine: Of xarray, which then opens the source, whatever it is called.
+        storage_options: As in fsspec.
+
+    Raises:
+        NotFoundError: If there is nothing.
+        SourceError: If a name is not there, or an array is not of numbers.
+        ReadError: If metadata cannot be read.
+        ConversionError: If the conversion that writes the source has not finished.
+    """
+    url = os.fspath(source)
+    if engine is not None or url.lower().endswith(SUFFIXES):
+        (found,) = find_inputs(url, storage_options=storage_options)
+        file = XarrayFile(found.url, engine=engine, storage_options=storage_options)
+        variables, attributes = find_variables(file, names)
+        return Inputs({item.facts.name: item for item in variables}, attributes, {}, found.id)
+    access = Access(_WHAT, storage_options)
+    tree = find_all(_WHAT, url, names, access)
+    chosen = [item for item in arrays_of(tree) if names is None or _named(item.name, names)]
+    _refuse_unknown(tree, names)
+    for item in chosen:
+        if of_any_length(item.metadata or {}):
+            raise _no_numbers(item, "texts or objects of any length")
+    arrays = {item.name: _zarr_array(item) for item in chosen}
+    groups = dict(_groups(tree))
+    facts = [repr((a.facts, dict(a.facts.attributes))) for a in arrays.values()]
+    return Inputs(arrays, groups.pop("", {}), groups, _identity(url, storage_options, facts))
+
+
+def _named(name: str, names: Sequence[str]) -> bool:
+    return any(name == wanted or name.startswith(f"{wanted}/") for wanted in names)
+
+
+def _refuse_unknown(tree: FoundTree, names: Sequence[str] | None) -> None:
+    there = [item.name for item in arrays_of(tree)]
+    for wanted in names or ():
+        if not any(_named(name, [wanted]) for name in there):
+            raise SourceError(
+                f"{_WHAT}: there is no array {wanted!r}; there are {', '.join(sorted(there))}"
+            )
+
+
+def _no_numbers(found: Found, what: str) -> SourceError:
+    return SourceError(
+        f"{_WHAT}: {found.named} in {found.where} holds {what}, which is not converted; choose the"
+        " others: arrays=[...]"
+    )
+
+
+def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and attributes of all groups; the outermost one is ''."""
+    if not isinstance(tree, FoundGroup):
+        return
+    yield name, {key: value for key, value in tree.attributes.items() if _is_json(value)}
+    for key, item in tree.items.items():
+        yield from _groups(item, f"{name}/{key}" if name else key)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+# --- arrays of Zarr ------------------------------------------------------------------------------
+
+
+def _zarr_array(found: Found) -> InputArray:
+    if found.shape == ():
+        return _Scalar(_scalar_facts(found), found)
+    (opened,) = open_arrays(_WHAT, (found,))
+    return _ZarrArray(_facts(found, opened), found)
+
+
+def _facts(found: Found, opened: OpenArray) -> ArrayFacts:
+    _, chunk_shape, shift = _reader(opened)
+    times = opened.dtype.kind in "mM"
+    dtype = np.dtype(np.int64) if times else opened.dtype
+    if dtype.name not in DTYPES:
+        raise _no_numbers(found, f"values of dtype {opened.dtype}")
+    attributes = _attributes(found, opened.missing_value)
+    return ArrayFacts(
+        name=found.name,
+        where=found.where,
+        dtype=dtype,
+        shape=opened.shape,
+        chunk_shape=chunk_shape,
+        shift=shift,
+        dims=found.dims,
+        attributes={**_times(opened.dtype), **attributes} if times else attributes,
+        fill_value=None if times else stored_fill(_fill_of(opened)),
+    )
+
+
+def _fill_of(opened: OpenArray) -> Any:
+    if opened.plain is not None:
+        fill = opened.plain.fill
+    elif opened.rows is not None:
+        fill = opened.rows.store.fill_value
+    elif opened.python is not None and opened.python.fill_bytes:
+        fill = np.frombuffer(opened.python.fill_bytes, opened.dtype)[0]
+    else:
+        fill = None
+    return np.zeros((), opened.dtype)[()] if fill is None else np.asarray(fill, opened.dtype)[()]
+
+
+def _attributes(found: Found, missing_value: Any) -> dict[str, Any]:
+    """Attributes, with what Zarr v2 keeps elsewhere where xarray looks for it in v3."""
+    told = {key: value for key, value in found.attributes.items() if _is_json(value)}
+    if told.pop(_DIMENSIONS_V2, None) is not None and missing_value is not None:
+        told.setdefault("_FillValue", fill_attribute(missing_value))
+    return told
+
+
+def _times(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """What says that integers are times, in the words of the CF conventions."""
+    unit, count = np.datetime_data(dtype)
+    if unit not in _UNITS or count != 1:
+        raise SourceError(
+            f"{_WHAT}: {dtype} has no name in the CF conventions; write it with a unit of"
+            f" {', '.join(_UNITS)}"
+        )
+    if dtype.kind == "m":
+        return {"units": _UNITS[unit]}
+    return {"units": f"{_UNITS[unit]} since 1970-01-01", "calendar": "proleptic_gregorian"}
+
+
+def _reader(opened: OpenArray) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
+    if opened.python is not None:
+        sizes = zip(opened.python.chunk_shape, opened.shape, strict=True)
+        chunk = tuple(max(1, min(cells, size)) for cells, size in sizes)
+        return PythonBoxReader(opened.python), chunk, (0,) * len(chunk)
+    return box_reader(opened.plain, opened.rows, opened.chunk)
+
+
+class _ZarrArray(InputArray):
+    """An array of Zarr, opened when it is first read."""
+
+    def __init__(self, facts: ArrayFacts, found: Found) -> None:
+        super().__init__(facts)
+        self._found = found
+        self._restart()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.facts, self._found
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.facts, self._found = state
+        self._restart()
+
+    def _restart(self) -> None:
+        self._opened: OpenArray | None = None
+        self._reader: BoxReader | None = None
+        self._mapped = 0
+        self._lock = threading.Lock()
+
+    def start(self, boxes: Sequence[Box]) -> Future[None]:
+        reader, dtype = self._reading(len(boxes))
+        if dtype != self.facts.dtype:  # times, as integers
+            boxes = [Box(box.first, box.out.view(dtype)) for box in boxes]
+        return reader.start(boxes, shared_pool())
+
+    def _open(self) -> OpenArray:
+        if self._opened is None:
+            (opened,) = open_arrays(_WHAT, (self._found,))
+            if _facts(self._found, opened) != self.facts:
+                raise ConversionError(
+                    f"{self._found.named} in {self.facts.where} was written anew while it was"
+                    " converted; leave inputs alone meanwhile, and start anew with overwrite=True"
+                )
+            self._opened = opened
+        return self._opened
+
+    def _reading(self, chunks: int) -> tuple[BoxReader, np.dtype[Any]]:
+        with self._lock:
+            opened = self._open()
+            if self._reader is None:
+                self._reader = _reader(opened)[0]
+            elif opened.plain is not None and opened.plain.shard_shape is not None:
+                self._mapped += chunks * self.facts.chunk_bytes
+                if self._mapped > _MAPPED_BYTES:
+                    self._reader, self._mapped = DirectBoxReader(opened.plain), 0
+            return self._reader, opened.dtype
+
+
+class _Scalar(InputArray):
+    """An array of shape () of Zarr."""
+
+    def __init__(self, facts: ArrayFacts, found: Found) -> None:
+        super().__init__(facts)
+        self._found = found
+
+    def start(self, boxes: Sequence[Box]) -> Future[None]:
+        done: Future[None] = Future()
+        try:
+            value = np.asarray(_scalar(self._found).read().result())
+            for box in boxes:
+                box.out[...] = value
+        except (ValueError, RuntimeError, OSError) as error:
+            message = f"{self._found.named} in {self._found.where} cannot be read: {error}"
+            done.set_exception(ReadError(message))
+        else:
+            done.set_result(None)
+        return done
+
+
+def _scalar(found: Found) -> Any:
+    if found.spec is None:
+        raise _no_numbers(
+            found, "one value, of shape (), in a store that TensorStore does not read"
+        )
+    try:
+        return ts.open(found.spec, open=True, read=True).result()
+    except (ValueError, RuntimeError, OSError) as error:
+        raise _no_numbers(found, f"one value that TensorStore cannot open ({error})") from error
+
+
+def _scalar_facts(found: Found) -> ArrayFacts:
+    store = _scalar(found)
+    dtype = store.dtype.numpy_dtype
+    if dtype.name not in DTYPES:
+        raise _no_numbers(found, f"a value of dtype {store.dtype.name}")
+    fill = store.fill_value
+    missing = fill if (found.metadata or {}).get("zarr_format") == 2 else None
+    return ArrayFacts(
+        name=found.name,
+        where=found.where,
+        dtype=dtype,
+        shape=(),
+        chunk_shape=(),
+        shift=(),
+        attributes=_attributes(found, missing),
+        fill_value=None if fill is None else stored_fill(np.asarray(fill, dtype)[()]),
+    )
+
+
+# --- identity ------------------------------------------------------------------------------------
+
+
+def _identity(url: str, storage_options: Mapping[str, Any] | None, facts: Sequence[str]) -> InputId:
+    """What tells a store from another: its files by name, size and version, where they are listed."""
+    digest = hashlib.sha256("\n".join(sorted(facts)).encode())
+    total = 0
+    for name, size, version in sorted(_listed(url, storage_options)):
+        digest.update(f"\n{name} {size} {version}".encode())
+        total += size
+    name = shown_url(url).rstrip("/").rpartition("/")[2]
+    return InputId(name, total, digest.hexdigest()[:16])
+
+
+def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[str, int, str]]:
+    if not is_remote(url):
+        yield from _walked(local_path(url, what=_WHAT), "")
+        return
+    if url.partition("://")[0] not in _LISTED or "|" in url or "::" in url:
+        return
+    try:
+        fs, path = url_to_fs(url, **(storage_options or {}))
+        fs.invalidate_cache()
+        found = fs.find(path, detail=True)
+    except ImportError:
+        return  # TensorStore reads it without fsspec
+    except OSError as error:
+        hidden = Secrets(storage_options or {}).hide(str(error))
+        raise ReadError(f"{shown_url(url)} cannot be listed: {hidden}") from error
+    for name, info in found.items():
+        version = next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), "")
+        yield name[len(path) :], int(info.get("size") or 0), version
+
+
+def _walked(folder: str, below: str) -> Iterator[tuple[str, int, str]]:
+    with os.scandir(os.path.join(folder, below)) as entries:
+        for entry in entries:
+            name = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir():
+                yield from _walked(folder, name)
+            else:
+                stat = entry.stat()
+                yield name, stat.st_size, str(stat.st_mtime_ns)

@@ -1,0 +1,1 @@
+from converters.array_inputs import *

@@ -1,0 +1,1 @@
+from converters.rechunk_layout import *

@@ -1,0 +1,1 @@
+from converters.xarray_inputs import *

@@ -16,12 +16,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.converters.example_varints import field_head
 from windrow.converters.extras import optional
 from windrow.errors import ArgumentError, ReadError, SourceError
 
 Values: TypeAlias = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 _PURPOSE = "tf.train.Example"
+_PACKED = 0x0A  # the tag of the numbers of a list, all in one field
 
 
 def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Values]:
@@ -145,8 +147,11 @@ def _set_numbers(feature: Any, value: object, name: str) -> None:
     if array.size == 0 and not isinstance(value, np.ndarray | np.generic):
         raise _unfit(name, "an empty list, which has no type: give numpy.array([], dtype)")
     if array.dtype.kind == "f":
-        feature.float_list.value.extend(array.astype(np.float32).ravel().tolist())
+        # As bytes: on the way through Python's floats, NaNs that signal would change.
+        stored = array.astype("<f4").tobytes()
         feature.float_list.SetInParent()
+        if stored:
+            feature.float_list.MergeFromString(field_head(_PACKED, len(stored)) + stored)
     elif array.dtype.kind in "iub":
         if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
             raise _unfit(name, f"an integer that does not fit int64: {array.max()}")

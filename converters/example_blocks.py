@@ -43,6 +43,10 @@ class Filling:
 
     def __init__(self, feature: Feature, rows: int) -> None:
         self.feature = feature
+        # Here, since they are asked for with every record.
+        self.dtype = feature.numpy_dtype
+        self.items = feature.items
+        self._shape = feature.item_shape
         self._rows = rows
         # Not made before a record has so many values: a feature may ask for any size.
         self._array: Array | None = None
@@ -50,11 +54,10 @@ class Filling:
 
     def put(self, rows: Rows, values: Array, counts: Rows) -> None:
         """Put in `rows`, in ascending order; `values` are all theirs, of `counts` items each."""
-        if not self.feature.ragged:
+        if not self._pieces:
             span = slice(rows[0], rows[-1] + 1)
             alike = span.stop - span.start == len(rows)
-            shaped = values.reshape(len(rows), *self.feature.item_shape)
-            self._of_rows()[span if alike else rows] = shaped
+            self._of_rows()[span if alike else rows] = values.reshape(len(rows), *self._shape)
             return
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         start = 0
@@ -64,31 +67,29 @@ class Filling:
             start = stop
 
     def put_row(self, row: int, value: Array | bytes) -> None:
-        """Put in one row: flat, of the column's dtype."""
+        """Put in one row: flat, of the column's dtype, or its bytes."""
         if isinstance(value, bytes):
             self._pieces[row] = value
-        elif self.feature.ragged:
+        elif self._pieces:
             self._pieces[row] = value.view(np.uint8).data
         else:
-            self._of_rows()[row] = value.reshape(self.feature.item_shape)
+            self._of_rows()[row] = value.reshape(self._shape)
 
     def column(self, kept: Mask) -> Column:
         """The rows that are `kept`."""
-        feature = self.feature
-        if not feature.ragged:
+        if not self.feature.ragged:
             if self._array is None:
-                return np.empty((0, *feature.item_shape), feature.numpy_dtype)
+                return np.empty((0, *self._shape), self.dtype)
             return self._array if kept.all() else self._array[kept]
         pieces = [self._pieces[row] for row in np.flatnonzero(kept).tolist()]
-        values = np.frombuffer(bytearray().join(pieces), feature.numpy_dtype)
+        values = np.frombuffer(bytearray().join(pieces), self.dtype).reshape(-1, *self._shape)
         offsets = np.zeros(len(pieces) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)), out=offsets[1:])
-        return Ragged(values.reshape(-1, *feature.item_shape), offsets // feature.item_bytes)
+        return Ragged(values, offsets // self.feature.item_bytes)
 
     def _of_rows(self) -> Array:
         if self._array is None:
-            shape = (self._rows, *self.feature.item_shape)
-            self._array = np.empty(shape, self.feature.numpy_dtype)
+            self._array = np.empty((self._rows, *self._shape), self.dtype)
         return self._array
 
 
@@ -253,7 +254,7 @@ def _values(feature: Feature, part: Part | None, block: Block) -> tuple[Array, R
     else:
         numbers, counts, bad = read_varints(data)
     values, fits = cast(numbers, feature.numpy_dtype)
-    if not fits.all():
+    if fits is not None and not fits.all():
         row_of = np.repeat(np.arange(len(block)), counts)
         bad = np.concatenate([bad, row_of[~fits.reshape(-1)]])
     wrong = counts % feature.items if feature.ragged else counts != feature.items

@@ -70,7 +70,7 @@ def decode_examples(
     kept = np.ones(len(records), np.bool_)
     for number in fill_by_layouts(records, fillings, exact=exact).tolist():
         try:
-            row = _row(records[number], features, exact=exact)
+            row = _row(records[number], fillings, exact=exact)
         except ReadError as error:
             if bad is None:
                 raise _numbered(error, number) from error
@@ -146,35 +146,36 @@ def _numbered(error: ReadError, number: int) -> ReadError:
 
 
 def _row(
-    record: bytes, features: Mapping[str, Feature], *, exact: bool
+    record: bytes, fillings: Mapping[str, Filling], *, exact: bool
 ) -> dict[str, Array | bytes]:
     """One record's values, as `Filling.put_row` takes them."""
     found = parsed(record)
-    if exact and not features.keys() >= set(found):
-        names = sorted(set(found) - features.keys())
+    if exact and not fillings.keys() >= set(found):
+        names = sorted(set(found) - fillings.keys())
         why = f"has the features {names!r:.200} too, which are not known; give features= with all"
         raise ReadError(why, why=why)
     return {
-        name: _value(name, feature, values_of(found[name]) if name in found else None)
-        for name, feature in features.items()
+        name: _value(name, filling, values_of(found[name]) if name in found else None)
+        for name, filling in fillings.items()
     }
 
 
-def _value(name: str, feature: Feature, values: Values | None) -> Array | bytes:
+def _value(name: str, filling: Filling, values: Values | None) -> Array | bytes:
+    feature = filling.feature
     if values is None:
         if feature.may_be_missing:
-            return np.empty(0, feature.numpy_dtype)
+            return np.empty(0, filling.dtype)
         _refuse(name, "is missing", f"{feature} has to be in every record")
     if feature.in_bytes:
         return _from_bytes(name, feature, values)
-    kind = "int64" if feature.numpy_dtype.kind in "iub" else "float32"
-    if isinstance(values, list) or values.dtype != kind:
+    if isinstance(values, list) or (values.dtype == np.int64) != (filling.dtype.kind in "iub"):
+        kind = "int64" if filling.dtype.kind in "iub" else "float32"
         _refuse(name, f"is of {_kind(values)}", f"{feature} takes {kind}")
-    items = feature.items
-    if len(values) % items if feature.ragged else len(values) != items:
+    items = filling.items
+    if len(values) != items and (not feature.ragged or len(values) % items):
         _refuse(name, f"has {len(values)} numbers", f"{feature} takes {_size(feature, items)}")
-    out, fits = cast(values, feature.numpy_dtype)
-    if not fits.all():
+    out, fits = cast(values, filling.dtype)
+    if fits is not None and not fits.all():
         _refuse(name, f"has the number {values[~fits][0]!s}", f"{feature} cannot hold it")
     return out
 

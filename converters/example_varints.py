@@ -80,3 +80,17 @@ def write_varints(values: Int64s) -> tuple[npt.NDArray[np.uint8], Int64s]:
         more = np.where(sizes[has] > place + 1, np.uint8(_MORE), np.uint8(0))
         out[starts[has] + place] = ((bits[has] >> np.uint64(7 * place)) & _BITS) | more
     return out, sizes
+
+
+def field_head(tag: int, size_bytes: int) -> bytes:
+    r"""What stands before the bytes of a field: its tag and a varint.
+
+    Example:
+        >>> field_head(0x0A, 300)
+        b'\n\xac\x02'
+    """
+    out = [tag]
+    while size_bytes > _BITS:
+        out.append(size_bytes & _BITS | _MORE)
+        size_bytes >>= 7
+    return bytes([*out, size_bytes])

@@ -199,15 +199,15 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def cast(values: Array, dtype: np.dtype[Any]) -> tuple[Array, npt.NDArray[np.bool_] | np.bool_]:
-    """Numbers as `dtype`, and which of them it holds exactly; all NaNs are one.
+def cast(values: Array, dtype: np.dtype[Any]) -> tuple[Array, npt.NDArray[np.bool_] | None]:
+    """Numbers as `dtype`, and which of them it holds exactly, None if all; all NaNs are one.
 
     Example:
         >>> cast(np.array([255, 256, -1]), np.dtype("uint8"))
         (array([255,   0, 255], dtype=uint8), array([ True, False, False]))
     """
     if values.dtype == dtype:
-        return values, np.bool_(True)
+        return values, None
     with np.errstate(all="ignore"):
         out = values.astype(dtype)
         back = out.astype(values.dtype)

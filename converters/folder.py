@@ -3,6 +3,7 @@
     OUT/_WINDROW_UNFINISHED             there from the first moment until the manifest is complete
     OUT/_windrow_work/lock              held by the run that writes (a lease in object stores)
     OUT/_windrow_work/incoming/         local files being written
+    OUT/_windrow_work/KEY/claims/       the names in OUT that are of this plan, each before it is used
     OUT/_windrow_work/KEY/journal/      one small file per part of the work that is finished
     OUT/_windrow_work/KEY/notes/        what one stage of the work tells the next
     OUT/_windrow_work/KEY/data/         what a stage leaves for the next
@@ -12,27 +13,31 @@
 
 KEY names the plan, so that the journal of one plan never vouches for the files of another.
 
-Invariant: a file under a final name is complete; a journal entry is written after the files it
-lists; only files that a conversion wrote are ever removed.
+Invariant: a file under a final name is complete; a claim is written before the first file under its
+name, a journal entry after the files it lists; only what a conversion wrote is ever removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import google_crc32c
 
-from windrow.converters.locks import check_lease
+from windrow.converters.locks import LEASE_NAME, LOCK_NAME, check_lease
 from windrow.converters.manifest import (
     MANIFEST_NAME,
     UNFINISHED,
     Manifest,
     OutputFile,
     Plan,
+    is_own_name,
     output_from_json,
     read_json,
 )
@@ -41,6 +46,14 @@ from windrow.errors import ConversionError, ReadError, WindrowError
 
 _BLOCK_BYTES: Final = 1 << 22
 _NOTE: Final = "This folder is not finished."
+# What of the work folder is there while a run is, and no longer.
+_HELD: Final = frozenset({LOCK_NAME, LEASE_NAME})
+# In the marker while what earlier runs left is being removed: it must not be gone on with.
+_CLEARING: Final = "clearing"
+# Longer keys of parts are hashed: names of files end at 255 bytes.
+_LONGEST_NAME: Final = 180
+# Top names of stores that this process has claimed, by run.
+_claimed: set[tuple[str, str]] = set()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,12 +73,13 @@ class Part:
 class OutputFolder:
     """The folder `target` while the plan of key `plan_key` is carried out in it. Picklable.
 
-    `lease` is the token of the lease that this run holds on it, if there is one.
+    `lease` is the token of the lease that this run holds on it, if there is one; `run` names the run.
     """
 
     target: Target
     plan_key: str
     lease: str | None = None
+    run: str = ""
 
     @property
     def work(self) -> str:
@@ -83,11 +97,13 @@ class OutputFolder:
     def publish(self, path: str, name: str, *, records: int) -> OutputFile:
         """Give the complete local file at `path` (of `incoming`) its final name."""
         file = output_file(path, name, records=records)
+        self._claim(name)
         self.target.put(path, name)
         return file
 
     def write(self, name: str, data: Bytes, *, records: int) -> OutputFile:
         """Write a finished file from memory."""
+        self._claim(name)
         self.target.write(name, data)
         return OutputFile(name, len(data), records, checksum(data))
 
@@ -99,6 +115,8 @@ class OutputFolder:
         On a local disk it lies in the work folder until then; an object store knows no renaming,
         and the marker alone keeps readers away.
         """
+        if self.target.local is None:
+            self._claim(name)
         self.target.write(self._staged(name), data)
         return OutputFile(name, len(data), records, checksum(data))
 
@@ -108,12 +126,46 @@ class OutputFolder:
         if not isinstance(target, LocalTarget):
             return
         for name in names:
+            self._claim(name)
             # A run that was killed meanwhile leaves some here, some there.
             if target.listed(self._staged(name)) or target.size(self._staged(name)) is not None:
-                target.rename(target.path(self._staged(name)), target.path(name))
+                target.move(self._staged(name), name)
 
     def _staged(self, name: str) -> str:
         return name if self.target.local is None else f"{self.work}/store/{name}"
+
+    def _claim(self, name: str) -> None:
+        """Note that what comes under the top name of `name` is of this plan.
+
+        Raises:
+            ConversionError: If there is something that is not, or the name has another use.
+        """
+        if not is_own_name(name):
+            raise ConversionError(
+                f"output {self.target.shown()}: {name!r:.200} can not be the name of a file of it;"
+                " choose another name"
+            )
+        top, slash, _ = name.partition("/")
+        if slash and (self.run, top) in _claimed:
+            return
+        claim = f"{self.work}/claims/{_file_name(top)}"
+        # In this order: what another thread of this run has put there, it has claimed before.
+        there = self.target.size(top) is not None or bool(self.target.listed(top))
+        if self.target.size(claim) is None:
+            if there:
+                raise ConversionError(
+                    f"{self.target.shown(top)}: is in the way, and no conversion that is known here"
+                    " wrote it; move it away, or choose another folder, and run it again"
+                )
+            self._write_json(claim, top)
+        if slash:
+            _claimed.add((self.run, top))
+
+    def claims(self) -> list[str]:
+        """The top names of what this plan has written, or was about to write."""
+        folder = f"{self.work}/claims"
+        found = [read_json(self.target, f"{folder}/{name}") for name in self.target.listed(folder)]
+        return [name for name in found if isinstance(name, str) and is_own_name(name)]
 
     # Parts.
 
@@ -122,9 +174,10 @@ class OutputFolder:
 
         What an earlier run has made is checked: sizes, and on local disks checksums.
         """
-        kept = self._kept(key)
-        if kept is not None:
+        kept = self._entry(self._journal(key))
+        if kept is not None and all(map(self._is_whole, kept.files)):
             return kept
+        self._check_lease()
         try:
             part = make()
         except WindrowError:  # some are OSErrors too
@@ -141,23 +194,44 @@ class OutputFolder:
         """Remember that `part` is finished."""
         self._check_lease()
         files = [dataclasses.asdict(file) for file in part.files]
-        entry = {"records": part.records, "files": files, "told": dict(part.told)}
+        told = dict(part.told)
+        entry = {"key": part.key, "records": part.records, "files": files, "told": told}
         self._write_json(self._journal(part.key), entry)
 
     def parts(self) -> list[Part]:
         """All parts that the journal has, whether or not their files are still there."""
-        keys = [name.removesuffix(".json") for name in self.target.listed(f"{self.work}/journal")]
-        entries = [self._entry(key) for key in keys]
+        folder = f"{self.work}/journal"
+        entries = [self._entry(f"{folder}/{name}") for name in self.target.listed(folder)]
         return [entry for entry in entries if entry is not None]
 
-    def _kept(self, key: str) -> Part | None:
-        part = self._entry(key)
-        complete = part is not None and all(map(self._is_whole, part.files))
-        return part if complete else None
+    def whole_parts(self) -> list[Part]:
+        """The parts that the journal has and whose files are there in full, by their sizes."""
+        parts = self.parts()
+        names = {
+            place for part in parts for file in part.files for place in self._places(file.name)
+        }
+        sizes = self.target.sizes(names)
+        return [
+            part
+            for part in parts
+            if all(
+                file.size_bytes in [sizes[place] for place in self._places(file.name)]
+                for file in part.files
+            )
+        ]
+
+    def forget(self, part: Part) -> None:
+        """Remove the files of a part, then what the journal has of it."""
+        self.target.remove(name for file in part.files for name in self._places(file.name))
+        self.target.remove([self._journal(part.key)])
+
+    def _places(self, name: str) -> list[str]:
+        """Where a finished file may lie."""
+        return list(dict.fromkeys([name, self._staged(name)]))
 
     def _is_whole(self, file: OutputFile) -> bool:
         target = self.target
-        for name in {file.name: None, self._staged(file.name): None}:
+        for name in self._places(file.name):
             if target.size(name) == file.size_bytes:
                 if not isinstance(target, LocalTarget):
                     return True  # fetching all of it again would cost more than making it
@@ -166,18 +240,12 @@ class OutputFolder:
         return False
 
     def _journal(self, key: str) -> str:
-        return f"{self.work}/journal/{key}.json"
+        return f"{self.work}/journal/{_file_name(key)}"
 
-    def _entry(self, key: str) -> Part | None:
-        name = self._journal(key)
+    def _entry(self, name: str) -> Part | None:
         try:
-            value = read_json(self.target, name)
-            if not isinstance(value, dict):
-                return None
-            where = self.target.shown(name)
-            files = tuple(output_from_json(file, where=where) for file in value["files"])
-            return Part(key, int(value["records"]), files, dict(value["told"]))
-        except (ReadError, KeyError, TypeError, ValueError):
+            return _part_from_json(read_json(self.target, name), where=self.target.shown(name))
+        except ReadError:
             # A machine that went down may leave an entry without its bytes: do the part again.
             return None
 
@@ -211,9 +279,33 @@ class OutputFolder:
             check_lease(self.target, self.lease)
 
     def clear_up(self) -> None:
-        """Remove what only an unfinished folder has."""
-        self.target.remove_folder(WORK)
+        """Remove what only an unfinished folder has; its lock is for its holder to remove."""
+        for name in self.target.listed(WORK):
+            if name not in _HELD:
+                self.target.remove_all(f"{WORK}/{name}")
         self.target.remove([UNFINISHED])
+
+
+def _part_from_json(value: object, *, where: str) -> Part:
+    match value:
+        case {"key": str(key), "records": int(records), "files": list(files), "told": dict(told)}:
+            return Part(key, records, tuple(output_from_json(f, where=where) for f in files), told)
+        case _:
+            raise ReadError(f"{where}: is no entry of a journal")
+
+
+def _file_name(key: str) -> str:
+    """The name of the JSON file of a key, which may have any characters and any length."""
+    name = urllib.parse.quote(key, safe="@", errors="surrogateescape")
+    if len(name) > _LONGEST_NAME:
+        name = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name}.json"
+
+
+def is_finished(target: Target) -> bool:
+    """Whether `target` holds a finished conversion, and nothing more that a run has left."""
+    names = target.listed()
+    return MANIFEST_NAME in names and not {UNFINISHED, WORK} & set(names)
 
 
 def finished_before(target: Target, plan: Plan) -> Manifest | None:
@@ -231,10 +323,11 @@ def finished_before(target: Target, plan: Plan) -> Manifest | None:
             _refuse_other(target, "begun", there, plan)
     elif manifest is not None:
         _refuse_other(target, "written", manifest.plan, plan)
-    if manifest is None or manifest.plan.differences(plan):
+    if manifest is None or manifest.plan.differences(plan) or _is_clearing(begun):
         return None
+    sizes = target.sizes(file.name for file in manifest.files)
     for file in manifest.files:
-        if target.size(file.name) != file.size_bytes:
+        if sizes[file.name] != file.size_bytes:
             if begun is not None:
                 return None
             raise ConversionError(
@@ -244,14 +337,35 @@ def finished_before(target: Target, plan: Plan) -> Manifest | None:
     return manifest
 
 
+def plan_in(target: Target) -> tuple[Plan | None, bool]:
+    """The plan that was begun or finished in `target`, if one was, and whether it is finished.
+
+    Raises:
+        ReadError: If the marker or the manifest is damaged.
+    """
+    begun = read_json(target, UNFINISHED)
+    if begun is not None:
+        return Plan.from_json(begun, where=target.shown(UNFINISHED)), False
+    manifest = Manifest.read_in(target)
+    return (None, False) if manifest is None else (manifest.plan, True)
+
+
+def is_foreign(target: Target) -> bool:
+    """Whether there are files in `target` and no conversion wrote any of them."""
+    names = set(target.listed())
+    return bool(names) and not names & {UNFINISHED, MANIFEST_NAME, WORK}
+
+
 def refuse_foreign(target: Target) -> None:
     """Refuse a folder with files in it that no conversion wrote.
 
     Raises:
         ConversionError: If there are any.
     """
-    names = set(target.listed())
-    if names and not names & {UNFINISHED, MANIFEST_NAME, WORK}:
+    if target.size("") is not None:
+        raise ConversionError(f"output {target.shown()}: is a file; name a folder")
+    if is_foreign(target):
+        names = target.listed()
         raise ConversionError(
             f"output {target.shown()}: holds files that no conversion wrote, such as"
             f" {min(names)!r}; choose a new or an empty folder"
@@ -270,18 +384,46 @@ def begin(
         overwrite: Whether to remove all that earlier runs have left, of this plan too.
         lease: The token of the lease that is held, if there is one.
     """
-    folder = OutputFolder(target, plan.key, lease)
+    folder = OutputFolder(target, plan.key, lease, run=uuid.uuid4().hex)
     marker = {"note": _NOTE, "resume": resume, **plan.to_json()}
-    target.write(UNFINISHED, json.dumps(marker, indent=1).encode())
-    try:
-        _remove_old(folder, everything=overwrite)
-    except WindrowError:
-        raise
-    except OSError as error:
-        raise ConversionError(
-            f"output {target.shown()}: old files cannot be removed: {error}; remove the folder"
-        ) from error
+    begun = _marker(target)
+    clearing = overwrite or _is_clearing(begun)
+    if begun is not None and not clearing:
+        _forget_mended(folder, Plan.from_json(begun, where=target.shown(UNFINISHED)), plan)
+    _write_marker(target, {**marker, _CLEARING: True} if clearing else marker)
+    _remove_old(folder, everything=clearing)
+    if clearing:
+        _write_marker(target, marker)
     return folder
+
+
+def _write_marker(target: Target, marker: Mapping[str, Any]) -> None:
+    target.write(UNFINISHED, json.dumps(marker, indent=1).encode())
+
+
+def _marker(target: Target) -> object | None:
+    """What the marker says; a damaged one is as good as none to a run that overwrites."""
+    try:
+        return read_json(target, UNFINISHED)
+    except ReadError:
+        return None
+
+
+def _is_clearing(begun: object | None) -> bool:
+    return isinstance(begun, dict) and begun.get(_CLEARING) is True
+
+
+def _forget_mended(folder: OutputFolder, there: Plan, plan: Plan) -> None:
+    """Forget the parts of inputs that have been written anew.
+
+    Else an old entry would vouch for the new file of the same name, if the input became what it was.
+    Parts of one input alone have keys that end in `@` and the key of the input.
+    """
+    gone = {found.key for found in there.inputs} - {found.key for found in plan.inputs}
+    if gone:
+        for part in folder.parts():
+            if part.key.rpartition("@")[2] in gone:
+                folder.forget(part)
 
 
 def output_file(path: str, name: str, *, records: int) -> OutputFile:
@@ -322,21 +464,11 @@ def _remove_old(folder: OutputFolder, *, everything: bool) -> None:
     target = folder.target
     manifest = Manifest.read_in(target)
     if manifest is not None:
-        target.remove(_names(manifest.files))
+        target.remove(file.name for file in manifest.files)
         target.remove([MANIFEST_NAME])
     for key in target.listed(WORK):
-        old = OutputFolder(target, key)
-        if key in _SHARED:
+        if key in _HELD or (key == folder.plan_key and not everything):
             continue
-        if everything or key != folder.plan_key:
-            target.remove(name for part in old.parts() for name in _names(part.files))
-            target.remove_folder(old.work)
-    target.remove_folder(f"{WORK}/incoming")
-
-
-# What lies beside the plans in the work folder.
-_SHARED: Final = frozenset({"lock", "lease.json", "incoming"})
-
-
-def _names(files: Sequence[OutputFile]) -> list[str]:
-    return [file.name for file in files]
+        for name in OutputFolder(target, key).claims():
+            target.remove_all(name)
+        target.remove_all(f"{WORK}/{key}")

@@ -6,17 +6,26 @@ sorted by name within one glob or folder: the order of the records of the output
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import fsspec
 from fsspec.core import url_to_fs
 
 from windrow.converters.manifest import InputId
-from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
-from windrow.sources.paths import UNFINISHED_MARKER, refuse_unfinished
+from windrow.converters.targets import untold
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, WindrowError
+from windrow.sources.paths import (
+    UNFINISHED_MARKER,
+    is_remote,
+    joined,
+    parted,
+    refuse_unfinished,
+    split_path,
+)
 from windrow.sources.secrets import Secrets, shown_url
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -30,7 +39,7 @@ _VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModif
 class Input:
     """One file to convert: where it is, its name without folders, its size, and its version."""
 
-    url: str
+    url: str = dataclasses.field(repr=False)
     name: str
     size_bytes: int
     version: str = ""
@@ -89,6 +98,7 @@ def find_inputs(
                 f"inputs: {pattern!r} is {type(pattern).__name__}; give paths, globs or URLs as str"
             )
         inputs += _matches(os.fspath(pattern), options, *marks)
+    _refuse_unfinished(inputs)
     seen: set[str] = set()
     for found in inputs:
         if found.url in seen:
@@ -105,8 +115,8 @@ def source_texts(paths: Paths) -> tuple[str, ...]:
 
 def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[Input]:
     shown = shown_url(pattern)
-    try:
-        fs, path = url_to_fs(pattern, **(options or {}))
+    fs, path = _opened(pattern, options)
+    with _listing(shown, options):
         fs.invalidate_cache()
         # A file may have a bracket in its name, so that a name that exists is never a glob.
         if not _MAGIC & set(path) or fs.exists(path):
@@ -115,32 +125,50 @@ def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[
                 listed = _within(fs, path, shown, marks)
         else:
             listed = fs.glob(path, detail=True)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"inputs: {shown} does not exist; check the path") from error
-    except (ImportError, ValueError) as error:
-        hidden = Secrets(options).hide(str(error))
-        raise ConversionError(f"inputs: {shown} cannot be opened: {hidden}") from error
-    except OSError as error:
-        hidden = Secrets(options).hide(str(error))
-        raise ReadError(f"inputs: {shown} cannot be listed: {hidden}") from error
     files = sorted((name, info) for name, info in listed.items() if info["type"] != "directory")
     if not files and listed:
         raise ConversionError(f"inputs: {shown} is a folder; name its files: {shown}/*")
     if not files:
         raise NotFoundError(f"inputs: {shown} matches no file; check the pattern")
-    return [_measured(fs, name, info, options) for name, info in files]
+    found = [_measured(fs, name, info, options) for name, info in files]
+    if "::" in pattern and [name for name, _ in files] == [path]:
+        # A chain of URLs, which its last file system alone does not know.
+        found = [dataclasses.replace(found[0], url=pattern)]
+    return found
+
+
+def _opened(url: str, options: dict[str, Any] | None) -> tuple[Any, str]:
+    """The file system of a URL, and the path there."""
+    try:
+        fs, path = url_to_fs(url, **(options or {}))
+    except Exception as error:  # each file system has its own for settings that it cannot take
+        raise ConversionError(
+            f"inputs: {shown_url(url)} cannot be opened: {Secrets(options).hide(str(error))}"
+        ) from untold(error, options)
+    return fs, path
+
+
+@contextlib.contextmanager
+def _listing(shown: str, options: dict[str, Any] | None) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"inputs: {shown} does not exist; check the path") from untold(
+            error, options
+        )
+    except WindrowError:
+        raise
+    except Exception as error:  # each file system has its own
+        raise ReadError(
+            f"inputs: {shown} cannot be listed: {type(error).__name__}:"
+            f" {Secrets(options).hide(str(error))}"
+        ) from untold(error, options)
 
 
 def _within(fs: Any, folder: str, shown: str, marks: tuple[str, ...]) -> dict[str, Any]:
     """The files right in a folder whose names have one of `marks`."""
     entries = {entry["name"].rstrip("/"): entry for entry in fs.ls(folder, detail=True)}
     names = {name: name.rpartition("/")[2] for name in entries}
-    if UNFINISHED_MARKER in names.values():
-        if isinstance(fs, fsspec.get_filesystem_class("file")):
-            refuse_unfinished(folder, what="inputs")
-        raise ConversionError(
-            f"inputs: the conversion that writes {shown} has not finished; finish it first"
-        )
     found = {
         path: entries[path]
         for path, name in names.items()
@@ -154,6 +182,26 @@ def _within(fs: Any, folder: str, shown: str, marks: tuple[str, ...]) -> dict[st
     return found
 
 
+def _refuse_unfinished(inputs: list[Input]) -> None:
+    """Refuse files of a folder that a conversion has not finished, however they are named."""
+    folders = {split_path(found.url)[0]: found.options for found in inputs}
+    for folder, options in folders.items():
+        if not is_remote(folder):
+            refuse_unfinished(folder, what="inputs")
+            continue
+        shown = shown_url(folder)
+        fs, marker = _opened(joined(folder, UNFINISHED_MARKER), options)
+        try:
+            unfinished = fs.exists(marker)
+        except Exception:  # a store that shows its files alone: they have been found
+            unfinished = False
+        if unfinished:
+            raise ConversionError(
+                f"inputs: the conversion that writes {shown} has not finished (it holds"
+                f" {UNFINISHED_MARKER}); run the same conversion again first: it keeps what is done"
+            )
+
+
 def _measured(fs: Any, path: str, info: dict[str, Any], options: dict[str, Any] | None) -> Input:
     local = isinstance(fs, fsspec.get_filesystem_class("file"))
     url = path if local else fs.unstrip_protocol(path)
@@ -161,4 +209,6 @@ def _measured(fs: Any, path: str, info: dict[str, Any], options: dict[str, Any] 
     if size is None:
         raise ReadError(f"inputs: {shown_url(url)} does not tell its size; copy it to a disk first")
     version = next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), "")
-    return Input(url, path.rsplit("/", 1)[-1], size, version.strip('"'), options)
+    # Of a signed address the query is a secret, and no part of the name.
+    name = parted(path)[0].rsplit("/", 1)[-1] if is_remote(path) else path.rsplit("/", 1)[-1]
+    return Input(url, name, size, version.strip('"'), options)

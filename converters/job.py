@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from windrow.converters.executor import run_here
-from windrow.converters.folder import OutputFolder, begin, finished_before, refuse_foreign
+from windrow.converters.folder import (
+    OutputFolder,
+    Part,
+    begin,
+    finished_before,
+    is_finished,
+    is_foreign,
+    plan_in,
+    refuse_foreign,
+)
 from windrow.converters.inputs import Input
 from windrow.converters.locks import locked
 from windrow.converters.manifest import Manifest, Plan, Setting
@@ -77,22 +86,87 @@ def carry_out(
     """
     _check(run)
     target = target_of(output, run.get("output_options"))
-    overwrite = run.get("overwrite", False)
+    plan, overwrite = conversion.plan, run.get("overwrite", False)
     refuse_foreign(target)
-    if not overwrite:
-        manifest = finished_before(target, conversion.plan)
+    if not overwrite and is_finished(target):
+        manifest = finished_before(target, plan)
         if manifest is not None:
-            OutputFolder(target, conversion.plan.key).clear_up()
             return manifest
     with locked(target, take_over=run.get("take_over", False)) as lease:
-        # Another run may have done it just before.
-        manifest = None if overwrite else finished_before(target, conversion.plan)
-        if manifest is None:
-            resume = conversion.resume(os.fspath(output))
-            plan = conversion.plan
-            folder = begin(target, plan, resume=resume, overwrite=overwrite, lease=lease)
-            _run(conversion, folder, run)
-    return _written(target)
+        # Seen from within the lock: another run may have finished it just before.
+        manifest = None if overwrite else finished_before(target, plan)
+        if manifest is not None:
+            OutputFolder(target, plan.key).clear_up()
+            return manifest
+        resume = conversion.resume(os.fspath(output))
+        folder = begin(target, plan, resume=resume, overwrite=overwrite, lease=lease)
+        _run(conversion, folder, run)
+        return _written(target)
+
+
+def describe(
+    conversion: Conversion,
+    output: str | os.PathLike[str],
+    *,
+    output_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `carry_out` would do, as JSON has it. Nothing is written.
+
+    Returns:
+        `conversion`, `output`, `format`, `settings`; `inputs`, `input_bytes`, and, where they are
+        known, `records`, `files` and `output_bytes` (before compression); `lines` for people;
+        `state`, which is `new`, `unfinished`, `finished`, `other` (of another conversion: `differences`
+        tells in what, and `overwrite` is needed) or `foreign` (files that no conversion wrote); and
+        `done`, the parts of the work that an earlier run has left, with records, files and bytes.
+
+    Raises:
+        ConversionError: If the output is a file, or its file system cannot be opened.
+        ReadError: If its marker or its manifest is damaged.
+    """
+    target, plan, expected = target_of(output, output_options), conversion.plan, conversion.expected
+    state, differences, done = _state(target, plan)
+    return {
+        "conversion": conversion.name,
+        "output": target.shown(),
+        "format": plan.format,
+        "settings": dict(plan.settings),
+        "inputs": len(plan.inputs),
+        "input_bytes": expected.input_bytes,
+        "records": expected.records,
+        "files": expected.files,
+        "output_bytes": expected.output_bytes,
+        "lines": list(expected.lines),
+        "state": state,
+        "differences": differences,
+        "done": done,
+    }
+
+
+def _state(target: Target, plan: Plan) -> tuple[str, list[str], dict[str, int]]:
+    """The state of a folder for `describe`, in what its plan differs, and what is done of it."""
+    there, finished = plan_in(target)
+    if there is None:
+        return "foreign" if is_foreign(target) else "new", [], _done([])
+    differences = there.differences(plan)
+    if differences and (finished or there.key != plan.key):
+        return "other", differences, _done([])
+    if finished:
+        manifest = Manifest.read_in(target)
+        files = () if manifest is None else manifest.files
+        records = 0 if manifest is None else manifest.records
+        return "finished", [], _done([Part("", records, files)])
+    folder = OutputFolder(target, plan.key)
+    return "unfinished", differences, _done(folder.whole_parts())
+
+
+def _done(parts: Sequence[Part]) -> dict[str, int]:
+    files = [file for part in parts for file in part.files]
+    return {
+        "parts": len(parts),
+        "records": sum(part.records for part in parts),
+        "files": len(files),
+        "bytes": sum(file.size_bytes for file in files),
+    }
 
 
 def _run(conversion: Conversion, folder: OutputFolder, run: RunOptions) -> None:
@@ -120,6 +194,14 @@ def _check(run: RunOptions) -> None:
         raise ArgumentError(
             f"{unknown[0]!r} is no argument of a conversion; there are"
             f" {', '.join(RunOptions.__annotations__)}"
+        )
+    for name in ("overwrite", "take_over"):
+        if not isinstance(run.get(name, False), bool):
+            raise ArgumentError(f"{name} must be a bool, got {run.get(name)!r}")
+    options = run.get("output_options")
+    if options is not None and not isinstance(options, Mapping):
+        raise ArgumentError(
+            f"output_options must be a dict of settings, as in fsspec, got {type(options).__name__}"
         )
     processes = run.get("processes", 1)
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:

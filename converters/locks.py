@@ -23,10 +23,13 @@ import filelock
 
 from windrow.converters.manifest import read_json
 from windrow.converters.targets import WORK, LocalTarget, Target, unwritable
-from windrow.errors import ConversionError
+from windrow.errors import ConversionError, ReadError, WindrowError
 
-_LOCK: Final = f"{WORK}/lock"
-LEASE: Final = f"{WORK}/lease.json"
+LOCK_NAME: Final = "lock"
+LEASE_NAME: Final = "lease.json"
+LEASE: Final = f"{WORK}/{LEASE_NAME}"
+# A run that ends removes its lock file; who opened that file just before has to open the next.
+_TRIES: Final = 5
 
 
 @contextlib.contextmanager
@@ -51,22 +54,39 @@ def locked(target: Target, *, take_over: bool) -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def _file_lock(target: LocalTarget) -> Iterator[None]:
-    path = target.path(_LOCK)
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        lock = filelock.FileLock(path, blocking=False)
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise ConversionError(
-            f"output {target.root}: another run is writing this folder (it holds {path}); wait for"
-            " it, or stop it: what it has finished is kept"
-        ) from error
-    except OSError as error:
-        raise unwritable(target.root, error) from error
+    path = target.path(f"{WORK}/{LOCK_NAME}")
+    lock = _acquired(target, path)
     try:
         yield
     finally:
+        # Removed while it is held: a lock on a file that has no name any more counts for nobody.
+        with contextlib.suppress(OSError):
+            os.remove(path)
+            os.rmdir(os.path.dirname(path))
         lock.release()
+
+
+def _acquired(target: LocalTarget, path: str) -> filelock.BaseFileLock:
+    refused: OSError | None = None
+    for _ in range(_TRIES):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            lock = filelock.FileLock(path, blocking=False)
+            lock.acquire()
+        except filelock.Timeout as error:
+            refused = error
+        except FileNotFoundError as error:  # another run has just ended and cleared up
+            refused = error
+        except OSError as error:
+            raise unwritable(target.root, error) from error
+        else:
+            return lock
+    if isinstance(refused, FileNotFoundError):
+        raise unwritable(target.root, refused) from refused
+    raise ConversionError(
+        f"output {target.root}: another run is writing this folder (it holds {path}); wait for"
+        " it, or stop it: what it has finished is kept"
+    ) from refused
 
 
 @contextlib.contextmanager
@@ -82,7 +102,8 @@ def leased(target: Target, take_over: bool) -> Iterator[str]:
     data = json.dumps(lease).encode()
     if take_over:
         target.write(LEASE, data)
-    elif not target.create(LEASE, data):
+    # What was created is read back: not every store knows how to create only what is not there.
+    elif not target.create(LEASE, data) or _token(target) != token:
         raise ConversionError(
             f"output {target.shown()}: another run is writing it ({_holder(target)}); wait for it,"
             " or, if it is dead, go on in its place by take_over=True (--take-over)"
@@ -90,8 +111,10 @@ def leased(target: Target, take_over: bool) -> Iterator[str]:
     try:
         yield token
     finally:
-        if _token(target) == token:
-            target.remove([LEASE])
+        # A store that cannot be reached any more is the error of what was done with it.
+        with contextlib.suppress(WindrowError):
+            if _token(target) == token:
+                target.remove([LEASE])
 
 
 def check_lease(target: Target, token: str) -> None:
@@ -116,8 +139,11 @@ def _token(target: Target) -> str | None:
 
 
 def _holder(target: Target) -> str:
-    match read_json(target, LEASE):
+    found = None
+    with contextlib.suppress(ReadError):
+        found = read_json(target, LEASE)
+    match found:
         case {"host": str(host), "process": int(process), "since": str(since)}:
-            return f"process {process} on {host}, since {since}"
+            return f"process {process} on {host}, since {since}"[:200]
         case _:
             return f"it holds {LEASE}"

@@ -14,11 +14,11 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import pathlib
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from windrow.converters.targets import Target, target_of
+from windrow.converters.targets import WORK, Target, target_of
 from windrow.errors import NotFoundError, ReadError
 
 UNFINISHED = "_WINDROW_UNFINISHED"
@@ -28,6 +28,8 @@ MANIFEST_NAME = "windrow_manifest.json"
 Setting = Any
 
 _VERSION = 2
+# Nobody writes JSON as deep as this; what is read is compared and printed, level within level.
+_DEEPEST = 64
 _VERSIONS_OF = ("windrow", "array_record", "numpy", "tensorstore")
 
 
@@ -109,7 +111,7 @@ class Plan:
         for name in sorted({*self.settings, *other.settings}):
             there, asked = self.settings.get(name), other.settings.get(name)
             if there != asked:
-                lines.append(f"{name}: {there!r} there, {asked!r} asked for")
+                lines.append(f"{name}: {there!r:.200} there, {asked!r:.200} asked for")
         if len(self.inputs) != len(other.inputs):
             lines.append(f"inputs: {len(self.inputs)} there, {len(other.inputs)} asked for")
         for there_input, asked_input in zip(self.inputs, other.inputs, strict=False):
@@ -278,10 +280,9 @@ class Manifest:
 def output_from_json(value: object, *, where: str) -> OutputFile:
     """The output file in `value`, read from the file `where`."""
     name = _get(value, "name", str, where)
-    path = pathlib.PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name:
+    if not is_own_name(name):
         raise ReadError(
-            f"{where}: names the file {name!r}, outside its own folder: do not trust it"
+            f"{where}: names the file {name!r:.200}, outside its own folder: do not trust it"
         )
     return OutputFile(
         name=name,
@@ -289,6 +290,20 @@ def output_from_json(value: object, *, where: str) -> OutputFile:
         records=_get(value, "records", int, where),
         crc32c=_get(value, "crc32c", str, where),
     )
+
+
+def is_own_name(name: str) -> bool:
+    """Whether `name` is that of a file of an output: in its folder, and none that has another use."""
+    parts = name.split("/")
+    if parts[0] in (WORK, UNFINISHED, MANIFEST_NAME) or "\0" in name or "\\" in name:
+        return False
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    if os.name == "nt" and ":" in name:
+        return False
+    return not any(part in ("", ".", "..") for part in parts)
 
 
 def read_json(target: Target, name: str) -> object | None:
@@ -304,12 +319,35 @@ def read_json(target: Target, name: str) -> object | None:
         value: object = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ReadError(f"{target.shown(name)}: cannot be read: {error}") from error
+    if _is_deep(value):
+        raise ReadError(
+            f"{target.shown(name)}: cannot be read: more than {_DEEPEST} lists or objects in one"
+            " another"
+        )
     return value
+
+
+def _is_deep(value: object) -> bool:
+    """Whether `value` is nested so deeply that to compare or to print it would fail."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _get(value: object, key: str, kind: type[Any], where: str) -> Any:
     found = value.get(key) if isinstance(value, dict) else None
     # bool is a kind of int to Python, and a list of bool no count.
     if not isinstance(found, kind) or isinstance(found, bool):
-        raise ReadError(f"{where}: damaged: {key!r} should be {kind.__name__}, got {found!r:.60}")
+        raise ReadError(
+            f"{where}: damaged: {key!r} should be {kind.__name__}, got {reprlib.repr(found)}"
+        )
     return found

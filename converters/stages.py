@@ -15,6 +15,7 @@ from typing import Any
 
 from windrow.converters.folder import OutputFolder
 from windrow.converters.manifest import Plan
+from windrow.sources.secrets import shown_url
 
 # Tells of so many records and bytes that are done; it may raise, to have the work stopped.
 Report = Callable[[int, int], None]
@@ -81,7 +82,8 @@ class Conversion:
     flags: tuple[str, ...] | None
 
     def resume(self, output: str) -> str:
-        """What goes on with this conversion: a command, or a call."""
-        if self.flags is None:
+        """What goes on with this conversion: a command, or a call. It is stored, without secrets."""
+        places = [*self.sources, output]
+        if self.flags is None or places != [shown_url(place) for place in places]:
             return f"call windrow.converters.{self.name} with the same arguments again"
-        return shlex.join(["windrow", "convert", *self.sources, output, *self.flags])
+        return shlex.join(["windrow", "convert", *places, *self.flags])

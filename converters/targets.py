@@ -3,7 +3,8 @@
 Files are known by names relative to the target, with `/`. On a local disk a file comes under its
 name by a rename; in an object store by an upload that is complete or does not happen.
 
-Invariant: a file under its name is complete, and nothing outside the target is ever touched.
+Invariant: a file under its name is complete, and nothing outside the target is ever written or
+removed, whatever links lie in it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,25 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import traceback
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fsspec.core import url_to_fs
 
-from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
 from windrow.sources.paths import is_remote, local_path
 from windrow.sources.secrets import Secrets, shown_url
 
 # Everything that an unfinished target has and a finished one has not lies here.
 WORK: Final = "_windrow_work"
 _INCOMING: Final = f"{WORK}/incoming"
+
+# Of more files than these, far away, the sizes are listed and not asked for one by one.
+_ASKED_ONE_BY_ONE: Final = 8
+# The end of a file's name that its temporary name has, so that this is never too long.
+_SHOWN_OF_NAME: Final = 40
 
 Bytes = bytes | bytearray | memoryview
 
@@ -45,6 +52,10 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def size(self, name: str) -> int | None:
         """Bytes of the file `name`, or None if there is no such file."""
+
+    @abc.abstractmethod
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """The `size` of each of many files."""
 
     @abc.abstractmethod
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
@@ -71,8 +82,8 @@ class Target(abc.ABC):
         """Remove files, where they are, and the folders that this leaves empty."""
 
     @abc.abstractmethod
-    def remove_folder(self, name: str) -> None:
-        """Remove a folder and all in it, where it is."""
+    def remove_all(self, name: str) -> None:
+        """Remove a file, or a folder and all in it, where it is."""
 
     @property
     @abc.abstractmethod
@@ -100,6 +111,12 @@ def target_of(
     if os.path.exists(root) and not os.path.isdir(root):
         raise ConversionError(f"output {root}: is a file; name a folder")
     return LocalTarget(root)
+
+
+def untold(error: Exception, options: Mapping[str, Any] | None) -> Exception | None:
+    """`error`, to be named as the cause of ours, unless it tells a secret."""
+    text = "".join(traceback.format_exception(error))
+    return error if Secrets(options).hide(text) == text else None
 
 
 def unwritable(where: str, error: OSError) -> ConversionError:
@@ -142,6 +159,9 @@ class LocalTarget(Target):
         except OSError:
             return None
 
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        return {name: self.size(name) for name in names}
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         try:
             with open(self.path(name), "rb") as file:
@@ -162,7 +182,7 @@ class LocalTarget(Target):
             self.put(temporary, name)
 
     def create(self, name: str, data: bytes) -> bool:
-        path = self.path(name)
+        path = self._own(name)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "xb") as file:
@@ -175,21 +195,21 @@ class LocalTarget(Target):
 
     @contextlib.contextmanager
     def incoming(self, name: str) -> Iterator[str]:
-        base = name.rpartition("/")[2]
-        path = self.path(f"{_INCOMING}/{uuid.uuid4().hex}-{base}")
+        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
+        path = self._own(f"{_INCOMING}/{uuid.uuid4().hex}-{base}")
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             yield path
+        except WindrowError:  # some are OSErrors too
+            raise
         except OSError as error:
-            if isinstance(error, ReadError):
-                raise
             raise unwritable(self.path(name), error) from error
         finally:
             with contextlib.suppress(OSError):
                 os.remove(path)
 
     def put(self, path: str, name: str) -> None:
-        final = self.path(name)
+        final = self._own(name)
         try:
             # What has its name has its bytes, even if the machine goes down now.
             descriptor = os.open(path, os.O_RDONLY)
@@ -197,37 +217,79 @@ class LocalTarget(Target):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self.rename(path, final)
-        except OSError as error:
-            raise unwritable(final, error) from error
-
-    def rename(self, path: str, final: str) -> None:
-        """Give a complete file or folder its final path."""
-        try:
             os.makedirs(os.path.dirname(final), exist_ok=True)
             os.replace(path, final)
         except OSError as error:
             raise unwritable(final, error) from error
 
+    def move(self, name: str, final: str) -> None:
+        """Give a file, or a folder and all in it, another name; what is there is replaced by it."""
+        source, goal = self._own(name), self._own(final)
+        try:
+            if os.path.isdir(source) and os.path.isdir(goal):
+                # A run that was killed in the middle of it left some there already.
+                for entry in os.listdir(source):
+                    self.move(f"{name}/{entry}", f"{final}/{entry}")
+                os.rmdir(source)
+            else:
+                os.makedirs(os.path.dirname(goal), exist_ok=True)
+                os.replace(source, goal)
+        except OSError as error:
+            raise unwritable(goal, error) from error
+
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            path = self.path(name)
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path = self._own(name)
+            with _removing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.remove(path)
             parent = os.path.dirname(path)
-            while parent != self.root and os.path.isdir(parent) and not os.listdir(parent):
-                os.rmdir(parent)
+            while parent != self.root:
+                try:
+                    os.rmdir(parent)
+                except OSError:  # not empty, or not there
+                    break
                 parent = os.path.dirname(parent)
 
-    def remove_folder(self, name: str) -> None:
-        shutil.rmtree(self.path(name), ignore_errors=True)
+    def remove_all(self, name: str) -> None:
+        path = self._own(name)
+        with _removing(path), contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)
+
+    def _own(self, name: str) -> str:
+        """The path of `name`, to be written or removed.
+
+        Raises:
+            ConversionError: If a link on the way to it leads out of the target.
+        """
+        path = self.path(name)
+        root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(path))
+        if os.path.commonpath([root, folder]) != root:
+            raise ConversionError(
+                f"output {self.root}: {name} lies behind a link to {folder}, outside of it, where"
+                " nothing is written or removed; convert into another folder"
+            )
+        return path
+
+
+@contextlib.contextmanager
+def _removing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConversionError(
+            f"{path}: cannot be removed: {error.strerror or error}; remove it yourself, and run it"
+            " again"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FarTarget(Target):
     """A prefix of an object store, or a folder of another file system of fsspec."""
 
-    url: str
+    url: str = dataclasses.field(repr=False)
     options: dict[str, Any] = dataclasses.field(repr=False)
 
     @property
@@ -239,13 +301,13 @@ class FarTarget(Target):
 
     def listed(self, name: str = "") -> list[str]:
         fs, path = self._at(name)
-        fs.invalidate_cache()
         try:
+            fs.invalidate_cache()
             found = fs.ls(path, detail=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
-            raise self._unreadable(name, error) from error
+            raise self._unreadable(name, error) from self._cause(error)
         names = {
             entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
         }
@@ -253,24 +315,36 @@ class FarTarget(Target):
 
     def size(self, name: str) -> int | None:
         fs, path = self._at(name)
-        fs.invalidate_cache()
         try:
-            info = fs.info(path)
-        except FileNotFoundError:
+            fs.invalidate_cache()
+            return _file_bytes(fs.info(path))
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
-            raise self._unreadable(name, error) from error
-        return None if info["type"] == "directory" else info["size"]
+            raise self._unreadable(name, error) from self._cause(error)
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        names = list(names)
+        if len(names) <= _ASKED_ONE_BY_ONE:
+            return {name: self.size(name) for name in names}
+        fs, root = self._at("")
+        try:
+            fs.invalidate_cache()
+            found = fs.find(root, detail=True)
+        except Exception as error:
+            raise self._unreadable("", error) from self._cause(error)
+        there = {path: _file_bytes(info) for path, info in found.items()}
+        return {name: there.get(f"{root}/{name}") for name in names}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         fs, path = self._at(name)
         try:
             whole = start == 0 and stop is None
             data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except Exception as error:
-            raise self._unreadable(name, error) from error
+            raise self._unreadable(name, error) from self._cause(error)
         return data
 
     def write(self, name: str, data: Bytes) -> None:
@@ -279,6 +353,9 @@ class FarTarget(Target):
             fs.pipe_file(path, bytes(data))
 
     def create(self, name: str, data: bytes) -> bool:
+        # First a look: some file systems do not know this mode and overwrite what is there.
+        if self.size(name) is not None:
+            return False
         fs, path = self._at(name)
         with self._writing(name):
             try:
@@ -289,8 +366,9 @@ class FarTarget(Target):
 
     @contextlib.contextmanager
     def incoming(self, name: str) -> Iterator[str]:
+        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
         with tempfile.TemporaryDirectory(prefix="windrow-") as folder:
-            yield os.path.join(folder, name.rpartition("/")[2])
+            yield os.path.join(folder, base)
 
     def put(self, path: str, name: str) -> None:
         fs, far = self._at(name)
@@ -303,43 +381,46 @@ class FarTarget(Target):
             with self._writing(name), contextlib.suppress(FileNotFoundError):
                 fs.rm_file(path)
 
-    def remove_folder(self, name: str) -> None:
+    def remove_all(self, name: str) -> None:
         fs, path = self._at(name)
-        fs.invalidate_cache()
         with self._writing(name), contextlib.suppress(FileNotFoundError):
+            fs.invalidate_cache()
             fs.rm(path, recursive=True)
 
     def _at(self, name: str) -> tuple[Any, str]:
         try:
             fs, root = url_to_fs(self.url, **self.options)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # each file system has its own for settings that it cannot take
             raise ConversionError(
                 f"output {self.shown()}: cannot be opened: {self._hide(error)}"
-            ) from error
+            ) from self._cause(error)
         return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:  # a bucket that does not exist
-            raise self._unwritable(name, error) from error
-        except FileExistsError:
-            raise
         except Exception as error:
-            raise self._unwritable(name, error) from error
+            raise ConversionError(
+                f"{self.shown(name)}: cannot be written: {type(error).__name__}:"
+                f" {self._hide(error)}; check the place and the rights, and run it again:"
+                " what is finished is kept"
+            ) from self._cause(error)
 
     def _hide(self, error: Exception) -> str:
         return Secrets(self.options).hide(str(error))
 
-    def _unwritable(self, name: str, error: Exception) -> ConversionError:
-        return ConversionError(
-            f"{self.shown(name)}: cannot be written: {type(error).__name__}:"
-            f" {self._hide(error)}; check the place and the rights, and run it again:"
-            " what is finished is kept"
-        )
+    def _cause(self, error: Exception) -> Exception | None:
+        """`error`, to be shown below ours, unless it tells a secret."""
+        return untold(error, self.options)
 
     def _unreadable(self, name: str, error: Exception) -> ReadError:
         return ReadError(
             f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
         )
+
+
+def _file_bytes(info: Mapping[str, Any]) -> int | None:
+    """The size in what a file system says of a path; None for a folder."""
+    size: int | None = None if info["type"] == "directory" else info["size"]
+    return size

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return PIPE_CLOSED
     except (WindrowError, OSError) as error:
-        say(f"{_named(context)}: {_told(error)}")
+        say(f"{_named(context)}: {_told(error, context)}")
         return exit_code(error)
     finally:
         logger.removeHandler(words)
@@ -244,8 +244,11 @@ def _named(context: click.Context | None) -> str:
     return f"windrow {name}" if name else "windrow"
 
 
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _told(error: Exception, context: click.Context | None) -> str:
+    text = str(error) or type(error).__name__
+    # Errors of the function that a command calls begin with its name.
+    name = context.invoked_subcommand if context else None
+    return text.removeprefix(f"{name}: ")
 
 
 def _discard_stdout() -> None:

@@ -21,6 +21,7 @@ from windrow.converters.features import Feature, features_from_json
 from windrow.converters.manifest import MANIFEST_NAME, Manifest
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.inspection_arrays import (
+    array_names,
     find_arrays,
     inspect_arrays,
     listed_sizes,
@@ -169,7 +170,7 @@ def _of_converted(place: Place, manifest: Manifest, sizes: bool | None) -> Inspe
         else:
             found = tfrecord_files(files)
         return _of_records(place, str(kind), "folder", [found])
-    tree = _arrays_at(place)
+    tree = _arrays_at(place, array_names([file.name for file in manifest.files]))
     if tree is None:
         if manifest.files:
             raise SourceError(
@@ -191,9 +192,11 @@ def _of_listed(place: Place) -> Inspection:
     except (NotFoundError, ReadError) as error:
         if not place.is_local and place.names.is_file(place.path):
             return _of_files(place, [place], _kind_of_head(place))
+        if isinstance(error, ReadError):
+            raise
         raise NotFoundError(
-            f"{WHAT}: {place.shown} is no Zarr array or group, and can not be listed ({error}); check"
-            " the URL, or name files or a glob"
+            f"{WHAT}: there is nothing at {place.shown}, or it can not be listed; check the URL, or"
+            " name files"
         ) from error
     if not place.is_local and not names and place.names.is_file(place.path):
         return _of_files(place, [place], _kind_of_head(place))
@@ -267,10 +270,10 @@ def _counts_of_tfds(info: Mapping[str, Any]) -> dict[str, int]:
     return counts
 
 
-def _arrays_at(place: Place) -> FoundTree | None:
-    """The arrays at a place; None where it is neither array nor group."""
+def _arrays_at(place: Place, names: Sequence[str] = ()) -> FoundTree | None:
+    """The arrays at a place, of which `names` may be some; None where there are none."""
     try:
-        return find_arrays(place)
+        return find_arrays(place, names)
     except NotFoundError:
         # What is named as one is not looked for otherwise.
         if re.fullmatch(_ZARR_NAME, place.name):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.errors import ReadError, SourceError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.inspection_facts import ArrayFacts, Inspection
 from windrow.inspection_place import WHAT, Place
 from windrow.sources.secrets import Secrets
@@ -30,17 +30,46 @@ _SILENT: Final = frozenset(
     {"typesize", "blocksize", "endian", "id", "name", "order", "driver", "type"}
 )
 _SHARDING: Final = "sharding_indexed"
+# Of blosc, as Zarr v2 counts them.
+_SHUFFLES: Final = {-1: "auto", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
-def find_arrays(place: Place) -> FoundTree:
+def find_arrays(place: Place, names: Sequence[str] = ()) -> FoundTree:
     """The arrays at a place.
+
+    Args:
+        place: An array or a group.
+        names: The arrays and groups to look for in a group far away whose metadata do not list them;
+            where there are none it is listed, without what lies in the folders in it.
 
     Raises:
         NotFoundError: If it holds neither array nor group.
         WindrowError: As `ZarrDataSource` raises it.
     """
-    access = None if place.is_local else Access(WHAT, place.storage_options)
-    return find_all(WHAT, place.path, access=access)
+    if place.fetcher is None:
+        return find_all(WHAT, place.path)
+    try:
+        return find_all(WHAT, place.path, names, Access(WHAT, place.storage_options))
+    except SourceError:
+        # Sources do not list a store far away, since in a group of old its chunks are listed too.
+        folders = () if names else _folders_in(place)
+        if not folders:
+            raise
+    return find_all(WHAT, place.path, folders, Access(WHAT, place.storage_options))
+
+
+def array_names(files: Sequence[str]) -> list[str]:
+    """The arrays of a group, by the paths of its files."""
+    folders = (path.rpartition("/") for path in files)
+    return [folder for folder, _, file in folders if folder and file in ("zarr.json", ".zarray")]
+
+
+def _folders_in(place: Place) -> list[str]:
+    try:
+        names = place.names.names_in(place.path)
+    except (NotFoundError, ReadError):
+        return []
+    return [name.rstrip("/") for name in names if name.endswith("/")]
 
 
 def inspect_arrays(place: Place, tree: FoundTree, sizes: Mapping[str, int] | None) -> Inspection:
@@ -190,6 +219,9 @@ def _codecs_of(meta: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _codec(codec: Mapping[str, Any]) -> str:
     name = codec.get("name") or codec.get("id") or codec.get("type") or "unknown"
     settings = codec.get("configuration", codec)
+    if isinstance(settings, dict) and name == "blosc":
+        shuffle = settings.get("shuffle")
+        settings = {**settings, "shuffle": _SHUFFLES.get(shuffle, shuffle)}
     shown = [
         key if value is True else str(value)
         for key, value in (settings.items() if isinstance(settings, dict) else ())

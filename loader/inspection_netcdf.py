@@ -37,6 +37,8 @@ def inspect_netcdf(file: Place) -> Inspection:
                 for name, variable in data.variables.items()
             )
             attributes = {str(key): _plain(value) for key, value in data.attrs.items()}
+    except ImportError:  # h5netcdf needs another package to read with
+        return bare
     except Exception as error:  # of h5py, whatever is in the file
         raise ReadError(
             f"{file.shown}: can not be opened as NetCDF: {error}; write or copy it again"

@@ -10,13 +10,17 @@ under a final name is complete.
 from __future__ import annotations
 
 from windrow.converters.array_record import tfrecord_to_array_record
+from windrow.converters.checking import BadFile, CheckReport, check
 from windrow.converters.example import decode_example, encode_example
 from windrow.converters.manifest import Manifest
 from windrow.converters.tfrecord import read_records, write_records
 from windrow.converters.zarr import tfrecord_to_zarr
 
 __all__ = [
+    "BadFile",
+    "CheckReport",
     "Manifest",
+    "check",
     "decode_example",
     "encode_example",
     "read_records",

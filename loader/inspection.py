@@ -85,7 +85,7 @@ def inspect(
     place = place_of(url, storage_options)
     # A path that exists is never a glob, whatever is in its name.
     if not (place.is_local and os.path.exists(place.path)):
-        kind = _named(place.name)
+        kind = kind_of_name(place.name)
         if glob.has_magic(parted(place.path)[0]) and not place.name.endswith("]"):
             return _of_glob(place)
         if place.is_local and not place.name.endswith("]"):
@@ -93,21 +93,21 @@ def inspect(
         return _of_folder(place, sizes) if kind is None else _of_files(place, [place], kind)
     if os.path.isdir(place.path):
         return _of_folder(place, sizes)
-    return _of_files(place, [place], _named(place.name) or _kind_of_head(place))
+    return _of_files(place, [place], kind_of_name(place.name) or kind_of_head(place))
 
 
 def _of_glob(place: Place) -> Inspection:
     found = [place.at(path) for path in place.names.glob(place.path)]
     if not found:
         raise NotFoundError(f"{WHAT}: no file matches {place.shown}; check the pattern")
-    kinds = {_named(file.name) for file in found}
+    kinds = {kind_of_name(file.name) for file in found}
     if len(kinds) > 1:
         names = [file.name for file in found]
         raise SourceError(
             f"{WHAT}: {place.shown} matches files of more than one kind: {listing(names)}; name one"
             " kind, such as '*.array_record'"
         )
-    return _of_files(place, found, kinds.pop() or _kind_of_head(found[0]))
+    return _of_files(place, found, kinds.pop() or kind_of_head(found[0]))
 
 
 def _of_files(place: Place, files: Sequence[Place], kind: str) -> Inspection:
@@ -150,7 +150,7 @@ def _of_folder(place: Place, sizes: bool | None) -> Inspection:
     if manifest is not None:
         found = _of_converted(place, manifest, sizes)
         return dataclasses.replace(found, manifest=_facts_of(manifest))
-    tree = None if place.name and _named(place.name) else _arrays_at(place)
+    tree = None if place.name and kind_of_name(place.name) else _arrays_at(place)
     if tree is not None:
         return inspect_arrays(place, tree, _stored(place, tree, sizes))
     return _of_listed(place)
@@ -158,10 +158,10 @@ def _of_folder(place: Place, sizes: bool | None) -> Inspection:
 
 def _of_converted(place: Place, manifest: Manifest, sizes: bool | None) -> Inspection:
     """What a conversion wrote: its manifest lists the files."""
-    kinds = {_named(file.name.rpartition("/")[2]) for file in manifest.files}
+    kinds = {kind_of_name(file.name.rpartition("/")[2]) for file in manifest.files}
     if kinds & {"array_record", "tfrecord"}:
         kind = (kinds & {"array_record", "tfrecord"}).pop()
-        files = [place.child(f.name) for f in manifest.files if _named(f.name) == kind]
+        files = [place.child(f.name) for f in manifest.files if kind_of_name(f.name) == kind]
         features = _features(manifest)
         if kind == "array_record":
             paths = [file.path for file in files]
@@ -191,7 +191,7 @@ def _of_listed(place: Place) -> Inspection:
         names = place.names.names_in(place.path)
     except (NotFoundError, ReadError) as error:
         if not place.is_local and place.names.is_file(place.path):
-            return _of_files(place, [place], _kind_of_head(place))
+            return _of_files(place, [place], kind_of_head(place))
         if isinstance(error, ReadError):
             raise
         raise NotFoundError(
@@ -199,10 +199,10 @@ def _of_listed(place: Place) -> Inspection:
             " name files"
         ) from error
     if not place.is_local and not names and place.names.is_file(place.path):
-        return _of_files(place, [place], _kind_of_head(place))
+        return _of_files(place, [place], kind_of_head(place))
     by_kind: dict[str, list[str]] = {}
     for name in names:
-        if (kind := _named(name)) is not None:
+        if (kind := kind_of_name(name)) is not None:
             by_kind.setdefault(kind, []).append(name)
     if not by_kind:
         if not names and not place.is_local:
@@ -360,12 +360,12 @@ def _json_object(raw: bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _named(name: str) -> str | None:
+def kind_of_name(name: str) -> str | None:
     """The kind of a file, by its name."""
     return next((kind for kind, pattern in _NAMES if re.fullmatch(pattern, name)), None)
 
 
-def _kind_of_head(file: Place) -> str:
+def kind_of_head(file: Place) -> str:
     """The kind of a file, by its first bytes.
 
     Raises:

@@ -18,6 +18,7 @@ from windrow.converters.zarr_layout import (
     DTYPES,
     ArrayLayout,
     codecs_of,
+    encoding_bytes,
     fill_scalar,
     numpy_dtype,
     stored_fill,
@@ -81,6 +82,7 @@ class Converted:
             layout.file_shape,
             facts.dtype.itemsize,
             layout.numpy_dtype.itemsize,
+            encoding_bytes(layout.chunk_bytes),
         )
 
 

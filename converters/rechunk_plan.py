@@ -29,7 +29,10 @@ Cells: TypeAlias = tuple[int, ...]
 _BETWEEN_COST: Final = 2.0
 # Blocks grow to this size where that costs nothing: fewer of them are quicker to begin and end.
 _BLOCK_BYTES: Final = 64 << 20
-# Reads and encodings in flight beside the values of a block.
+# So many chunks in flight are planned for, in turn, and by how much fewer must be cheaper.
+_AT_ONCE: Final = (8, 4, 2, 1)
+_GOOD_ENOUGH: Final = 1.1
+# Small chunks of the source that are read at once.
 _TURNS_BYTES: Final = 8 << 20
 # Chunks that are looked at along an axis, to judge how often they are read.
 _JUDGED: Final = 1 << 16
@@ -59,6 +62,7 @@ class Grids:
         file_shape: What is stored as one file in the target.
         source_itemsize: Bytes of a value in the source.
         itemsize: Bytes of a value in the target, and in blocks.
+        encoding_bytes: Memory for one chunk of the target while it is encoded.
     """
 
     shape: Cells
@@ -67,6 +71,7 @@ class Grids:
     file_shape: Cells
     source_itemsize: int
     itemsize: int
+    encoding_bytes: int
 
     @property
     def chunk_bytes(self) -> int:
@@ -84,19 +89,12 @@ class Grids:
         return 2 * self.chunk_bytes
 
     @property
-    def encoding_bytes(self) -> int:
-        """Memory for one file while it is encoded: as it is stored, and what is in flight."""
-        # What does not compress grows a little.
-        return self.file_bytes + self.file_bytes // 64 + _TURNS_BYTES
-
-    @property
     def least_bytes(self) -> int:
         """Memory with which the array can be converted, in one pass or in two."""
         chunk = math.prod(_least(self.source_chunk, self.shape)) * self.itemsize
         one = self.file_bytes + max(self.decoding_bytes, self.encoding_bytes)
-        first = chunk + self.decoding_bytes + _TURNS_BYTES
-        second = self.file_bytes + self.encoding_bytes
-        return min(one, max(first, second))
+        two = max(chunk + self.decoding_bytes, self.file_bytes + self.encoding_bytes)
+        return min(one, two) + _TURNS_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +108,7 @@ class RechunkPlan:
         amplification: Cells that are decoded for each one that is wanted.
         memory_bytes: The most memory for one block: its values and all that is in flight.
         decoders: Chunks that may be decoded at the same time.
+        ahead_bytes: Memory for what is encoded ahead.
     """
 
     grids: Grids
@@ -118,6 +117,7 @@ class RechunkPlan:
     amplification: float
     memory_bytes: int
     decoders: int
+    ahead_bytes: int
 
     @property
     def cost(self) -> float:
@@ -170,7 +170,9 @@ def plan_rechunk(grids: Grids, memory_bytes: int, *, name: str = "") -> RechunkP
         ConversionError: If that is too little for one chunk or one file; the message says what is
             enough.
     """
-    plans = [*_one_pass(grids, memory_bytes), *_two_passes(grids, memory_bytes)]
+    plans = [
+        plan for at_once in _AT_ONCE for plan in _plans(grids, memory_bytes - _TURNS_BYTES, at_once)
+    ]
     if not plans:
         raise ConversionError(
             f"array {name!r}: {memory_bytes:,} bytes of memory are too few for chunks of"
@@ -178,47 +180,62 @@ def plan_rechunk(grids: Grids, memory_bytes: int, *, name: str = "") -> RechunkP
             f" the target; give at least {grids.least_bytes:,} bytes more than the process itself"
             " takes, or choose smaller shards"
         )
-    return min(plans, key=lambda plan: plan.cost)
+    least = min(plan.cost for plan in plans)
+    # The first of those that are good enough has most chunks in flight.
+    return next(plan for plan in plans if plan.cost <= _GOOD_ENOUGH * least)
 
 
-def _one_pass(grids: Grids, memory_bytes: int) -> Iterator[RechunkPlan]:
-    beside = max(grids.decoding_bytes, grids.encoding_bytes)
+def _plans(grids: Grids, room_bytes: int, at_once: int) -> Iterator[RechunkPlan]:
+    """In one pass and in two, where blocks leave room for chunks that are in flight at once."""
+    decoding, encoding = (size * at_once for size in (grids.decoding_bytes, grids.encoding_bytes))
+    both = max(decoding, encoding)
     axes = [_multiples(n, f, s) for n, f, s in _axes(grids)]
-    best = _cheapest(grids, axes, memory_bytes - beside)
+    best = _cheapest(grids, axes, room_bytes - both)
     if best is not None:
-        block = _grown(grids, best, min(memory_bytes - beside, _BLOCK_BYTES))
-        amplification = math.prod(_reads_of(grids, block))
-        used = _bytes(grids, block)
-        decoders = max(1, (memory_bytes - used) // max(1, grids.decoding_bytes))
-        yield RechunkPlan(grids, block, None, amplification, used + beside, decoders)
-
-
-def _two_passes(grids: Grids, memory_bytes: int) -> Iterator[RechunkPlan]:
-    first_bytes = memory_bytes - grids.decoding_bytes - _TURNS_BYTES
-    second_bytes = memory_bytes - grids.encoding_bytes
+        block = _grown(grids, best, min(room_bytes - both, _BLOCK_BYTES))
+        yield _plan(grids, block, None, room_bytes, _bytes(grids, block) + both)
+    room = (room_bytes - decoding, room_bytes - encoding)
     axes = [_multiples(n, s, s) | _parts(n, s) for n, _, s in _axes(grids)]
-    between = _cheapest(grids, axes, first_bytes)
+    between = _cheapest(grids, axes, room[0])
     block = _least(grids.file_shape, grids.shape)
-    if between is None or _bytes(grids, block) > second_bytes:
+    if between is None or _bytes(grids, block) > room[1]:
         return
-    # Larger blocks on either side make fewer and larger pieces.
-    sides, room = [between, block], (first_bytes, second_bytes)
+    between, block = _with_few_pieces(grids, between, block, room)
+    used = max(_bytes(grids, between) + decoding, _bytes(grids, block) + encoding)
+    yield _plan(grids, block, between, room_bytes, used)
+
+
+def _plan(
+    grids: Grids, block: Cells, between: Cells | None, room_bytes: int, used_bytes: int
+) -> RechunkPlan:
+    read = block if between is None else between
+    left = room_bytes - _bytes(grids, read)
+    return RechunkPlan(
+        grids=grids,
+        block=block,
+        between=between,
+        amplification=math.prod(_reads_of(grids, read)),
+        memory_bytes=used_bytes + _TURNS_BYTES,
+        decoders=max(1, left // max(1, grids.decoding_bytes)),
+        ahead_bytes=room_bytes - _bytes(grids, block),
+    )
+
+
+def _with_few_pieces(
+    grids: Grids, between: Cells, block: Cells, room: tuple[int, int]
+) -> tuple[Cells, Cells]:
+    """Both sides grown as far as they fit, so that there are few and large pieces."""
+    sides = (between, block)
     while True:
         best = (_pieces(grids.shape, *sides), sides)
         for side, axis in itertools.product(range(2), range(len(grids.shape))):
             grown = _doubled(grids.shape, sides[side], axis)
             if _bytes(grids, grown) <= room[side]:
-                tried = [grown if side == k else sides[k] for k in range(2)]
+                tried = (grown, sides[1]) if side == 0 else (sides[0], grown)
                 best = min(best, (_pieces(grids.shape, *tried), tried), key=lambda found: found[0])
         if best[1] is sides:
-            break
+            return sides
         sides = best[1]
-    between, block = sides
-    used = _bytes(grids, between) + _TURNS_BYTES
-    decoders = max(1, (memory_bytes - used) // max(1, grids.decoding_bytes))
-    most = max(used + grids.decoding_bytes, _bytes(grids, block) + grids.encoding_bytes)
-    amplification = math.prod(_reads_of(grids, between))
-    yield RechunkPlan(grids, block, between, amplification, most, decoders)
 
 
 # --- blocks --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import json
 import math
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import google_crc32c
@@ -33,8 +33,8 @@ from windrow.sources.threads import shared_pool
 
 AnyArray = npt.NDArray[Any]
 Cells: TypeAlias = tuple[int, ...]
-Stored: TypeAlias = bytes | bytearray
 
+AHEAD_BYTES: Final = 32 << 20
 METADATA: Final = "zarr.json"
 DTYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -360,20 +360,36 @@ def _json_bytes(value: object) -> bytes:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def encode(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> dict[str, Stored]:
+def encode(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> dict[str, bytes]:
     """The stored files that hold `block`, by name in the group."""
     return dict(encode_each(layout, origin, block))
 
 
 def encode_each(
     layout: ArrayLayout, origin: Sequence[int], block: AnyArray
-) -> Iterator[tuple[str, Stored]]:
-    """The stored files that hold `block`, one by one: name in the group, and bytes.
+) -> Iterator[tuple[str, bytes]]:
+    """The stored files that hold `block`, one by one; arguments and errors as for `encode_parts`."""
+    for name, parts in encode_parts(layout, origin, block):
+        yield name, b"".join(parts)
+
+
+def encode_parts(
+    layout: ArrayLayout,
+    origin: Sequence[int],
+    block: AnyArray,
+    *,
+    ahead_bytes: int = AHEAD_BYTES,
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The stored files that hold `block`: name in the group, and bytes part by part.
 
     Args:
         layout: The array.
         origin: Where the block begins in it: a corner of the grid of files.
         block: Whole files: along each axis it ends on the grid of files or with the array.
+        ahead_bytes: Memory for what is encoded ahead, beside the block. One chunk is, in any case.
+
+    Yields:
+        One file after the other; the parts of one must be taken before the next.
 
     Raises:
         ConversionError: If the block is of another dtype, or not of whole files.
@@ -382,12 +398,15 @@ def encode_each(
     steps = [_encoder(codec, layout) for codec in layout.codecs]
     first = [o // c for o, c in zip(origin, layout.file_shape, strict=True)]
     if layout.shard_shape is None:
-        for at, data in _chunks(block, layout, steps):
-            yield layout.key([a + b for a, b in zip(first, at, strict=True)]), data
+        for at, data in _chunks(block, layout, steps, ahead_bytes):
+            yield layout.key([a + b for a, b in zip(first, at, strict=True)]), iter((data,))
         return
     for at, cut in _cuts(block.shape, layout.shard_shape):
         key = layout.key([a + b for a, b in zip(first, at, strict=True)])
-        yield key, _shard(block[cut], layout, layout.shard_shape, steps)
+        yield (
+            key,
+            _shard(layout, layout.shard_shape, _chunks(block[cut], layout, steps, ahead_bytes)),
+        )
 
 
 def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) -> None:
@@ -412,22 +431,21 @@ def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]
 
 
 def _shard(
-    part: AnyArray, layout: ArrayLayout, shard_shape: Cells, steps: Sequence[_Step]
-) -> bytearray:
+    layout: ArrayLayout, shard_shape: Cells, chunks: Iterable[tuple[Cells, bytes]]
+) -> Iterator[bytes]:
     grid = [s // c for s, c in zip(shard_shape, layout.chunk_shape, strict=True)]
     index = np.full((*grid, 2), _NOT_STORED, "<u8")
-    out = bytearray()
-    for at, data in _chunks(part, layout, steps):
-        index[at] = len(out), len(data)
-        out += data
+    offset = 0
+    for at, data in chunks:
+        index[at] = offset, len(data)
+        offset += len(data)
+        yield data
     head = index.tobytes()
-    out += head
-    out += _checksum(head)
-    return out
+    yield head + _checksum(head)
 
 
 def _chunks(
-    block: AnyArray, layout: ArrayLayout, steps: Sequence[_Step]
+    block: AnyArray, layout: ArrayLayout, steps: Sequence[_Step], ahead_bytes: int
 ) -> Iterator[tuple[Cells, bytes]]:
     """Coordinates in `block` and stored bytes of its chunks, in C order."""
     cuts = list(_cuts(block.shape, layout.chunk_shape))
@@ -436,11 +454,16 @@ def _chunks(
     pool = shared_pool()
     # Never on the main thread, on which blosc starts threads of its own, whose turns it stores.
     jobs = (pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps) for some in turns)
-    # As many in flight as keep the threads busy, no more: what is encoded takes memory.
-    ahead = collections.deque(itertools.islice(jobs, 2 * cores()))
+    most = max(1, min(2 * cores(), ahead_bytes // encoding_bytes(layout.chunk_bytes)))
+    ahead = collections.deque(itertools.islice(jobs, most))
     for some in turns:
         yield from zip((at for at, _ in some), ahead.popleft().result(), strict=True)
         ahead.extend(itertools.islice(jobs, 1))
+
+
+def encoding_bytes(chunk_bytes: int) -> int:
+    """Memory for a chunk, or for small ones that are encoded together: values, and as stored."""
+    return 2 * max(chunk_bytes, _TURN_BYTES)
 
 
 def _encoded(parts: list[AnyArray], layout: ArrayLayout, steps: Sequence[_Step]) -> list[bytes]:

@@ -29,7 +29,7 @@ from windrow.converters.rechunk_plan import Box, RechunkPlan, plan_rechunk
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.targets import LocalTarget
 from windrow.converters.zarr_inputs import Inputs, find_arrays
-from windrow.converters.zarr_layout import encode_each, metadata_files
+from windrow.converters.zarr_layout import encode_parts, metadata_files
 from windrow.errors import ArgumentError, ConversionError
 
 MEMORY_BYTES: Final = 512 << 20
@@ -331,9 +331,10 @@ class _Work:
             else:
                 values = self._gathered(folder, item)
             files = []
-            for name, data in encode_each(layout, item.box.first, values):
+            encoded = encode_parts(layout, item.box.first, values, ahead_bytes=job.plan.ahead_bytes)
+            for name, parts in encoded:
                 rows = _rows_in_file(name, layout.name, layout.file_shape, layout.shape)
-                files.append(folder.write_staged(name, data, records=rows))
+                files.append(folder.write_staged_parts(name, parts, records=rows))
             return Part(key, 0, tuple(files))
 
         part = folder.part(key, make)

@@ -27,7 +27,8 @@ def grids(draw: st.DrawFn) -> Grids:
     chunk = sizes(9)
     shift = tuple(draw(st.integers(0, c - 1)) for c in chunk)
     itemsizes = st.sampled_from((1, 4, 100_000))
-    return Grids(sizes(20, 0), chunk, shift, sizes(9), draw(itemsizes), draw(itemsizes))
+    encoding = draw(st.sampled_from((1, 2 * MIB, 50 * MIB)))
+    return Grids(sizes(20, 0), chunk, shift, sizes(9), draw(itemsizes), draw(itemsizes), encoding)
 
 
 @st.composite
@@ -106,7 +107,7 @@ def test_amplification_is_what_the_reads_touch(plan: RechunkPlan) -> None:
 
 
 def flat(shape: Any, chunk: Any, files: Any, itemsize: int = 4) -> Grids:
-    return Grids(shape, chunk, (0,) * len(shape), files, itemsize, itemsize)
+    return Grids(shape, chunk, (0,) * len(shape), files, itemsize, itemsize, 2 * MIB)
 
 
 def test_one_pass_where_a_block_of_whole_chunks_fits() -> None:

@@ -4,7 +4,7 @@ A chain of `MapDataset` and `IterDataset` nodes over random-access sources; the 
 in advance, so reads are planned and batched, and an iterator's state is a few integers.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow import errors, multiprocessing, sources, transforms
 from windrow.dataset import IterDataset, MapDataset
@@ -14,6 +14,9 @@ from windrow.multiprocessing import MultiprocessingOptions
 from windrow.report import BadPiece, Report
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
+
+if TYPE_CHECKING:
+    from windrow.inspection import inspect
 
 __version__ = "0.1.0"
 

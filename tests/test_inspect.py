@@ -475,7 +475,7 @@ def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
 
 def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="sizes must be True, False or None"):
-        windrow.inspect(tmp_path, sizes="no")
+        windrow.inspect(tmp_path, sizes="no")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="a path must be a text"):
         windrow.inspect("")
 

@@ -1,30 +1,49 @@
 """The one shape of pipeline that a conversion has on a Beam runner.
 
-    Create | (FlatMap(items) | Reshuffle | Map(work) | ToList) for each stage | Map(finish)
+    numbers | GroupByKey | Map(begin) | stage | stage | ... | Map(finish)
+    stage = FlatMap(items) | GroupByKey | Map(work) | GroupByKey | Map(results)
 
 It is linear, since some runners run only the last leaf of a tree, and it reads and writes through
-our own functions, since some do not know Beam's. Work is idempotent: runners repeat it.
+our own functions, since some do not know Beam's. Items are spread by GroupByKey and not by Reshuffle,
+which some runners leave out; the many numbers in the beginning make many partitions on those that
+never make more of them. Work is idempotent: runners repeat it.
 
 Invariant: a stage begins only after the work of the one before has succeeded for every item.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import logging
+import pickle
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
+import cloudpickle
+
+from windrow import errors
 from windrow.converters.extras import optional
-from windrow.converters.folder import OutputFolder
+from windrow.converters.folder import OutputFolder, finished_before
+from windrow.converters.manifest import Manifest
 from windrow.converters.stages import Conversion, Report, Stage
 from windrow.errors import ArgumentError, ConversionError, WindrowError
 from windrow.progress import Meter, ShowProgress
 
-_PURPOSE = "converting with Apache Beam"
+_PURPOSE: Final = "converting with Apache Beam"
+
+# Elements that a pipeline begins with. Dask's runner puts 128 into a partition, and has as many
+# partitions to the end, each worked on by one process at a time.
+NUMBERS: Final = 4096
+
+# The key of the item that each stage has beside its own, since a group without elements is none.
+_NO_ITEM: Final = -1
+
+# What happens before the first stage, in the pipeline.
+Begin = Callable[[OutputFolder], None]
 
 
 class _Run:
@@ -33,28 +52,32 @@ class _Run:
     def __init__(self, show: ShowProgress) -> None:
         self._show = show
         self._meter: Meter | None = None
-        self._stage = ""
         self._lock = threading.Lock()
-        self.error: WindrowError | None = None
+        self.error: Exception | None = None
 
-    def report(self, stage: str, records: int, done_bytes: int) -> None:
+    def begin(self, stage: str, total_bytes: int) -> None:
+        """Show the progress of a stage from now on."""
         with self._lock:
-            if self._stage != stage:
-                self.close()
-                self._stage, self._meter = stage, Meter(stage, None, self._show).__enter__()
-            meter = self._meter
-        if meter is not None:
-            meter.add(records, done_bytes)
+            self._close()
+            self._meter = Meter(stage, total_bytes or None, self._show).__enter__()
+
+    def report(self, records: int, done_bytes: int) -> None:
+        if self._meter is not None:
+            self._meter.add(records, done_bytes)
 
     def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._meter is not None:
             self._meter.__exit__(None, None, None)
             self._meter = None
 
 
 # Pipelines are pickled, and come back as copies even in this process: a token leads to the run.
-# Other processes do not find it; they report no progress, and their errors come as Beam's text.
-_RUNS: dict[str, _Run] = {}
+# Other processes do not find it: they report no progress, and leave their errors as notes.
+_RUNS: Final[dict[str, _Run]] = {}
 
 
 def run_pipeline(
@@ -75,27 +98,30 @@ def run_pipeline(
         show: As for `Meter`; only what runs in this process can report.
 
     Raises:
-        WindrowError: What the work raised, if it ran in this process.
+        WindrowError: What the work raised.
         ConversionError: If the pipeline failed in another way.
+        ArgumentError: If there is no such runner, or the options are none.
         MissingExtraError: If Apache Beam is not installed.
     """
     beam = optional("apache_beam", _PURPOSE)
+    pipeline = new_pipeline(runner, options)
     token = uuid.uuid4().hex
     run = _RUNS[token] = _Run(show)
     try:
         with _quiet():
-            parsed = _parsed(options)
-            pipeline = beam.Pipeline(runner=_runner(runner, parsed), options=parsed)
-            _ = pipeline | "Begin" >> beam.Create([None]) | transform(conversion, folder, token)
-            state = pipeline.run().wait_until_finish()
+            _ = pipeline | beam.Create(range(NUMBERS)) | transform(conversion, folder, token=token)
+            state = _finished(pipeline)
     except Exception as error:
-        if run.error is not None:
-            raise run.error from error
+        found = run.error or _noted_error(folder, token)
+        if found is not None:
+            raise found from found.__cause__  # not from Beam's, which says the same and much more
         if isinstance(error, WindrowError):
             raise
-        raise ConversionError(f"the Beam pipeline failed: {error}") from error
+        last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise ConversionError(f"the Beam pipeline failed: {last_line}") from error
     finally:
         run.close()
+        run.error = None
         del _RUNS[token]
     if state != "DONE":
         raise ConversionError(
@@ -103,58 +129,18 @@ def run_pipeline(
         )
 
 
-def transform(conversion: Conversion, folder: OutputFolder, token: str = "") -> Any:
-    """The stages of `conversion` as one PTransform, on a collection of one element."""
+def new_pipeline(runner: object | None, options: object | None) -> Any:
+    """An empty Beam pipeline; arguments and errors as of `run_pipeline`."""
     beam = optional("apache_beam", _PURPOSE)
-
-    def expand(begin: Any) -> Any:
-        results = begin | "No results" >> beam.Map(lambda _: [])
-        for stage in conversion.stages:
-            name = stage.name
-            results = (
-                results
-                | f"{name}: items" >> beam.FlatMap(functools.partial(_items, token, stage, folder))
-                | f"{name}: spread" >> beam.Reshuffle()
-                | f"{name}: work" >> beam.Map(functools.partial(_work, token, stage, folder))
-                | f"{name}: collect" >> beam.combiners.ToList()
-            )
-        return results | "Finish" >> beam.Map(functools.partial(_finish, token, conversion, folder))
-
-    return beam.ptransform_fn(expand)()
-
-
-def _items(token: str, stage: Stage, folder: OutputFolder, results: list[Any]) -> Sequence[Any]:
-    with _noting_errors(token):
-        return stage.items(folder, results)
-
-
-def _work(token: str, stage: Stage, folder: OutputFolder, item: Any) -> Any:
-    run = _RUNS.get(token)
-    report: Report = _unheard if run is None else functools.partial(run.report, stage.name)
-    with _noting_errors(token):
-        return stage.work(folder, item, report)
-
-
-def _unheard(records: int, done_bytes: int) -> None:
-    """A report in a process that nobody looks at."""
-
-
-def _finish(token: str, conversion: Conversion, folder: OutputFolder, results: list[Any]) -> None:
-    with _noting_errors(token):
-        conversion.finish(folder, results)
-
-
-@contextmanager
-def _noting_errors(token: str) -> Iterator[None]:
+    parsed = _parsed(options)
+    if runner is None and not parsed.get_all_options(drop_default=True).get("runner"):
+        # By its full name: DirectRunner first tries to download another runner.
+        runners = optional("apache_beam.runners.portability.fn_api_runner.fn_runner", _PURPOSE)
+        runner = runners.FnApiRunner()
     try:
-        yield
-    except WindrowError as error:
-        run = _RUNS.get(token)
-        if run is not None and run.error is None:
-            # A copy: Beam writes the name of the step into the one that it sees.
-            run.error = type(error)(str(error))
-            run.error.__cause__ = error.__cause__
-        raise
+        return beam.Pipeline(runner=runner, options=parsed)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"runner {runner!r}: {error}") from error
 
 
 def _parsed(options: object | None) -> Any:
@@ -169,25 +155,210 @@ def _parsed(options: object | None) -> Any:
             f" PipelineOptions, got {options!r:.60}"
         )
     # A list, even an empty one: the default is to parse this program's own arguments.
-    return module.PipelineOptions(list(options))
+    parsed = module.PipelineOptions(list(options))
+    try:
+        parsed.get_all_options()
+    except SystemExit as error:  # the parser has written why to stderr
+        raise ArgumentError(
+            f"pipeline_options {list(options)}: Beam cannot read them; it says why on stderr"
+        ) from error
+    return parsed
 
 
-def _runner(runner: object | None, options: Any) -> object | None:
-    if runner is not None or options.get_all_options(drop_default=True).get("runner"):
-        return runner
-    # By its full name: DirectRunner first tries to download another runner.
-    runners = optional("apache_beam.runners.portability.fn_api_runner.fn_runner", _PURPOSE)
-    made: object = runners.FnApiRunner()
-    return made
+def _finished(pipeline: Any) -> str:
+    """The state in which the pipeline ended."""
+    result = pipeline.run()
+    try:
+        state: str = result.wait_until_finish()
+        return state
+    except BaseException:
+        # What still runs elsewhere must not go on writing when this process says that it ended.
+        with contextlib.suppress(Exception):
+            result.cancel()
+        raise
+    finally:
+        client = getattr(result, "client", None)  # Dask's, which its runner leaves open
+        if client is not None:
+            client.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without Beam's own tracebacks, which come before the error that is raised and say the same."""
-    logger = logging.getLogger("apache_beam.runners.worker.sdk_worker")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+
+    def leave_out(record: logging.LogRecord) -> bool:
+        return False
+
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    for logger in loggers:
+        logger.addFilter(leave_out)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger in loggers:
+            logger.removeFilter(leave_out)
+
+
+_LOUD: Final = (
+    "apache_beam.runners.common",
+    "apache_beam.runners.portability.local_job_service",
+    "apache_beam.runners.worker.sdk_worker",
+)
+
+
+# The pipeline.
+
+
+def transform(
+    conversion: Conversion, folder: OutputFolder, *, token: str = "", begin: Begin | None = None
+) -> Any:
+    """The stages of `conversion` as one PTransform, from many elements to one, the manifest.
+
+    Args:
+        conversion: What is to be done.
+        folder: Where; ready to be written once `begin` has run.
+        token: Of the run in this process, if one waits for it.
+        begin: What makes the folder ready, if it is not; it may run twice.
+    """
+    beam = optional("apache_beam", _PURPOSE)
+
+    def expand(numbers: Any) -> Any:
+        def mapped(name: str, function: Callable[..., Any], *bound: Any) -> Any:
+            return name >> beam.Map(functools.partial(function, *bound))
+
+        keyed = tuple[int, Any]
+        results = (
+            numbers
+            | mapped("one key", _keyed_alike).with_output_types(keyed)
+            | "one group" >> beam.GroupByKey()
+            | mapped("begin", _begin, begin, folder, token)
+        )
+        for number, stage in enumerate(conversion.stages, 1):
+            name = f"{number} {stage.name}"
+            items = functools.partial(_items, conversion, stage, folder, token)
+            work = mapped(f"{name}: work", _work, stage, folder, token)
+            results = (
+                results
+                | f"{name}: items" >> beam.FlatMap(items).with_output_types(keyed)
+                | f"{name}: spread" >> beam.GroupByKey()
+                | work.with_output_types(keyed)
+                | f"{name}: one group" >> beam.GroupByKey()
+                | mapped(f"{name}: results", _results)
+            )
+        return results | mapped("finish", _finish, conversion, folder, token)
+
+    return conversion.name >> beam.ptransform_fn(expand)()
+
+
+def _keyed_alike(number: int) -> tuple[int, int]:
+    return 0, number
+
+
+def _begin(begin: Begin | None, folder: OutputFolder, token: str, group: Any) -> list[Any]:
+    if begin is not None:
+        with _noting_errors(folder, token):
+            begin(folder)
+    return []
+
+
+def _items(
+    conversion: Conversion, stage: Stage, folder: OutputFolder, token: str, results: list[bytes]
+) -> Iterator[tuple[int, bytes | None]]:
+    """The numbered items, pickled by us: some runners know only how to send what is importable."""
+    yield _NO_ITEM, None
+    if finished_before(folder.target, conversion.plan) is not None:
+        return  # a runner does again what was done, or an earlier run has finished
+    with _noting_errors(folder, token):
+        items = stage.items(folder, [pickle.loads(result) for result in results])
+        run = _RUNS.get(token)
+        if run is not None:
+            run.begin(stage.name, sum(map(stage.weigh, items)))
+    for number, item in enumerate(items):
+        yield number, cloudpickle.dumps(item)
+
+
+def _work(
+    stage: Stage, folder: OutputFolder, token: str, group: tuple[int, Iterable[bytes | None]]
+) -> tuple[int, tuple[int, bytes | None]]:
+    number, (item, *_) = group
+    if item is None:
+        return 0, (number, None)
+    run = _RUNS.get(token)
+    report: Report = _unheard if run is None else run.report
+    with _noting_errors(folder, token):
+        result = stage.work(folder, pickle.loads(item), report)
+    return 0, (number, cloudpickle.dumps(result))
+
+
+def _unheard(records: int, done_bytes: int) -> None:
+    """A report in a process that nobody looks at."""
+
+
+def _results(group: tuple[int, Iterable[tuple[int, bytes | None]]]) -> list[bytes]:
+    """The results of a stage, in the order of its items."""
+    return [result for _, result in sorted(group[1]) if result is not None]
+
+
+def _finish(
+    conversion: Conversion, folder: OutputFolder, token: str, results: list[bytes]
+) -> Manifest:
+    with _noting_errors(folder, token):
+        if finished_before(folder.target, conversion.plan) is None:
+            conversion.finish(folder, [pickle.loads(result) for result in results])
+        else:
+            folder.clear_up()
+        manifest = Manifest.read_in(folder.target)
+        if manifest is None:
+            raise ConversionError(f"output {folder.target.shown()}: the manifest is gone")
+        return manifest
+
+
+# Errors, which Beam turns into text, and adds its own to.
+
+
+@contextlib.contextmanager
+def _noting_errors(folder: OutputFolder, token: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        _note_error(folder, token, error)
+        raise
+
+
+def _note_error(folder: OutputFolder, token: str, error: Exception) -> None:
+    run = _RUNS.get(token)
+    if run is None:
+        if token:
+            with contextlib.suppress(Exception):  # perhaps it is the place that cannot be written
+                folder.note(_error_note(token), _error_to_json(error))
+    elif run.error is None:
+        # A copy: Beam writes the name of the step into the one that it sees.
+        kept = copy.copy(error)
+        kept.__cause__ = error.__cause__
+        run.error = kept.with_traceback(error.__traceback__)
+
+
+def _error_note(token: str) -> str:
+    return f"error-{token}"
+
+
+def _error_to_json(error: Exception) -> dict[str, Any]:
+    if not isinstance(error, WindrowError):
+        error = ConversionError(f"{type(error).__qualname__}: {error}")
+    return {"class": type(error).__name__, "message": str(error), "attributes": vars(error)}
+
+
+def _noted_error(folder: OutputFolder, token: str) -> Exception | None:
+    """What another process has noted of the error that ended the pipeline."""
+    try:
+        match folder.noted(_error_note(token)):
+            case {"class": str(name), "message": str(message), "attributes": dict(attributes)}:
+                found = getattr(errors, name, None)
+                if isinstance(found, type) and issubclass(found, WindrowError):
+                    error = found(message)
+                    for key, value in attributes.items():
+                        vars(error)[key] = tuple(value) if isinstance(value, list) else value
+                    return error
+    except WindrowError:
+        return None
+    return None

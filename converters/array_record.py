@@ -10,14 +10,13 @@ import dataclasses
 import functools
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Unpack
 
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.inputs import Input, Paths, find_inputs, source_texts
 from windrow.converters.job import RunOptions, carry_out, planned
-from windrow.converters.manifest import InputFile, Manifest, Plan
+from windrow.converters.manifest import Manifest, Plan
 from windrow.converters.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
@@ -25,7 +24,7 @@ from windrow.converters.record_writing import (
     Steps,
     check_max_bad_records,
     check_writer_options,
-    skipped_in,
+    manifest_of,
     write_file,
 )
 from windrow.converters.stages import Conversion, Expected, Report, Stage
@@ -93,7 +92,8 @@ def tfrecord_to_array_record_conversion(
     check_writer_options(writer_options)
     check_max_bad_records(max_bad_records)
     found = find_inputs(inputs, storage_options=storage_options, marks=(".tfrecord",))
-    tasks = tuple(map(_Task, found, _output_names(found)))
+    names = _output_names(found)
+    tasks = tuple(_Task(at, *pair) for at, pair in enumerate(zip(found, names, strict=True)))
     # How many bad records are allowed is no part of the plan: what is finished stays as it is.
     plan = planned(FORMAT, found, {"writer_options": writer_options}, per_file=True)
     flags = ["--to", "array_record"]
@@ -126,6 +126,7 @@ def tfrecord_to_array_record_conversion(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Task:
+    at: int
     source: Input
     name: str
 
@@ -149,7 +150,7 @@ def _convert_file(
 
     def make() -> Part:
         skipped = SkippedRecords(max_bad_records)
-        batches = _batches(task.source, skipped, steps)
+        batches = _batches(task, skipped, steps)
         file = write_file(folder, task.name, batches, writer_options=writer_options)
         return Part(task.key, file.records, (file,), skipped.told)
 
@@ -158,15 +159,15 @@ def _convert_file(
     return part
 
 
-def _batches(source: Input, skipped: SkippedRecords, steps: Steps) -> Iterator[list[bytes]]:
-    """The records of `source`, some at a time; an error in the end if it has changed meanwhile."""
-    records = 0
+def _batches(task: _Task, skipped: SkippedRecords, steps: Steps) -> Iterator[list[bytes]]:
+    """The records of an input, some at a time; an error in the end if it has changed meanwhile."""
+    source, records = task.source, 0
     for batch in read_batches(
         source.url, skip_bad=skipped.limit > 0, storage_options=source.options
     ):
         for error in batch.bad:
             first, stop = error.records or (0, 1)
-            skipped.add(source.name, first, stop, error)
+            skipped.add(task.at, first, stop, error)
         yield batch.records
         records += len(batch.records)
         steps.reach(records, batch.stored_bytes)
@@ -182,14 +183,8 @@ def _write_manifest(
 ) -> None:
     by_key = {part.key: part for part in parts}
     ordered = [by_key[task.key] for task in tasks]
-    skipped = skipped_in(ordered, plan.inputs, max_bad_records)
-    left_out = Counter(one.file for one in skipped)
-    inputs = tuple(
-        InputFile(found.name, found.size_bytes, part.records, found.version, left_out[found.name])
-        for found, part in zip(plan.inputs, ordered, strict=True)
-    )
-    files = tuple(file for part in ordered for file in part.files)
-    folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))
+    records = [part.records + len(part.told.get("skipped", ())) for part in ordered]
+    folder.finish(manifest_of(plan, records, ordered, max_bad_records))
 
 
 def _output_names(inputs: tuple[Input, ...]) -> list[str]:

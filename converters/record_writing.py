@@ -10,15 +10,18 @@ import contextlib
 import dataclasses
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from windrow.converters.folder import OutputFolder, Part
-from windrow.converters.manifest import InputId, OutputFile, Skipped
+from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
 from windrow.converters.stages import Report
 from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources.paths import is_remote
+from windrow.sources.secrets import shown_url
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -157,8 +160,8 @@ class SkippedRecords:
     limit: int
     found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    def add(self, file: str, first: int, stop: int, error: ReadError) -> None:
-        """Leave out records `[first, stop)` of the input `file`, which `error` tells of.
+    def add(self, at: int, first: int, stop: int, error: ReadError) -> None:
+        """Leave out records `[first, stop)` of input number `at`, which `error` tells of.
 
         Raises:
             ReadError: If these are more than the limit allows.
@@ -174,30 +177,74 @@ class SkippedRecords:
                 why=error.why,
             ) from error
         why = error.why or str(error)
-        self.found += [{"file": file, "record": at, "error": why} for at in range(first, stop)]
+        self.found += [{"input": at, "record": n, "error": why} for n in range(first, stop)]
 
     @property
     def told(self) -> dict[str, Any]:
-        """What `skipped_in` takes, for `Part.told`."""
-        return {"skipped": self.found}
+        """What `Part.told` is to have of them."""
+        return {"skipped": self.found} if self.found else {}
 
 
-def skipped_in(parts: Iterable[Part], inputs: Sequence[InputId], limit: int) -> tuple[Skipped, ...]:
-    """All records that were left out, in the order of the inputs.
+def skipped_told(parts: Iterable[Part], limit: int) -> dict[str, Any]:
+    """What `told` of several parts has of records left out, as that of one.
 
     Raises:
         ReadError: If they are more than the limit.
     """
-    order = {found.name: at for at, found in enumerate(inputs)}
-    found = [Skipped(**one) for part in parts for one in part.told.get("skipped", ())]
-    found.sort(key=lambda one: (order.get(one.file, -1), one.record))
+    found = [one for part in parts for one in part.told.get("skipped", ())]
+    found.sort(key=lambda one: (one["input"], one["record"]))
     if len(found) > limit:
         one = found[limit]
         raise ReadError(
-            f"{one.file}: record {one.record}: {one.error}; {len(found)} records of the inputs are"
-            f" bad, and max_bad_records={limit}: raise it, and run it again, or mend the inputs",
-            file=one.file,
-            records=(one.record, one.record + 1),
-            why=one.error,
+            f"input {one['input']}, record {one['record']}: {one['error']}; {len(found)} records of"
+            f" the inputs are bad, and max_bad_records={limit}: raise it, and run it again, or mend"
+            " the inputs",
+            why=one["error"],
         )
-    return tuple(found)
+    return {"skipped": found} if found else {}
+
+
+def manifest_of(plan: Plan, records: Sequence[int], parts: Sequence[Part], limit: int) -> Manifest:
+    """The manifest of files with all records of the inputs.
+
+    Args:
+        plan: What was done.
+        records: Of each input, those left out too.
+        parts: In the order of the files.
+        limit: How many records may have been left out.
+
+    Raises:
+        ReadError: If more were.
+    """
+    found = skipped_told(parts, limit).get("skipped", ())
+    left_out = Counter(one["input"] for one in found)
+    inputs = tuple(
+        InputFile(one.name, one.size_bytes, count - left_out[at], one.version, left_out[at])
+        for at, (one, count) in enumerate(zip(plan.inputs, records, strict=True))
+    )
+    skipped = tuple(
+        Skipped(plan.inputs[one["input"]].name, one["record"], one["error"]) for one in found
+    )
+    files = tuple(file for part in parts for file in part.files)
+    return Manifest(plan.format, inputs, plan.settings, files, skipped)
+
+
+def refuse_own_input(urls: Iterable[str], output: str | os.PathLike[str]) -> None:
+    """Refuse an output that an input lies in: to overwrite it would remove the input.
+
+    Raises:
+        ConversionError: If one does.
+    """
+    if not isinstance(output, str | os.PathLike):
+        return
+    here = _canonical(os.fspath(output))
+    for url in urls:
+        if f"{_canonical(url)}/".startswith(f"{here}/"):
+            raise ConversionError(
+                f"output {shown_url(here)}: the input {shown_url(url)} lies in it; choose another"
+                " folder"
+            )
+
+
+def _canonical(url: str) -> str:
+    return url.rstrip("/") if is_remote(url) else os.path.realpath(url).rstrip("/")

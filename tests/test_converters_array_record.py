@@ -13,7 +13,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from windrow.converters import Manifest, tfrecord_to_array_record, write_records
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Plan
-from windrow.errors import ConversionError, MissingExtraError, NotFoundError, ReadError
+from windrow.errors import ArgumentError, ConversionError, MissingExtraError, NotFoundError, ReadError
 from windrow.progress import Progress
 
 RECORDS = [
@@ -297,7 +297,7 @@ def test_errors_of_the_runner_and_of_a_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    with pytest.raises(ConversionError, match=r"the Beam pipeline failed: .*NoSuchRunner"):
+    with pytest.raises(ArgumentError, match=r"Unexpected pipeline runner: NoSuchRunner"):
         tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):

@@ -21,7 +21,12 @@ FOLDERS: dict[str, str] = SETTINGS["tool"]["setuptools"]["package-dir"]
 MAY_IMPORT = {
     "windrow.transforms": {"windrow.errors"},
     "windrow.sources": {"windrow.errors"},
-    "windrow.converters": {"windrow.errors", "windrow.progress", "windrow.sources"},
+    "windrow.converters": {
+        "windrow.errors",
+        "windrow.progress",
+        "windrow.sources",
+        "windrow.transforms",
+    },
 }
 
 

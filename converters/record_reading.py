@@ -1,0 +1,150 @@
+"""ArrayRecord files as input: found and counted, and read from end to end.
+
+Invariant: records come in their order, each record group is decoded once, and what is damaged is an
+error or is left out by number: never other bytes, never a shorter file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.converters.inputs import Input, Paths, find_inputs
+from windrow.converters.record_writing import SkippedRecords
+from windrow.errors import ConversionError, ReadError
+from windrow.sources.array_record import ArrayRecordDataSource
+
+MARKS: Final = (".array_record", ".arrayrecord")
+_NAME: Final = r"(?P<stem>.*?)(?P<mark>\.array_?record)?(?P<shard>-\d+-of-\d+)?"
+# Records that are read at once, decoded.
+_BATCH_BYTES: Final = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordFile:
+    """An ArrayRecord file that was found whole: input number `at`, with its number of records.
+
+    `group` records are stored as one, of about `record_bytes` each in memory.
+    """
+
+    at: int
+    source: Input
+    records: int
+    group: int
+    record_bytes: float
+
+    def share(self, start: int, stop: int) -> int:
+        """The stored bytes of records `[start, stop)`, as if all were alike; all add up to its size."""
+        size, records = self.source.size_bytes, max(1, self.records)
+        # What an empty file has belongs to its only range.
+        end = size if stop == self.records else size * stop // records
+        return end - size * start // records
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """Records `[start, stop)` of a file."""
+
+    file: RecordFile
+    start: int
+    stop: int
+
+    @property
+    def stored_bytes(self) -> int:
+        """Their share of the file."""
+        return self.file.share(self.start, self.stop)
+
+
+def find_record_files(
+    inputs: Paths, *, storage_options: Mapping[str, Any] | None
+) -> tuple[RecordFile, ...]:
+    """The files that `inputs` names, opened and found whole; no record is read.
+
+    Raises:
+        NotFoundError: If a file does not exist.
+        SourceError: If one is no whole ArrayRecord file.
+        ReadError, ConversionError, ArgumentError: As for `find_inputs`.
+    """
+    found = find_inputs(inputs, storage_options=storage_options, marks=MARKS)
+    opened = ArrayRecordDataSource([one.url for one in found], storage_options=storage_options)
+    return tuple(
+        RecordFile(at, one, file.records, file.group, file.decoded_bytes_each)
+        for at, (one, file) in enumerate(zip(found, opened.files, strict=True))
+    )
+
+
+def parts_of_name(name: str) -> tuple[str, str, str]:
+    """A file's name as what it is called, its mark, and its place in a set; '' for none."""
+    match = re.fullmatch(_NAME, name, re.DOTALL)
+    if match is None:
+        return name, "", ""
+    return match["stem"], match["mark"] or "", match["shard"] or ""
+
+
+def read_span(span: Span, skipped: SkippedRecords) -> Iterator[tuple[int, list[bytes]]]:
+    """The records of a span, some at a time, each run with the number of its first one.
+
+    A record group that cannot be read is left out with all of its records that are in the span, as
+    far as `skipped` lets them.
+
+    Raises:
+        ReadError: If a record cannot be read; the message names file and records.
+        ConversionError: If the file has changed since it was found.
+    """
+    file = span.file
+    opened = ArrayRecordDataSource(file.source.url, storage_options=file.source.options)
+    if len(opened) != file.records:
+        raise ConversionError(
+            f"{file.source.shown}: has {len(opened)} records now, and had {file.records} when it was"
+            " found; leave inputs alone meanwhile, and start anew with overwrite=True"
+        )
+    step = max(1, int(_BATCH_BYTES / max(1.0, file.record_bytes)))
+    step = -(-step // file.group) * file.group
+    begin = span.start
+    while begin < span.stop:
+        stop = min(begin // file.group * file.group + step, span.stop)
+        yield from _read(opened, file.at, begin, stop, skipped)
+        begin = stop
+    file.source.check_unchanged()
+
+
+def _read(
+    opened: ArrayRecordDataSource, at: int, start: int, stop: int, skipped: SkippedRecords
+) -> Iterator[tuple[int, list[bytes]]]:
+    try:
+        records = opened.read(np.arange(start, stop, dtype=np.int64))
+    except ReadError as error:
+        if not skipped.limit or error.records is None:
+            raise
+        damaged, lost = error, error.records
+    else:
+        yield start, records
+        return
+    first, end = max(start, lost[0]), min(stop, lost[1])
+    if first >= end:
+        raise damaged  # it tells of other records, and would do so for ever
+    if first > start:
+        yield from _read(opened, at, start, first, skipped)
+    skipped.add(at, first, end, damaged)
+    if end < stop:
+        yield from _read(opened, at, end, stop, skipped)
+
+
+def cut(files: Sequence[RecordFile], bounds: Sequence[int]) -> list[tuple[Span, ...]]:
+    """The records of all files, counted through, cut at `bounds`: spans of each part, in order."""
+    ends = list(itertools.accumulate(file.records for file in files))
+    parts = []
+    for start, stop in itertools.pairwise(bounds):
+        spans = []
+        for file, end in zip(files, ends, strict=True):
+            first = end - file.records
+            begin, until = max(start, first) - first, min(stop, end) - first
+            if begin < until:
+                spans.append(Span(file, begin, until))
+        parts.append(tuple(spans))
+    return parts

@@ -1,0 +1,1 @@
+from converters.array_record_to_array_record import *

@@ -114,8 +114,10 @@ class Place:
         return self._ends[self.path]
 
 
-def place_of(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Place:
-    """The place that a user names; nothing is asked yet.
+def place_of(
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, what: str = WHAT
+) -> Place:
+    """The place that a user names; nothing is asked yet. `what` is who asks, for messages.
 
     Raises:
         ArgumentError: If it is no path.
@@ -124,6 +126,6 @@ def place_of(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         from windrow.sources.fetching import Fetcher
 
-        fetcher = Fetcher(WHAT, storage_options, RemoteOptions())
+        fetcher = Fetcher(what, storage_options, RemoteOptions())
         return Place(text, storage_options, fetcher)
-    return Place(local_path(text, what=WHAT))
+    return Place(local_path(text, what=what))

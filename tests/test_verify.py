@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 import windrow
 from windrow import MapDataset, Report, sources, verification, verify
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.progress import Progress
 from windrow.sources import (
     ArrayPart,
     ArrayRecordDataSource,
@@ -171,13 +172,13 @@ def check_the_rest(source: Any, report: Report, values: AnyArray, *, lost: set[i
 @of_all_formats
 def test_a_sound_store(tmp_path: Path, name: str, direct: bool) -> None:
     values = written(tmp_path, name)
-    told: list[tuple[int, int | None]] = []
+    told: list[Progress] = []
     source = source_of(tmp_path, name, direct)
-    report = verify(source, progress=lambda done, total: told.append((done, total)))
+    report = verify(source, progress=told.append)
     assert report.ok
     assert (report.records, report.pieces, report.missing, report.untold) == (ROWS, 12, 0, 0)
     assert report.decoded_bytes == values.nbytes
-    assert told[-1] == (values.nbytes, values.nbytes)
+    assert told[-1] == Progress("verify", 0, values.nbytes, values.nbytes)
     report.raise_if_bad()
 
 

@@ -179,11 +179,16 @@ def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
         return
     data = names.read_small(marker)
     if data is not None or names is LOCAL:
-        raise ConversionError(
-            f"{what}: the conversion that writes {shown_url(folder)} has not finished (it holds"
-            f" {UNFINISHED_MARKER}); run the same conversion again: it keeps what is done and goes"
-            f" on from there{_resume(data)}"
-        )
+        raise unfinished(shown_url(folder), what=what, marker=data)
+
+
+def unfinished(shown: str, *, what: str, marker: bytes | None) -> ConversionError:
+    """The error for a folder that a conversion has not finished; `marker` is what its marker holds."""
+    return ConversionError(
+        f"{what}: the conversion that writes {shown} has not finished (it holds"
+        f" {UNFINISHED_MARKER}); run the same conversion again: it keeps what is done and goes"
+        f" on from there{_resume(marker)}"
+    )
 
 
 def _resume(marker: bytes | None) -> str:

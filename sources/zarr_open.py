@@ -16,7 +16,13 @@ from typing import Any, Final, TypeVar
 import tensorstore as ts
 
 from windrow.errors import ArgumentError, NotFoundError, SourceError
-from windrow.sources.paths import is_remote, local_path, refuse_unfinished
+from windrow.sources.paths import (
+    UNFINISHED_MARKER,
+    is_remote,
+    local_path,
+    refuse_unfinished,
+    unfinished,
+)
 from windrow.sources.secrets import shown_url
 from windrow.sources.zarr_access import Access, is_far, side_by_side
 from windrow.sources.zarr_folders import Folder, LocalFolder, Look, metadata_of, store_folder
@@ -117,12 +123,31 @@ def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, .
     if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
         if "|" in text and (way := access.way(text)).is_array:
             return Found(what, name, access.hide(text), dict(way.spec or {}), access=access)
-        return _find_node(store_folder(what, text, access, known), name)
+        return _find_far(store_folder(what, text, access, known), name)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
         refuse_unfinished(folder, what=what)
     return _find_node(LocalFolder(what, path), name)
+
+
+def _find_far(folder: Folder, name: str) -> FoundTree:
+    """As `_find_node`, of a folder that no conversion is writing, nor the one above it."""
+    found = _try_node(folder, name)
+    above = folder.above()
+    folders = [folder] if above is None else [folder, above[0]]
+    side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
+    if found is None:
+        found = _scale_above(folder, name)
+    if found is None:
+        raise folder.absent()
+    return found
+
+
+def _refuse_unfinished(folder: Folder) -> None:
+    marker = Look(folder).read(UNFINISHED_MARKER)
+    if marker is not None:
+        raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
 
 
 def _find_node(folder: Folder, name: str) -> FoundTree:

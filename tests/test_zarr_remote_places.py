@@ -173,7 +173,7 @@ def test_attributes_that_alone_are_refused(server: RangeServer) -> None:
 
 def test_an_array_is_not_opened_unguarded(server: RangeServer) -> None:
     remote = SHORT
-    server.plan([None, None])  # found, and opened; what guards it fails
+    server.plan([None] * 4)  # found, without markers, and opened; what guards it fails
     server.chance(1.0, [status(503)])
     with pytest.raises(SourceError, match=r"the metadata of .*/plain/ can not be read.*503"):
         ZarrDataSource(server.url("plain"), remote=remote)

@@ -37,6 +37,8 @@ _MOST_PIXELS: Final = 1024
 _MOST_LINES: Final = 8
 _CHANNELS: Final = (1, 3, 4)
 _CAPTIONS: Final = 2
+# Ranges of larger values are infinite.
+_LARGEST: Final = 1e300
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _UPWARDS: Final = ("lat", "latitude", "y", "northing")
 
@@ -179,15 +181,13 @@ def _subtitle(found: _Read, cells: Sequence[Cell], limits: tuple[float, float]) 
 
 def limits_of(values: Sequence[AnyArray]) -> tuple[float, float]:
     """The range that a scale shows: of all finite values, and never empty."""
-    finite = [array[np.isfinite(array)] for array in values]
-    finite = [array for array in finite if array.size]
-    if not finite:
+    finite = [array[np.isfinite(array)].clip(-_LARGEST, _LARGEST) for array in values]
+    joined = np.concatenate([np.zeros(0), *finite])
+    if not joined.size:
         return 0.0, 1.0
-    low = float(min(array.min() for array in finite))
-    high = float(max(array.max() for array in finite))
+    low, high = float(joined.min()), float(joined.max())
     # One value that is far off must not make all others one colour.
-    joined = np.concatenate([array.ravel() for array in finite])
-    near_low, near_high = (float(v) for v in np.quantile(joined, (0.002, 0.998)))
+    near_low, near_high = (float(value) for value in np.quantile(joined, (0.002, 0.998)))
     if near_high > near_low and high - low > 4 * (near_high - near_low):
         low, high = near_low, near_high
     if high > low:

@@ -13,17 +13,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_layout import (
-    BYTES_LIST,
-    FLOAT_LIST,
-    INT64_LIST,
-    NO_LIST,
-    Block,
-    Layout,
-    Part,
-    layout_of,
-)
-from windrow.converters.example_varints import read_varints
+from windrow.converters.example_layout import NO_LIST, Block, Layout, Part, layout_of
+from windrow.converters.example_wire import BYTES_LIST, FLOAT_LIST, INT64_LIST, read_varints
 from windrow.converters.features import Array, Column, Feature, Ragged, cast
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -229,8 +220,7 @@ def _suits(feature: Feature, part: Part | None) -> bool:
     if part is None:
         return feature.may_be_missing
     if not feature.in_bytes:
-        is_float = feature.numpy_dtype.kind not in "iub"
-        return part.kind == (FLOAT_LIST if is_float else INT64_LIST)
+        return part.kind == (INT64_LIST if feature.numpy_dtype.kind in "iub" else FLOAT_LIST)
     if part.kind != BYTES_LIST or len(part.spans) != 1:
         return False
     size = part.spans[0][1] - part.spans[0][0]

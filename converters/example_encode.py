@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.example_columns import check_features
-from windrow.converters.example_layout import (
+from windrow.converters.example_wire import (
     BYTES_LIST,
     FIRST_FIELD,
     FLOAT_LIST,
     INT64_LIST,
-    SECOND_FIELD,
+    entry_head,
+    field_head,
+    write_varints,
 )
-from windrow.converters.example_varints import field_head, write_varints
 from windrow.converters.features import Array, Column, Feature, Ragged, cast
 from windrow.errors import ArgumentError
 
@@ -63,7 +64,6 @@ def encode_examples(columns: Mapping[str, Column], features: Mapping[str, Featur
             f"encode_examples: columns are {sorted(columns)}, features {sorted(features)}; give a"
             " feature for each column"
         )
-    # Sorted as protobuf sorts them, where it is asked to.
     parts = [_part(name, features[name], columns[name]) for name in sorted(features)]
     rows = len(parts[0].sizes)
     for part in parts:
@@ -89,19 +89,16 @@ class _Part:
     starts: _Rows
     sizes: _Rows
 
-    def before(self, size: int) -> bytes:
-        """The bytes of an entry before `size` bytes of values."""
-        key = _field(FIRST_FIELD, self.name.encode())
+    def head(self, size: int) -> bytes:
+        """What stands before `size` bytes of values."""
         # A list without numbers has no field for them.
         head = field_head(FIRST_FIELD, size) if size or self.kind == BYTES_LIST else b""
-        head = field_head(self.kind, len(head) + size) + head
-        head = key + field_head(SECOND_FIELD, len(head) + size) + head
-        return field_head(FIRST_FIELD, len(head) + size) + head
+        return entry_head(self.name, self.kind, len(head) + size) + head
 
     def row(self, row: int) -> bytes:
         """The values of one row."""
         start = self.starts[row]
-        return self.data[start : start + self.sizes[row]].tobytes()
+        return bytes(self.data[start : start + self.sizes[row]])
 
     def rows(self, rows: _Rows, size: int) -> _Bytes:
         """The values of rows of one size, uint8 `(rows, size)`."""
@@ -184,7 +181,7 @@ def _of_one_size(parts: Sequence[_Part]) -> Iterator[_Rows]:
 def _records(parts: Sequence[_Part], rows: _Rows) -> Iterator[bytes]:
     """The records of rows of the same sizes."""
     sizes = [int(part.sizes[rows[0]]) for part in parts]
-    heads = [part.before(size) for part, size in zip(parts, sizes, strict=True)]
+    heads = [part.head(size) for part, size in zip(parts, sizes, strict=True)]
     heads[0] = field_head(FIRST_FIELD, sum(map(len, heads)) + sum(sizes)) + heads[0]
     if len(rows) < _FEWEST:
         for row in rows.tolist():
@@ -203,7 +200,3 @@ def _records(parts: Sequence[_Part], rows: _Rows) -> Iterator[bytes]:
             block[: len(some), start : start + size] = part.rows(some, size)
             start += size
         yield from block[: len(some)].view(np.dtype((np.void, record_bytes)))[:, 0].tolist()
-
-
-def _field(tag: int, data: bytes) -> bytes:
-    return field_head(tag, len(data)) + data

@@ -18,12 +18,14 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-# Tags: of the fields that frame a value, and of the lists in a Feature, which tell its kind.
-FIRST_FIELD: Final = 0x0A
-SECOND_FIELD: Final = 0x12
-BYTES_LIST: Final = 0x0A
-FLOAT_LIST: Final = 0x12
-INT64_LIST: Final = 0x1A
+from windrow.converters.example_wire import (
+    BYTES_LIST,
+    FIRST_FIELD,
+    FLOAT_LIST,
+    INT64_LIST,
+    SECOND_FIELD,
+)
+
 NO_LIST: Final = 0
 
 # Lengths of more bytes are nowhere near a record's.

@@ -1,9 +1,10 @@
-"""Varints, many at a time: how an Example stores int64.
+"""The wire format of Examples: tags, frames, and varints, many at a time.
 
-Seven bits a byte, the lowest first; the top bit says that another byte follows. A negative number
-takes ten bytes.
+Varints are how int64 is stored: seven bits a byte, the lowest first; the top bit says that another
+byte follows. A negative number takes ten bytes.
 
-Invariant: what is read as a varint here, protobuf reads as the same number.
+Invariant: what is read here, protobuf reads as the same; what is written here depends on nothing but
+the values.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+# Tags: of the fields that frame a value, and of the lists in a Feature, which tell its kind.
+FIRST_FIELD: Final = 0x0A
+SECOND_FIELD: Final = 0x12
+BYTES_LIST: Final = 0x0A
+FLOAT_LIST: Final = 0x12
+INT64_LIST: Final = 0x1A
 
 _MORE: Final = 0x80
 _BITS: Final = 0x7F
@@ -94,3 +102,16 @@ def field_head(tag: int, size_bytes: int) -> bytes:
         out.append(size_bytes & _BITS | _MORE)
         size_bytes >>= 7
     return bytes([*out, size_bytes])
+
+
+def framed(tag: int, data: bytes) -> bytes:
+    """A field that holds `data`."""
+    return field_head(tag, len(data)) + data
+
+
+def entry_head(name: str, kind: int, size_bytes: int) -> bytes:
+    """What stands before the bytes of a feature's list, of the kind `kind`, in an Example's map."""
+    head = field_head(kind, size_bytes)
+    head = field_head(SECOND_FIELD, len(head) + size_bytes) + head
+    head = framed(FIRST_FIELD, name.encode()) + head
+    return field_head(FIRST_FIELD, len(head) + size_bytes) + head

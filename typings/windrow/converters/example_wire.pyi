@@ -1,0 +1,1 @@
+from converters.example_wire import *

@@ -71,6 +71,7 @@ class Conversion:
         expected: What it will read and write.
         sources: The inputs as the command line takes them.
         flags: The rest of the command line without the output, or None if a command can not say it.
+        command: The command line that asked for it, without secrets; None if it was a call.
     """
 
     name: str
@@ -80,9 +81,12 @@ class Conversion:
     expected: Expected
     sources: tuple[str, ...]
     flags: tuple[str, ...] | None
+    command: str | None = None
 
     def resume(self, output: str) -> str:
         """What goes on with this conversion: a command, or a call. It is stored, without secrets."""
+        if self.command is not None:
+            return self.command
         places = [*self.sources, output]
         if self.flags is None or places != [shown_url(place) for place in places]:
             return f"call windrow.converters.{self.name} with the same arguments again"

@@ -73,13 +73,15 @@ class Part:
 class OutputFolder:
     """The folder `target` while the plan of key `plan_key` is carried out in it. Picklable.
 
-    `lease` is the token of the lease that this run holds on it, if there is one; `run` names the run.
+    `lease` is the token of the lease that this run holds on it, if there is one; `run` names the run,
+    which found the folder empty if it is `fresh`.
     """
 
     target: Target
     plan_key: str
     lease: str | None = None
     run: str = ""
+    fresh: bool = False
 
     @property
     def work(self) -> str:
@@ -162,9 +164,9 @@ class OutputFolder:
         if slash and (self.run, top) in _claimed:
             return
         claim = f"{self.work}/claims/{_file_name(top)}"
-        # In this order: what another thread of this run has put there, it has claimed before.
-        there = self.target.size(top) is not None or bool(self.target.listed(top))
-        if self.target.size(claim) is None:
+        # What is there is looked for first: another thread of this run has claimed it before.
+        there = not self.fresh and self.target.is_there(top)
+        if self.fresh or self.target.size(claim) is None:
             if there:
                 raise ConversionError(
                     f"{self.target.shown(top)}: is in the way, and no conversion that is known here"
@@ -397,7 +399,8 @@ def begin(
         overwrite: Whether to remove all that earlier runs have left, of this plan too.
         lease: The token of the lease that is held, if there is one.
     """
-    folder = OutputFolder(target, plan.key, lease, run=uuid.uuid4().hex)
+    fresh = not set(target.listed()) - {WORK} and not set(target.listed(WORK)) - _HELD
+    folder = OutputFolder(target, plan.key, lease, run=uuid.uuid4().hex, fresh=fresh)
     marker = {"note": _NOTE, "resume": resume, **plan.to_json()}
     begun = _marker(target)
     clearing = overwrite or _is_clearing(begun)
@@ -424,6 +427,12 @@ def _marker(target: Target) -> object | None:
 
 def _is_clearing(begun: object | None) -> bool:
     return isinstance(begun, dict) and begun.get(_CLEARING) is True
+
+
+def is_begun(target: Target) -> bool:
+    """Whether a run has begun in `target`, and has removed what it was to remove, and not ended."""
+    begun = _marker(target)
+    return begun is not None and not _is_clearing(begun)
 
 
 def _forget_mended(folder: OutputFolder, there: Plan, plan: Plan) -> None:

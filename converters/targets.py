@@ -54,6 +54,10 @@ class Target(abc.ABC):
         """Bytes of the file `name`, or None if there is no such file."""
 
     @abc.abstractmethod
+    def is_there(self, name: str) -> bool:
+        """Whether there is a file, or a folder that is not empty."""
+
+    @abc.abstractmethod
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """The `size` of each of many files."""
 
@@ -158,6 +162,10 @@ class LocalTarget(Target):
             return os.path.getsize(path) if os.path.isfile(path) else None
         except OSError:
             return None
+
+    def is_there(self, name: str) -> bool:
+        path = self.path(name)
+        return bool(os.listdir(path)) if os.path.isdir(path) else os.path.lexists(path)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         return {name: self.size(name) for name in names}
@@ -314,14 +322,22 @@ class FarTarget(Target):
         return sorted(names - {""})
 
     def size(self, name: str) -> int | None:
+        info = self._info(name)
+        return None if info is None else _file_bytes(info)
+
+    def is_there(self, name: str) -> bool:
+        return self._info(name) is not None
+
+    def _info(self, name: str) -> dict[str, Any] | None:
         fs, path = self._at(name)
         try:
             fs.invalidate_cache()
-            return _file_bytes(fs.info(path))
+            found: dict[str, Any] = fs.info(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
             raise self._unreadable(name, error) from self._cause(error)
+        return found
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         names = list(names)

@@ -25,7 +25,7 @@ from windrow.converters.stages import Conversion, Report, Stage
 from windrow.converters.worker import PROGRAM, Done, Failed, Item, Job, StoppedError, Told, packed
 from windrow.errors import ArgumentError, ConversionError
 from windrow.progress import Meter, ShowProgress
-from windrow.sources import interpreter
+from windrow.sources.interpreter import in_words, started
 from windrow.sources.process import cores
 
 # How often a thread that waits for a worker looks whether it is still to wait.
@@ -195,7 +195,7 @@ class _Worker:
         watch, self._watched = os.pipe()
         try:
             descriptors = [theirs.fileno(), watch]
-            self._process = interpreter.started(PROGRAM, [*descriptors, os.getpid()], descriptors)
+            self._process = started(PROGRAM, [*descriptors, os.getpid()], descriptors)
         except BaseException:
             self._socket.close()
             os.close(self._watched)
@@ -270,4 +270,4 @@ class _Worker:
             self._end.close()
             self._socket.close()
             os.close(self._watched)
-        return interpreter.in_words(self._process.returncode)
+        return in_words(self._process.returncode)

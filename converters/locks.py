@@ -4,6 +4,8 @@ A local folder is locked by a file lock, which ends with the process that holds 
 has no such thing: there a run leaves a lease, a small object that names it, and another run
 refuses until the lease is gone or is taken over.
 
+A pipeline of the user's, which no process of ours waits for, holds a lease on a local folder too.
+
 Invariant: of several runs that begin at once at most one gets the lock; what a killed run leaves
 never blocks a local folder, and blocks an object store only until `take_over`.
 """
@@ -38,18 +40,32 @@ def locked(target: Target, *, take_over: bool) -> Iterator[str | None]:
 
     Args:
         target: The folder to be written.
-        take_over: Whether to end the lease of another run, which must be dead; local folders,
-            whose locks end by themselves, need no such thing.
+        take_over: Whether to end the lease of another run, which must be dead; the locks of local
+            folders end by themselves.
 
     Raises:
         ConversionError: If another run holds it.
     """
     if isinstance(target, LocalTarget):
-        with _file_lock(target):
+        with locked_here(target):
+            if take_over:
+                target.remove([LEASE])
+            elif _token(target) is not None:
+                raise _refused(target)
             yield None
     else:
         with leased(target, take_over) as token:
             yield token
+
+
+@contextlib.contextmanager
+def locked_here(target: Target) -> Iterator[None]:
+    """Keep other runs on this machine from a local folder; no other target has such a lock."""
+    if isinstance(target, LocalTarget):
+        with _file_lock(target):
+            yield
+    else:
+        yield
 
 
 @contextlib.contextmanager
@@ -93,6 +109,19 @@ def _acquired(target: LocalTarget, path: str) -> filelock.BaseFileLock:
 def leased(target: Target, take_over: bool) -> Iterator[str]:
     """Hold a lease on `target`, a file in it that names this run; its token. Raises as `locked`."""
     token = uuid.uuid4().hex
+    take_lease(target, token, take_over=take_over)
+    try:
+        yield token
+    finally:
+        # A store that cannot be reached any more is the error of what was done with it.
+        with contextlib.suppress(WindrowError):
+            release_lease(target, token)
+
+
+def take_lease(target: Target, token: str, *, take_over: bool) -> None:
+    """Leave a lease that is named `token`. It may be called twice. Raises as `locked`."""
+    if has_lease(target, token):
+        return
     lease = {
         "token": token,
         "host": socket.gethostname(),
@@ -103,18 +132,19 @@ def leased(target: Target, take_over: bool) -> Iterator[str]:
     if take_over:
         target.write(LEASE, data)
     # What was created is read back: not every store knows how to create only what is not there.
-    elif not target.create(LEASE, data) or _token(target) != token:
-        raise ConversionError(
-            f"output {target.shown()}: another run is writing it ({_holder(target)}); wait for it,"
-            " or, if it is dead, go on in its place by take_over=True (--take-over)"
-        )
-    try:
-        yield token
-    finally:
-        # A store that cannot be reached any more is the error of what was done with it.
-        with contextlib.suppress(WindrowError):
-            if _token(target) == token:
-                target.remove([LEASE])
+    elif not target.create(LEASE, data) or not has_lease(target, token):
+        raise _refused(target)
+
+
+def has_lease(target: Target, token: str) -> bool:
+    """Whether the lease on `target` is the one that is named `token`."""
+    return _token(target) == token
+
+
+def release_lease(target: Target, token: str) -> None:
+    """Remove the lease that is named `token`, if it is still there."""
+    if has_lease(target, token):
+        target.remove([LEASE])
 
 
 def check_lease(target: Target, token: str) -> None:
@@ -128,6 +158,13 @@ def check_lease(target: Target, token: str) -> None:
             f"output {target.shown()}: another run has taken it over ({_holder(target)}); this run"
             " ends here"
         )
+
+
+def _refused(target: Target) -> ConversionError:
+    return ConversionError(
+        f"output {target.shown()}: another run is writing it ({_holder(target)}); wait for it, or,"
+        " if it is dead, go on in its place by take_over=True (--take-over)"
+    )
 
 
 def _token(target: Target) -> str | None:

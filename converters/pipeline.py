@@ -42,8 +42,8 @@ NUMBERS: Final = 4096
 # The key of the item that each stage has beside its own, since a group without elements is none.
 _NO_ITEM: Final = -1
 
-# What happens before the first stage, in the pipeline.
-Begin = Callable[[OutputFolder], None]
+# What happens before the first stage and after the last, in the pipeline.
+Step = Callable[[OutputFolder], None]
 
 
 class _Run:
@@ -210,7 +210,12 @@ _LOUD: Final = (
 
 
 def transform(
-    conversion: Conversion, folder: OutputFolder, *, token: str = "", begin: Begin | None = None
+    conversion: Conversion,
+    folder: OutputFolder,
+    *,
+    token: str = "",
+    begin: Step | None = None,
+    end: Step | None = None,
 ) -> Any:
     """The stages of `conversion` as one PTransform, from many elements to one, the manifest.
 
@@ -219,6 +224,7 @@ def transform(
         folder: Where; ready to be written once `begin` has run.
         token: Of the run in this process, if one waits for it.
         begin: What makes the folder ready, if it is not; it may run twice.
+        end: What comes after the manifest; it may run twice.
     """
     beam = optional("apache_beam", _PURPOSE)
 
@@ -245,7 +251,7 @@ def transform(
                 | f"{name}: one group" >> beam.GroupByKey()
                 | mapped(f"{name}: results", _results)
             )
-        return results | mapped("finish", _finish, conversion, folder, token)
+        return results | mapped("finish", _finish, conversion, end, folder, token)
 
     return conversion.name >> beam.ptransform_fn(expand)()
 
@@ -254,7 +260,7 @@ def _keyed_alike(number: int) -> tuple[int, int]:
     return 0, number
 
 
-def _begin(begin: Begin | None, folder: OutputFolder, token: str, group: Any) -> list[Any]:
+def _begin(begin: Step | None, folder: OutputFolder, token: str, group: Any) -> list[Any]:
     if begin is not None:
         with _noting_errors(folder, token):
             begin(folder)
@@ -266,9 +272,9 @@ def _items(
 ) -> Iterator[tuple[int, bytes | None]]:
     """The numbered items, pickled by us: some runners know only how to send what is importable."""
     yield _NO_ITEM, None
-    if finished_before(folder.target, conversion.plan) is not None:
-        return  # a runner does again what was done, or an earlier run has finished
     with _noting_errors(folder, token):
+        if finished_before(folder.target, conversion.plan) is not None:
+            return  # a runner does again what was done, or an earlier run has finished
         items = stage.items(folder, [pickle.loads(result) for result in results])
         run = _RUNS.get(token)
         if run is not None:
@@ -300,7 +306,11 @@ def _results(group: tuple[int, Iterable[tuple[int, bytes | None]]]) -> list[byte
 
 
 def _finish(
-    conversion: Conversion, folder: OutputFolder, token: str, results: list[bytes]
+    conversion: Conversion,
+    end: Step | None,
+    folder: OutputFolder,
+    token: str,
+    results: list[bytes],
 ) -> Manifest:
     with _noting_errors(folder, token):
         if finished_before(folder.target, conversion.plan) is None:
@@ -310,6 +320,8 @@ def _finish(
         manifest = Manifest.read_in(folder.target)
         if manifest is None:
             raise ConversionError(f"output {folder.target.shown()}: the manifest is gone")
+        if end is not None:
+            end(folder)
         return manifest
 
 

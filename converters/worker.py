@@ -25,7 +25,7 @@ import cloudpickle
 from windrow.converters.folder import OutputFolder
 from windrow.converters.stages import Report
 from windrow.errors import ConversionError
-from windrow.sources import interpreter
+from windrow.sources.interpreter import end_with_parent, ignore_interrupts
 
 # What a worker's interpreter runs. The parent's search path comes first, so that windrow and the
 # user's modules are found as they are there.
@@ -95,8 +95,8 @@ def main(socket_descriptor: int, watch_descriptor: int, parent: int) -> None:
         watch_descriptor: A pipe that nobody writes to; its other end closes when the parent ends.
         parent: Process id of the parent.
     """
-    interpreter.end_with_parent(watch_descriptor, parent)
-    interpreter.ignore_interrupts()
+    end_with_parent(watch_descriptor, parent)
+    ignore_interrupts()
     for descriptor in (socket_descriptor, watch_descriptor):
         os.set_inheritable(descriptor, False)
     with contextlib.suppress(EOFError, OSError, StoppedError):

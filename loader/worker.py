@@ -24,7 +24,7 @@ from windrow.channel import HEADER, Answer, Kind, Order
 from windrow.errors import ElementError
 from windrow.handover import Parcel, Room, failure_of, opened
 from windrow.shared import Bytes, SharedMemory
-from windrow.sources import interpreter
+from windrow.sources.interpreter import end_with_parent, ignore_interrupts
 
 # What a worker's interpreter runs. The parent's search path comes first, so that windrow and the
 # user's modules are found as they are there.
@@ -70,8 +70,8 @@ def main(
         memory_bytes: Its size.
         parent: Process id of the parent.
     """
-    interpreter.end_with_parent(watch_descriptor, parent)
-    interpreter.ignore_interrupts()
+    end_with_parent(watch_descriptor, parent)
+    ignore_interrupts()
     for descriptor in (socket_descriptor, watch_descriptor, memory_descriptor):
         os.set_inheritable(descriptor, False)
     end = socket.socket(fileno=socket_descriptor)

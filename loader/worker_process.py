@@ -15,7 +15,7 @@ import time
 from windrow.channel import HEADER, Answer, Channel, Order
 from windrow.handover import Parcel
 from windrow.shared import SharedMemory
-from windrow.sources import interpreter
+from windrow.sources.interpreter import in_words, started
 from windrow.worker import PROGRAM, SetUp
 
 # What a process that was told to end may take for it; beyond it hangs in the system.
@@ -76,7 +76,7 @@ class WorkerProcess:
         try:
             descriptors = [theirs.fileno(), watch, memory.descriptor]
             numbers = [*descriptors, memory.size_bytes, os.getpid()]
-            self._process = interpreter.started(PROGRAM, numbers, descriptors)
+            self._process = started(PROGRAM, numbers, descriptors)
         except BaseException:
             ours.close()
             os.close(self._watched)
@@ -124,7 +124,7 @@ class WorkerProcess:
             self._process.kill()
             self.reap(_END_S)
         self.close()
-        return self.verdict or interpreter.in_words(self._process.returncode)
+        return self.verdict or in_words(self._process.returncode)
 
     def reap(self, limit_s: float = _END_S) -> None:
         """Wait until the process is no more, if it ends in time. Thread-safe."""

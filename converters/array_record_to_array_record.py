@@ -157,7 +157,7 @@ def array_record_to_array_record_conversion(
             lines=_lines(found, shuffle_seed),
         ),
         sources=source_texts(inputs),
-        flags=("--to", "array_record", *_flags(given)),
+        flags=("--to", "array_record", *flags_of(given)),
     )
 
 
@@ -173,7 +173,8 @@ def check_number(what: str, value: int | None, least: int, most: int) -> None:
         raise ArgumentError(f"{what} must be an integer from {least:,} to {most:,}, got {value!r}")
 
 
-def _flags(given: Sequence[tuple[str, object, object]]) -> Iterator[str]:
+def flags_of(given: Sequence[tuple[str, object, object]]) -> Iterator[str]:
+    """Options of the command line: `(name, value, default)` as those that are not the default."""
     for name, value, default in given:
         if value != default:
             yield f"--{name.replace('_', '-')}"

@@ -1,0 +1,1 @@
+from converters.zarr_to_array_record import *

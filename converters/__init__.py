@@ -13,13 +13,14 @@ from windrow.converters.array_record import tfrecord_to_array_record
 from windrow.converters.checking import BadFile, CheckReport, check
 from windrow.converters.example import decode_example, encode_example
 from windrow.converters.manifest import Manifest
+from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.tfrecord import read_records, write_records
-from windrow.converters.zarr import tfrecord_to_zarr
 
 __all__ = [
     "BadFile",
     "CheckReport",
     "Manifest",
+    "array_record_to_zarr",
     "check",
     "decode_example",
     "encode_example",

@@ -1,0 +1,1 @@
+from converters.record_files import *

@@ -1,0 +1,1 @@
+from converters.records_to_zarr import *

@@ -40,6 +40,7 @@ _NAMES: Final = (
     ("tfrecord", r"(?i:.*\.tf_?rec(ord)?s?(-\d+-of-\d+)?(\.gz|\.gzip)?)"),
     ("netcdf", r"(?i:.*\.(nc|nc3|nc4|cdf|netcdf))"),
 )
+_RANGE: Final = r".\[\d+:\d+\]$"
 _ZARR_NAME: Final = r"(?i:.*\.(zarr|n5|zip))"
 _SPLIT: Final = r"(?P<name>.+)-(?P<split>[^-/]+)\.(?P<format>[a-z_]+)-\d{5,}-of-\d{5,}"
 _INFO: Final = "dataset_info.json"
@@ -85,11 +86,13 @@ def inspect(
     place = place_of(url, storage_options)
     # A path that exists is never a glob, whatever is in its name.
     if not (place.is_local and os.path.exists(place.path)):
-        kind = kind_of_name(place.name)
-        if glob.has_magic(parted(place.path)[0]) and not place.name.endswith("]"):
+        # Records of a file, as `ArrayRecordDataSource` takes them.
+        ranged = re.search(_RANGE, place.name) is not None
+        if glob.has_magic(parted(place.path)[0]) and not ranged:
             return _of_glob(place)
-        if place.is_local and not place.name.endswith("]"):
+        if place.is_local and not ranged:
             raise NotFoundError(f"{WHAT}: {place.path} does not exist; {what_is_there(place.path)}")
+        kind = "array_record" if ranged else kind_of_name(place.name)
         return _of_folder(place, sizes) if kind is None else _of_files(place, [place], kind)
     if os.path.isdir(place.path):
         return _of_folder(place, sizes)

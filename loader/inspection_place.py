@@ -14,6 +14,7 @@ from windrow.errors import NotFoundError, ReadError
 from windrow.sources.paths import LOCAL, Names, is_remote, joined, local_path, split_path
 from windrow.sources.remote import RemoteOptions
 from windrow.sources.secrets import shown_url
+from windrow.sources.zarr_reasons import is_refused
 
 if TYPE_CHECKING:
     from windrow.sources.fetching import Fetcher, Tail
@@ -67,8 +68,18 @@ class Place:
         return dataclasses.replace(self, path=path)
 
     def small_file(self, name: str) -> bytes | None:
-        """What the small file `name` in this folder holds; None if there is none."""
-        return self.names.read_small(joined(self.path, name))
+        """What the small file `name` in this folder holds; None if there is none, or it is refused.
+
+        S3 refuses what is not there to those who may not list a bucket.
+        """
+        if "|" in self.path:  # what only TensorStore opens, such as an archive
+            return None
+        try:
+            return self.names.read_small(joined(self.path, name))
+        except ReadError as error:
+            if not is_refused(error):
+                raise
+            return None
 
     def size_bytes(self) -> int:
         """The size of this file.

@@ -6,6 +6,7 @@ first bytes of one, and, on a local disk and up to a limit, the lengths of all r
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import statistics
@@ -33,8 +34,9 @@ _LARGEST_GROUP_BYTES: Final = 64 << 20
 
 # Of a TFRecord file so much is read to see what its records are.
 HEAD_BYTES: Final = 1 << 20
-# Files of a local disk are walked, record by record, up to so many bytes of them.
+# Files of a local disk are walked, record by record, up to so many bytes of them, and records.
 _WALKED_BYTES: Final = 1 << 30
+_WALKED_RECORDS: Final = 1_000_000
 _LENGTH: Final = struct.Struct("<Q")
 _CHECKSUM: Final = struct.Struct("<I")
 _FRAME_BYTES: Final = 16
@@ -100,7 +102,7 @@ def tfrecord_files(places: Sequence[Place], *, name: str = "") -> RecordFiles:
     if whole and len(places) == 1:
         counted = len(records)
     elif plain and all(place.is_local for place in places) and sum(sizes) <= _WALKED_BYTES:
-        counted = sum(_count(place.path) for place in places)
+        counted = _count([place.path for place in places])
     framed = sum(len(record) + _FRAME_BYTES for record in records)
     estimated = round(sum(sizes) * len(records) / framed) if records and plain else None
     decoded = sum(sizes) if plain else len(raw)
@@ -207,18 +209,27 @@ def _sample(records: Sequence[bytes]) -> SampleFacts | None:
     return SampleFacts(len(sizes), min(sizes), float(statistics.median(sizes)), max(sizes))
 
 
-def _count(path: str) -> int:
-    """The number of records of a plain TFRecord file on a local disk, by their lengths."""
+def _count(paths: Sequence[str]) -> int | None:
+    """The number of records of plain TFRecord files on a local disk; None where they are too many."""
+    count = 0
+    for path in paths:
+        for _ in itertools.islice(_lengths(path), _WALKED_RECORDS + 1 - count):
+            count += 1
+    return count if count <= _WALKED_RECORDS else None
+
+
+def _lengths(path: str) -> Iterator[int]:
+    """The length of each record of a plain TFRecord file on a local disk."""
     if not os.path.getsize(path):
-        return 0
+        return
     at = number = 0
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
         while at < len(raw):
             length = length_at(path, raw, at, number)
             if length is None or at + 16 + length > len(raw):
                 raise _damaged(path, number, at, "the file ends within it")
+            yield length
             at, number = at + 16 + length, number + 1
-    return number
 
 
 def _head(place: Place, size_bytes: int) -> tuple[bytes, bool]:

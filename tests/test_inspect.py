@@ -19,7 +19,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 import windrow
 from tests.object_store import ObjectStore
-from tests.range_server import RangeServer
+from tests.range_server import RangeServer, status
 from windrow.commands import main
 from windrow.converters import encode_example, write_records
 from windrow.converters.manifest import (
@@ -324,6 +324,28 @@ def test_a_file_of_old_netcdf_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown(tmp_path / "old.nc", capsys).endswith("NetCDF 3, 32 bytes stored\n")
 
 
+def test_a_tfrecord_file_of_more_records_than_are_counted(tmp_path: Path) -> None:
+    data = b"".join(_frames(tmp_path, 1000)) * 1001
+    (tmp_path / "x.tfrecord").write_bytes(data)
+    (files,) = windrow.inspect(tmp_path / "x.tfrecord").files
+    assert (files.records, files.estimated_records) == (None, 1_001_000)
+
+
+def _frames(folder: Path, count: int) -> list[bytes]:
+    write_records(folder / "frames", [b"x"] * count)
+    return [(folder / "frames").read_bytes()]
+
+
+def test_names_with_brackets(tmp_path: Path) -> None:
+    for name in ("xa", "xb", "x[c]"):
+        write_array_record(tmp_path / name, EXAMPLES)
+    assert windrow.inspect(f"{tmp_path}/x[ab]").files[0].files == 2
+    assert windrow.inspect(f"{tmp_path}/x[c]").files[0].files == 1
+    assert windrow.inspect(f"{tmp_path}/xa[5:12]").records == 7
+    with pytest.raises(NotFoundError, match="no file matches"):
+        windrow.inspect(f"{tmp_path}/x[de]")
+
+
 # --- what conversions leave
 
 
@@ -490,10 +512,12 @@ def test_an_array_far_away_takes_a_request_per_file_of_metadata() -> None:
         asked = [path for _, path, _ in server.counts().asked]
     assert (found.records, found.stored_bytes) == (744, None)
     assert found.decoded_bytes == windrow.inspect(ERA5).decoded_bytes
-    # The marker, the manifest, the group (again after it was listed), its listing, and four arrays.
+    # The manifest, the group (again after it was listed), its listing, four arrays; and the marker,
+    # for which sources look too, also in the folder above.
     assert not [path for path in asked if "/c/" in path]
-    assert len(asked) <= 9
-    assert {path for path in asked if asked.count(path) > 1} <= {f"{ERA5.name}/zarr.json"}
+    assert len(asked) <= 11
+    again = {f"{ERA5.name}/zarr.json", f"{ERA5.name}/{UNFINISHED}"}
+    assert {path for path in asked if asked.count(path) > 1} <= again
 
 
 def test_a_file_of_array_record_far_away_takes_few_requests(tmp_path: Path) -> None:
@@ -520,6 +544,18 @@ def test_a_tfrecord_file_far_away_is_not_read_whole(tmp_path: Path) -> None:
     assert "about 500" in str(found)
     assert counts.requests <= 3
     assert counts.body_bytes < len(data) / 4
+
+
+def test_a_store_that_refuses_what_is_not_there() -> None:
+    with RangeServer(files_of(ERA5)) as server:
+        server.plan([status(403), status(403)])  # the marker and the manifest
+        assert windrow.inspect(server.url(f"{ERA5.name}/t2m")).records == 744
+
+
+def test_an_archive_of_zarr(tmp_path: Path) -> None:
+    shutil.make_archive(str(tmp_path / "a"), "zip", ERA5 / "t2m")
+    found = windrow.inspect(f"file://{tmp_path}/a.zip|zip:")
+    assert (found.variant, found.records) == ("v3 array", 744)
 
 
 def test_a_store_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

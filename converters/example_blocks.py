@@ -146,7 +146,7 @@ class _Cut:
         if layout is None:
             return None
         parts = {part.name: part for part in layout.parts if part.kind != NO_LIST}
-        if exact and any(part.name not in features for part in layout.parts):
+        if exact and not features.keys() >= parts.keys():
             return None
         if not all(_suits(feature, parts.get(name)) for name, feature in features.items()):
             return None

@@ -32,8 +32,8 @@ def decode_examples(
     Args:
         records: The messages.
         features: What to take of each, by name.
-        exact: Whether a record with a feature beside these is a bad one. By default what is not
-            named is left out.
+        exact: Whether a record with values of a feature beside these is a bad one. By default what
+            is not named is left out.
         bad: Takes the errors of bad records, in order, and their rows are left out. By default the
             first of them is raised.
 
@@ -150,8 +150,8 @@ def _row(
 ) -> dict[str, Array | bytes]:
     """One record's values, as `Filling.put_row` takes them."""
     found = parsed(record)
-    if exact and not fillings.keys() >= set(found):
-        names = sorted(set(found) - fillings.keys())
+    others = [name for name in found if name not in fillings] if exact else []
+    if names := sorted(name for name in others if values_of(found[name]) is not None):
         why = f"has the features {names!r:.200} too, which are not known; give features= with all"
         raise ReadError(why, why=why)
     return {

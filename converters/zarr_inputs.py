@@ -21,12 +21,12 @@ import numpy as np
 import tensorstore as ts
 from fsspec.core import url_to_fs
 
-from windrow.converters.array_inputs import ArrayFacts, InputArray
+from windrow.converters.array_inputs import AnyArray, ArrayFacts, InputArray
 from windrow.converters.inputs import find_inputs
 from windrow.converters.manifest import InputId
 from windrow.converters.xarray_inputs import SUFFIXES, XarrayFile, fill_attribute, find_variables
 from windrow.converters.zarr_layout import DTYPES, stored_fill
-from windrow.errors import ConversionError, ReadError, SourceError
+from windrow.errors import ConversionError, ReadError, SourceError, missing_extra
 from windrow.sources.arrays import OpenArray, open_arrays
 from windrow.sources.box_readers import DirectBoxReader, box_reader
 from windrow.sources.paths import is_remote, local_path
@@ -284,34 +284,47 @@ class _Scalar(InputArray):
     def start(self, boxes: Sequence[Box]) -> Future[None]:
         done: Future[None] = Future()
         try:
-            value = np.asarray(_scalar(self._found).read().result())
+            value, _ = _scalar(self._found)
             for box in boxes:
                 box.out[...] = value
-        except (ValueError, RuntimeError, OSError) as error:
-            message = f"{self._found.named} in {self._found.where} cannot be read: {error}"
-            done.set_exception(ReadError(message))
+        except ReadError as error:
+            done.set_exception(error)
         else:
             done.set_result(None)
         return done
 
 
-def _scalar(found: Found) -> Any:
-    if found.spec is None:
-        raise _no_numbers(
-            found, "one value, of shape (), in a store that TensorStore does not read"
-        )
+def _scalar(found: Found) -> tuple[AnyArray, Any]:
+    """The value, of shape (), and the fill value."""
     try:
-        return ts.open(found.spec, open=True, read=True).result()
+        if found.spec is not None:
+            store = ts.open(found.spec, open=True, read=True).result()
+            return np.asarray(store.read().result()), store.fill_value
+        access = found.access
+        if access is None or found.url is None:
+            raise ValueError("only TensorStore reads its format, and it does not open such URLs")
+        array = _zarr().open_array(
+            found.url, mode="r", storage_options=access.storage_options or None
+        )
+        return np.asarray(array[...]), array.fill_value
     except (ValueError, RuntimeError, OSError) as error:
-        raise _no_numbers(found, f"one value that TensorStore cannot open ({error})") from error
+        why = str(error) if found.access is None else found.access.reason(error)
+        raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        raise missing_extra(f"{_WHAT}: one value in a store of fsspec", "zarr") from error
+    return zarr
 
 
 def _scalar_facts(found: Found) -> ArrayFacts:
-    store = _scalar(found)
-    dtype = store.dtype.numpy_dtype
+    value, fill = _scalar(found)
+    dtype = value.dtype.newbyteorder("=")
     if dtype.name not in DTYPES:
-        raise _no_numbers(found, f"a value of dtype {store.dtype.name}")
-    fill = store.fill_value
+        raise _no_numbers(found, f"a value of dtype {value.dtype}")
     missing = fill if (found.metadata or {}).get("zarr_format") == 2 else None
     return ArrayFacts(
         name=found.name,

@@ -1,0 +1,86 @@
+"""Conversions for tests of where they run: small, counted, and with a moment to hold them at."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.processes import until
+from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.job import planned
+from windrow.converters.manifest import Manifest
+from windrow.converters.stages import Conversion, Expected, Report, Stage
+
+Work = Callable[[OutputFolder, Any, Report], Any]
+
+
+def conversion(
+    *stages: Stage, finish: Callable[[OutputFolder, list[Any]], None] | None = None
+) -> Conversion:
+    """A conversion of these stages."""
+    return Conversion(
+        name="tfrecord_to_zarr",
+        plan=planned("numbers", (), {}),
+        stages=stages,
+        finish=finish or write_manifest,
+        expected=Expected(None, 0, None, None),
+        sources=("in",),
+        flags=("--to", "numbers"),
+    )
+
+
+def stage(items: Sequence[Any], work: Work, *, at_once: int | None = None) -> Stage:
+    """A stage whose items are known, each of weight 1."""
+    return Stage("work", functools.partial(given, items), work, weight, at_once)
+
+
+def given(items: Sequence[Any], folder: OutputFolder, results: list[Any]) -> Sequence[Any]:
+    return items
+
+
+def weight(item: Any) -> int:
+    return 1
+
+
+def write_number(folder: OutputFolder, number: int, report: Report) -> Part:
+    """Writes a number to a file of its own, if no earlier run has."""
+
+    def make() -> Part:
+        tell(folder, "made", number)
+        file = folder.write(f"{number:03}", b"%d" % number, records=1)
+        return Part(f"number-{number}", 1, (file,))
+
+    part = folder.part(f"number-{number}", make)
+    report(1, 1)
+    return part
+
+
+def write_manifest(folder: OutputFolder, parts: list[Part]) -> None:
+    files = tuple(file for part in parts for file in part.files)
+    folder.finish(Manifest("numbers", (), {}, files))
+
+
+# What happens in the processes of a run, told by files beside its folder.
+
+
+def tell(folder: OutputFolder, what: str, number: int) -> None:
+    Path(_beside(folder, f"{what}-{number}-{os.getpid()}")).touch()
+
+
+def told(root: Path, what: str) -> list[tuple[int, int]]:
+    """Of each file that tells of `what`, the number and the process."""
+    found = (path.name.split("-") for path in root.parent.glob(f"{root.name}.{what}-*"))
+    return sorted((int(number), int(process)) for _, number, process in found)
+
+
+def wait_for(folder: OutputFolder, what: str, count: int) -> None:
+    """Wait until so many files tell of `what`."""
+    root = Path(str(folder.target.local))
+    assert until(lambda: len(told(root, what)) >= count)
+
+
+def _beside(folder: OutputFolder, name: str) -> str:
+    return f"{folder.target.local}.{name}"

@@ -117,7 +117,7 @@ def parsed(record: bytes) -> Mapping[str, Any]:
         ReadError: If the record is not a tf.train.Example.
         MissingExtraError: If protobuf is not installed.
     """
-    message = _example_class()()
+    message = example_class()()
     try:
         message.ParseFromString(record)
     except optional("google.protobuf.message", _PURPOSE).DecodeError as error:
@@ -189,8 +189,8 @@ def _unfit(name: str, what: str) -> ArgumentError:
 
 
 @functools.cache
-def _example_class() -> Any:
-    """The class of Example messages, of the same wire format as TensorFlow's."""
+def example_class() -> Any:
+    """The class of protobuf for Example messages, of the same wire format as TensorFlow's."""
     descriptors = optional("google.protobuf.descriptor_pb2", _PURPOSE)
     pools = optional("google.protobuf.descriptor_pool", _PURPOSE)
     factory = optional("google.protobuf.message_factory", _PURPOSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
 from windrow.converters import decode_example, encode_example
 from windrow.converters.example_columns import decode_examples, infer_features
@@ -483,3 +485,11 @@ def test_examples_of_the_docstrings(name: str) -> None:
     tried = doctest.testmod(importlib.import_module(f"windrow.converters.example_{name}"))
     assert tried.attempted
     assert tried.failed == 0
+
+
+@pytest.mark.parametrize("case", example_side.LABELS)
+def test_the_benchmark_runs_and_its_sides_agree(case: str) -> None:
+    # It compares the columns itself.
+    found = example_side.run(case, records=100, rounds=1)
+    assert found["records"] == 100
+    assert json.dumps(found)

@@ -146,7 +146,7 @@ def read_sheet(
         found = _of_arrays(inspection, place, records, count, field)
     else:
         found = _of_files(inspection, place, records, count, field)
-    cells = tuple(map(_cell, found.captions, found.values))
+    cells = tuple(map(cell_of, found.captions, found.values))
     drawn = [cell for cell in cells if cell.values is not None]
     shapes = [
         cell.values.shape for cell in drawn if cell.values is not None and cell.kind != "lines"
@@ -338,7 +338,7 @@ def _of_files(
     field = _field_of(parsed, known, field) if any(isinstance(p, dict) for p in parsed) else None
     values = [_value(record, one, field, known) for record, one in zip(found, parsed, strict=True)]
     captions = [
-        _caption(number, None, _labels(one, field))
+        _caption(number, None, _labels(one, field, known))
         for number, one in zip(numbers, parsed, strict=True)
     ]
     return _Read(field or "", captions, values, length, unit=field or "")
@@ -454,13 +454,16 @@ def _picture(data: bytes) -> Any:
         return f"damaged picture: {error}"
 
 
-def _labels(example: dict[str, Any] | None, field: str | None) -> dict[str, Any]:
+def _labels(
+    example: dict[str, Any] | None, field: str | None, known: Mapping[str, Feature]
+) -> dict[str, Any]:
     """Single numbers beside what is drawn."""
     found = {}
-    for name, value in (example or {}).items():
-        if name != field and isinstance(value, np.ndarray) and len(value) == 1:
-            found[name] = f"{value[0]:.6g}"
-    return dict(list(found.items())[:_CAPTIONS])
+    for name in (example or {}).keys() - {field}:
+        value = _value(b"", example, name, known)
+        if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+            found[name] = f"{value.reshape(())[()]:.6g}"
+    return dict(sorted(found.items())[:_CAPTIONS])
 
 
 # ---- both
@@ -479,7 +482,7 @@ def _numbers_of(records: Sequence[int] | None, count: int, length: int) -> list[
     return list(records)
 
 
-def _cell(caption: str, value: Any) -> Cell:
+def cell_of(caption: str, value: Any) -> Cell:
     """How a value is drawn."""
     if isinstance(value, str):
         return Cell(caption, "note", note=value)

@@ -31,7 +31,7 @@ _SILENT: Final = frozenset(
 )
 _SHARDING: Final = "sharding_indexed"
 # Of blosc, as Zarr v2 counts them.
-_SHUFFLES: Final = {-1: "auto", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
+_SHUFFLES: Final[dict[Any, str]] = {-1: "auto", 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
 def find_arrays(place: Place, names: Sequence[str] = ()) -> FoundTree:

@@ -376,7 +376,8 @@ def _manifest(manifest: ManifestFacts) -> list[tuple[str, str]]:
         "to go on": manifest.resume,
     }
     rows = [(key, str(value)) for key, value in told.items() if value is not None]
-    return rows + [(key, shortened(_text(value))) for key, value in manifest.settings.items()]
+    given = {key: value for key, value in manifest.settings.items() if value not in (None, {})}
+    return rows + [(key, shortened(_text(value))) for key, value in given.items()]
 
 
 def _text(value: Any) -> str:

@@ -71,7 +71,7 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
     program = (
         "import sys; from windrow.commands import main; code = main(['--help']);"
         "print([n for n in sys.modules if n.startswith('windrow.command_')"
-        " or n in ('tqdm', 'tabulate', 'matplotlib', 'fsspec', 'apache_beam')]);"
+        " or n in ('tabulate', 'matplotlib', 'fsspec', 'apache_beam')]);"
         "sys.exit(code)"
     )
     done = subprocess.run(

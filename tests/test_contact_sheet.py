@@ -28,7 +28,7 @@ from tests.processes import LIMIT_S
 from tests.range_server import RangeServer
 from windrow.commands import main
 from windrow.contact_sheet import png_of
-from windrow.contact_sheet_cells import Sheet, _cell, limits_of, read_sheet
+from windrow.contact_sheet_cells import Sheet, cell_of, limits_of, read_sheet
 from windrow.converters import encode_example, write_records
 from windrow.converters.manifest import MANIFEST_NAME, InputFile, Manifest, OutputFile
 
@@ -268,7 +268,7 @@ def test_pictures_come_before_rows_unless_a_field_is_named(pictures: Path) -> No
     ),
 )
 def test_how_values_are_drawn(value: Any, kind: str, shape: tuple[int, ...] | None) -> None:
-    cell = _cell("0", value)
+    cell = cell_of("0", value)
     assert cell.kind == kind
     assert (None if cell.values is None else cell.values.shape) == shape
     sheet = Sheet("t", "s", (cell,), "u", limits_of([]), False, 1.0)
@@ -278,7 +278,7 @@ def test_how_values_are_drawn(value: Any, kind: str, shape: tuple[int, ...] | No
 def test_floats_of_pictures_keep_their_order() -> None:
     for low, high in ((0, 1), (-1, 1), (0, 255), (-3, 7)):
         ramp = np.linspace(low, high, 108).reshape(6, 6, 3)
-        values = _cell("0", ramp).values
+        values = cell_of("0", ramp).values
         assert values is not None
         assert (values.min(), values.max()) == (0, 255)
         assert (np.diff(values.ravel().astype(int)) >= 0).all()
@@ -367,16 +367,21 @@ def test_a_picture_that_claims_gigabytes_is_not_unpacked(tmp_path: Path) -> None
 
 def test_raw_features_are_drawn_by_the_manifest(tmp_path: Path) -> None:
     rows = [np.full((4, 5), i, "<f4") for i in range(3)]
-    records = [encode_example({"f": row.tobytes()}) for row in rows]
-    records.append(encode_example({"f": b"too short"}))
+    number = np.float64(0.5).tobytes()
+    records = [encode_example({"f": row.tobytes(), "x": number}) for row in rows]
+    records.append(encode_example({"f": b"too short", "x": b"too"}))
     (tmp_path / "d").mkdir()
     path = write_array_record(tmp_path / "d" / "x.array_record", records)
-    features = {"f": {"dtype": "float32", "shape": [4, 5], "raw": True}}
+    features = {
+        "f": {"dtype": "float32", "shape": [4, 5], "raw": True},
+        "x": {"dtype": "float64", "shape": [], "raw": True},
+    }
     files = (OutputFile(path.name, path.stat().st_size, 4, "0"),)
     manifest = Manifest("array_record", (InputFile("i", 1, 4),), {"features": features}, files)
     (tmp_path / "d" / MANIFEST_NAME).write_text(json.dumps(manifest.to_json()))
     sheet = sheet_of(tmp_path / "d")
     assert [cell.kind for cell in sheet.cells] == ["field", "field", "field", "note"]
+    assert [cell.caption for cell in sheet.cells] == ["0  x 0.5", "1  x 0.5", "2  x 0.5", "3"]
     values = sheet.cells[2].values
     assert values is not None
     np.testing.assert_array_equal(values, rows[2])

@@ -1,0 +1,199 @@
+"""`windrow convert`: what there is is found out, the conversion picked, and the answer told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+import windrow
+from windrow.commands import main
+from windrow.converters import Manifest, encode_example, write_records
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+
+IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
+
+
+def records(count: int = 40) -> list[bytes]:
+    return [encode_example({"image": IMAGES[i].tobytes(), "label": i}) for i in range(count)]
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two TFRecord files, 40 records in all, as the current one."""
+    monkeypatch.chdir(tmp_path)
+    for shard in range(2):
+        write_records(f"x.tfrecord-0000{shard}-of-00002", records()[shard * 20 : shard * 20 + 20])
+    return tmp_path
+
+
+def convert(*arguments: str, code: int = 0) -> None:
+    assert main(["convert", *arguments]) == code
+
+
+def test_every_conversion_by_what_there_is(there: Path) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    convert("x.tfrecord-00000-of-00002", "x.tfrecord-00001-of-00002", "z1", "--to", "zarr")
+    convert("a", "b", "--to", "array_record", "--files", "3")
+    convert("b", "z2", "--to", "zarr")
+    convert("z2", "c", "--to", "array_record")
+    convert("c", "z3", "--to", "zarr")
+    convert("z3", "z4", "--to", "zarr", "--chunks", "8", "--shards", "0")
+    for name in ("a", "b"):
+        assert list(ArrayRecordDataSource(there / name)) == records()  # type: ignore[call-overload]
+    assert len(list((there / "b").glob("*.array_record-*-of-00003"))) == 3
+    for name in ("z1", "z2", "z3", "z4"):
+        source = ZarrDataSource(there / name)
+        columns = source.read(np.arange(40))
+        assert isinstance(columns, dict)
+        np.testing.assert_array_equal(columns["image"], IMAGES)
+        np.testing.assert_array_equal(columns["label"], np.arange(40))
+
+
+def test_netcdf(there: Path) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    xarray.Dataset({"t": (("time", "x"), values)}).to_netcdf("f.nc", engine="h5netcdf")
+    convert("f.nc", "z", "--to", "zarr", "--record-axis", "x")
+    columns = ZarrDataSource(there / "z", names=["t"]).read(np.arange(6))
+    np.testing.assert_array_equal(np.asarray(columns["t"]), values.T)
+
+
+def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(os.listdir(there))
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run")
+    out, err = capsys.readouterr()
+    assert "tfrecord_to_array_record" in out
+    assert "2, 0.0 MB" in out
+    assert "new: nothing is there" in out
+    assert err == ""
+    assert sorted(os.listdir(there)) == before
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--quiet")
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["state"] == "finished"
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--writer-options", "zstd:1", "--dry-run")
+    out, _ = capsys.readouterr()
+    assert "another conversion is there: refused without --overwrite" in out
+    assert "writer_options: 'group_size:1,zstd:3' there, 'zstd:1' asked for" in out
+
+
+def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("a: 40 records in 2 files, ")
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == Manifest.read("a").to_json()
+    assert err == ""
+    convert("x.tfrecord-*", "b", "--to", "array_record", "--quiet")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--memory", "1XB"], "'1XB' is no size; write 512MB"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--features", "{"], "neither a file nor JSON"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json"], "write module:function"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:x"], "no attribute 'x'"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:__name__"], "is no function"),
+        (
+            ["x.tfrecord-*", "z", "--to", "zarr", "--from", "netcdf", "--chunk-rows", "2"],
+            "netcdf to",
+        ),
+        (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
+        (["x.tfrecord-*", "--to", "zarr"], "Missing argument"),
+    ],
+)
+def test_bad_arguments(
+    there: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    convert(*arguments, code=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(message, err), err
+    assert not (there / "z").exists()
+
+
+def test_bad_data_is_told_or_skipped(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = there / "x.tfrecord-00001-of-00002"
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    convert("x.tfrecord-*", "a", "--to", "array_record", code=1)
+    assert "x.tfrecord-00001-of-00002: record 19 at byte " in capsys.readouterr().err
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--max-bad-records", "1")
+    assert "a: 39 records in 2 files" in (err := capsys.readouterr().err)
+    assert "1 damaged ones skipped" in err
+    assert Manifest.read("a").skipped[0].record == 19
+
+
+def test_functions_features_and_sizes(there: Path) -> None:
+    (there / "mine.py").write_text(
+        "import numpy as np\n"
+        "from windrow.converters import decode_example\n"
+        "def decode(record):\n"
+        "    found = decode_example(record)\n"
+        "    return {'image': np.frombuffer(found['image'][0], np.uint8).reshape(2, 3)}\n"
+    )
+    convert("x.tfrecord-*", "z", "--to", "zarr", "--decode", "mine:decode", "--memory", "400MB")
+    sys.modules.pop("mine")
+    assert ZarrDataSource(there / "z").read(np.arange(2))["image"].shape == (2, 2, 3)
+    features = {"image": {"dtype": "uint8", "shape": [3, 2], "raw": True}}
+    (there / "f.json").write_text(json.dumps(features))
+    convert("x.tfrecord-*", "y", "--to", "zarr", "--features", "f.json")
+    assert ZarrDataSource(there / "y").read(np.arange(2))["image"].shape == (2, 3, 2)
+
+
+KILLED = """
+import os, signal, sys
+from windrow.commands import main
+replace, left = os.replace, 5
+def counting(*names):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*names)
+os.replace = counting
+main(sys.argv[1:])
+"""
+
+
+def test_what_is_unfinished_names_the_command_that_goes_on(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["x.tfrecord-*", "a b", "--to", "array_record", "--storage-option", "key=secret99"]
+    command = [sys.executable, "-c", KILLED, "convert", *arguments, "--overwrite"]
+    done = subprocess.run(command, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    told = "windrow convert 'x.tfrecord-*' 'a b' --to array_record --storage-option key=..."
+    with pytest.raises(windrow.errors.ConversionError) as refused:
+        ArrayRecordDataSource(there / "a b")
+    assert str(refused.value).endswith(f"\n  {told}")
+    for path in (there / "a b").rglob("*"):
+        assert path.is_dir() or b"secret99" not in path.read_bytes()
+    convert("x.tfrecord-*", "a b", "--to", "array_record", "--dry-run")
+    assert "begun: goes on with what is left" in capsys.readouterr().out
+    convert("x.tfrecord-*", "a b", "--to", "array_record")
+    assert len(ArrayRecordDataSource(there / "a b")) == 40
+
+
+def test_renamed_arrays(there: Path) -> None:
+    convert("x.tfrecord-*", "z", "--to", "zarr")
+    convert("z", "y", "--to", "zarr", "--array", "picture=image", "--array", "label")
+    columns: Any = ZarrDataSource(there / "y").read(np.arange(40))
+    assert sorted(columns) == ["label", "picture"]
+    np.testing.assert_array_equal(columns["picture"], IMAGES)

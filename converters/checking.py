@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -26,7 +26,7 @@ from windrow.converters.targets import WORK, FarTarget, Target, target_of
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.progress import Meter, ShowProgress
 from windrow.sources.array_record import ArrayRecordDataSource
-from windrow.sources.paths import LOCAL, Names, joined, refuse_unfinished, what_is_there
+from windrow.sources.paths import LOCAL, joined, refuse_unfinished, what_is_there
 from windrow.sources.process import cores
 from windrow.sources.remote import RemoteOptions
 
@@ -102,17 +102,18 @@ class CheckReport:
         return {"ok": self.ok, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
-        counted = f"{self.files:,} files, {self.read_bytes / 1e6:,.1f} MB, checked in"
-        lines = [f"{counted} {self.elapsed_s:.1f} s"]
-        if self.bad:
-            lines = [f"{len(self.bad):,} bad: {lines[0]}", *map("  {}".format, self.bad[:_SHOWN])]
+        lines = [f"{len(self.bad):,} bad: {self.counts}" if self.bad else self.counts]
+        lines += [f"  {file}" for file in self.bad[:_SHOWN]]
         if len(self.bad) > _SHOWN:
             lines.append(f"  and {len(self.bad) - _SHOWN:,} more, see `bad` of the report")
-        if not self.is_listed:
-            lines.append(
-                "  the folder can not be listed: files that are too many were not looked for"
-            )
         return "\n".join(lines)
+
+    @property
+    def counts(self) -> str:
+        """What was looked at, in a line."""
+        told = f"{self.files:,} files, {self.read_bytes / 1e6:,.1f} MB, checked in"
+        unlisted = "" if self.is_listed else "; what else there is could not be listed"
+        return f"{told} {self.elapsed_s:.1f} s{unlisted}"
 
 
 def check(
@@ -174,12 +175,15 @@ class FolderCheck:
     """A converted folder whose files are to be checked, one by one. Thread-safe."""
 
     def __init__(
-        self, target: Target, manifest: Manifest, storage_options: Mapping[str, Any] | None
+        self,
+        target: Target,
+        manifest: Manifest,
+        fetcher: Fetcher | None,
+        storage_options: Mapping[str, Any] | None,
     ) -> None:
-        """List what is there; no file is read."""
+        """List what is there; no file is read. `fetcher` reads what is far away."""
         self._target, self.manifest, self._options = target, manifest, storage_options
-        far = isinstance(target, FarTarget)
-        self._fetcher = _fetcher(storage_options) if far else None
+        self._fetcher = fetcher
         self._there = _files_in(target)
 
     @classmethod
@@ -195,10 +199,10 @@ class FolderCheck:
         root = _root(target)
         if target.local is not None and not os.path.isdir(root):
             raise NotFoundError(f"{WHAT}: {root} does not exist; {what_is_there(root)}")
-        names: Names = LOCAL if target.local is not None else _fetcher(storage_options)
-        refuse_unfinished(root, what=WHAT, names=names)
+        fetcher = None if target.local is not None else _fetcher(storage_options)
+        refuse_unfinished(root, what=WHAT, names=LOCAL if fetcher is None else fetcher)
         manifest = Manifest.read_in(target)
-        return None if manifest is None else cls(target, manifest, storage_options)
+        return None if manifest is None else cls(target, manifest, fetcher, storage_options)
 
     @property
     def is_local(self) -> bool:
@@ -214,6 +218,11 @@ class FolderCheck:
     def total_bytes(self) -> int:
         """Bytes of all files that the manifest lists."""
         return sum(file.size_bytes for file in self.files)
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether ArrayRecord files are listed."""
+        return any(map(self._has_records, self.files))
 
     @property
     def record_files(self) -> list[str]:
@@ -237,15 +246,17 @@ class FolderCheck:
                     f"its CRC-32C is {crc32c}, and the manifest says {file.crc32c}: it was changed"
                 )
             else:
-                return self._counted(file)
+                return None
         except NotFoundError:
             why = "it is not there"
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
         return BadFile(file.name, why)
 
-    def report(self, bad: list[BadFile], *, elapsed_s: float) -> CheckReport:
-        """The report, from what `file` told of all files."""
+    def report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
+        """The report, from what `file` told of all files. Reads the ends of files of records."""
+        wrong = {found.name for found in bad}
+        good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
         return CheckReport(
             folder=self._target.shown(),
             format=self.manifest.format,
@@ -253,7 +264,7 @@ class FolderCheck:
             files=len(self.files),
             read_bytes=self.total_bytes,
             is_listed=self._there is not None,
-            bad=(*bad, *self._beside()),
+            bad=(*bad, *self._miscounted(good), *self._beside()),
             elapsed_s=elapsed_s,
         )
 
@@ -278,21 +289,26 @@ class FolderCheck:
             raise NotFoundError(path) from error
         return size, f"{found:08x}"
 
-    def _counted(self, file: OutputFile) -> BadFile | None:
-        """Whether a whole file holds as many records as it should, where it can be asked."""
-        if not self._has_records(file):
-            return None
+    def _miscounted(self, files: Sequence[OutputFile]) -> Iterator[BadFile]:
+        """Those of whole record files that do not hold as many records as they should."""
+        if not files:
+            return
+        paths = [self.place(file.name) for file in files]
         try:
-            options = self._options
-            path = self.place(file.name)
-            held = len(ArrayRecordDataSource([path], direct=True, storage_options=options))
+            source = ArrayRecordDataSource(paths, direct=True, storage_options=self._options)
         except (SourceError, ReadError, NotFoundError) as error:
-            return BadFile(file.name, str(error))
-        if held != file.records:
-            return BadFile(
-                file.name, f"it holds {held:,} records, and the manifest says {file.records:,}"
-            )
-        return None
+            if len(files) == 1:
+                yield BadFile(files[0].name, str(error))
+            else:
+                for file in files:
+                    yield from self._miscounted([file])
+            return
+        for file, opened in zip(files, source.files, strict=True):
+            if opened.records != file.records:
+                yield BadFile(
+                    file.name,
+                    f"it holds {opened.records:,} records, and the manifest says {file.records:,}",
+                )
 
     def _beside(self) -> Iterator[BadFile]:
         """What is wrong with the list of files, and data files that it does not have."""

@@ -97,13 +97,15 @@ class Report:
             )
 
     def __str__(self) -> str:
-        lines = [f"{len(self.bad):,} bad of {self._counts()}" if self.bad else self._counts()]
+        lines = [f"{len(self.bad):,} bad of {self.counts}" if self.bad else self.counts]
         lines += [f"  {piece}" for piece in self.bad[:_SHOWN]]
         if len(self.bad) > _SHOWN:
             lines.append(f"  and {len(self.bad) - _SHOWN:,} more, see `bad` of the report")
         return "\n".join(lines)
 
-    def _counts(self) -> str:
+    @property
+    def counts(self) -> str:
+        """What was looked at, in a line."""
         told = [_counted(self.pieces, "piece"), _counted(self.records, "record")]
         told.append(f"{_in_units(self.decoded_bytes)} decoded in {self.elapsed_s:.1f} s")
         if self.missing:

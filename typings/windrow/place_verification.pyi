@@ -1,0 +1,1 @@
+from loader.place_verification import *

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ import tensorstore as ts
 import windrow.converters.rechunk_plan as rechunk_plan
 import windrow.converters.xarray_inputs as xarray_inputs
 import windrow.converters.zarr_layout as zarr_layout
-import windrow.converters.zarr_to_zarr as module
 from tests.object_store import ObjectStore
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME
@@ -25,6 +25,8 @@ from windrow.converters.zarr_to_zarr import zarr_to_zarr, zarr_to_zarr_conversio
 from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 
+# Its package has a function of the same name.
+module: Any = importlib.import_module("windrow.converters.zarr_to_zarr")
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
 h5py = pytest.importorskip("h5py")

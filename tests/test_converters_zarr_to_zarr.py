@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import random
@@ -24,7 +25,6 @@ from hypothesis import strategies as st
 
 import windrow.converters.rechunk_plan as rechunk_plan
 import windrow.converters.zarr_layout as zarr_layout
-import windrow.converters.zarr_to_zarr as module
 from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
@@ -39,6 +39,8 @@ from windrow.errors import (
 )
 from windrow.sources import ZarrDataSource
 
+# Its package has a function of the same name.
+module: Any = importlib.import_module("windrow.converters.zarr_to_zarr")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -404,7 +406,8 @@ import os, signal, sys
 import windrow.converters.folder as folder
 import windrow.converters.rechunk_plan as plan
 import windrow.converters.zarr_layout as layout
-import windrow.converters.zarr_to_zarr as module
+import importlib
+module = importlib.import_module("windrow.converters.zarr_to_zarr")
 from windrow.converters.targets import LocalTarget
 module._PROCESS_BYTES = plan._TURNS_BYTES = 0
 layout._TURN_BYTES = 1

@@ -3,8 +3,8 @@
 1. `loader/contact_sheet_cells.py` reads the records and decides how each is drawn.
 2. This module draws them with matplotlib, which is imported here and nowhere else.
 
-Invariant: a sheet has as many cells as records were asked for; one whose record can not be drawn says
-why. A page of HTML needs no other file, and what was read is never part of its code.
+Invariant: a sheet has as many cells as records were asked for; one whose record can not be drawn
+says why. A page of HTML needs no other file, and what was read is never part of its code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ figcaption {{ color: #6a737d; font-size: .85rem; }}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be drawn: `records` None for some, evenly spread; `field` None for the first fit."""
+    """What is to be drawn; of `records` and `field` None leaves the choice."""
 
     path: str
     records: tuple[int, ...] | None = None

@@ -1,7 +1,7 @@
 """What a contact sheet shows: which records, which of their arrays, and how each is drawn.
 
-Invariants: cells come in the order of the records asked for; values are those of the records, decoded
-by the CF attributes of their array; nothing is drawn here.
+Invariants: cells come in the order of the records asked for; values are those of the records,
+decoded by the CF attributes of their array; nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def _chosen(inspection: Inspection, field: str | None) -> ArrayFacts:
         data.sort(key=lambda array: len(array.shape) < 3)
         if not data:
             raise SourceError(
-                f"{WHAT}: {inspection.url} has no array of records to draw: of numbers, with two axes"
-                " or more"
+                f"{WHAT}: {inspection.url} has no array of records to draw: of numbers, with two"
+                " axes or more"
             )
         return data[0]
     for array in drawable:
@@ -403,8 +403,8 @@ def _field_of(
     best = min(example, key=rank)
     if rank(best) == 9:
         raise SourceError(
-            f"{WHAT}: the records have nothing to draw, no encoded pictures and no lists of numbers:"
-            f" {sorted(example)}"
+            f"{WHAT}: the records have nothing to draw, no encoded pictures and no lists of"
+            f" numbers: {sorted(example)}"
         )
     return best
 

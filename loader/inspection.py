@@ -1,10 +1,10 @@
 """Inspection: finding out what is at a path or URL, and what it holds.
 
 1. A folder that a conversion has begun and not finished is told as such, whatever lies in it.
-2. Names come first, then small files that tell of others, then a listing, then the first bytes: what
-   a name tells is not asked for.
-3. Of the data so much is read as tells what they are: no chunk of an array, of files of records a few
-   records.
+2. Names come first, then small files that tell of others, then a listing, then the first bytes:
+   what a name tells is not asked for.
+3. Of the data so much is read as tells what they are: no chunk of an array, of files of records a
+   few records.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def inspect(
     ('zarr', 744)
 
     Args:
-        url: A path, a URL, or a glob of files: of ArrayRecord or TFRecord files, a folder of them, a
-            folder that tfds or a conversion wrote, a Zarr array or group, or a NetCDF file.
+        url: A path, a URL or a glob: of ArrayRecord or TFRecord files, a folder of them, a folder
+            that tfds or a conversion wrote, a Zarr array or group, or a NetCDF file.
         storage_options: Credentials and settings for URLs, as fsspec takes them.
-        sizes: Whether the bytes that arrays take as stored are counted. None does so on a local disk
-            and where a conversion's manifest has them; True lists a store far away too, which takes a
-            request per 1,000 chunks; False never does it.
+        sizes: Whether the bytes that arrays take as stored are counted. None does so on a local
+            disk and where a conversion's manifest has them; True lists a store far away too, which
+            takes a request per 1,000 chunks; False never does it.
 
     Returns:
         What is there; `print` shows it as tables, `to_json()` gives plain values. A folder whose
@@ -252,8 +252,8 @@ def _of_tfds(place: Place, kind: str, names: Sequence[str]) -> Inspection:
         found.append(one)
     if not found:
         raise SourceError(
-            f"{WHAT}: {place.shown} has a {_INFO}, and no file in it is named as a shard of a split;"
-            f" it holds {listing(list(names))}"
+            f"{WHAT}: {place.shown} has a {_INFO}, and no file in it is named as a shard of a"
+            f" split; it holds {listing(list(names))}"
         )
     inspection = _of_records(
         place, "tfds", "of ArrayRecord" if kind == "array_record" else "of TFRecord", found

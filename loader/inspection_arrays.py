@@ -39,8 +39,8 @@ def find_arrays(place: Place, names: Sequence[str] = ()) -> FoundTree:
 
     Args:
         place: An array or a group.
-        names: The arrays and groups to look for in a group far away whose metadata do not list them;
-            where there are none it is listed, without what lies in the folders in it.
+        names: The arrays and groups to look for in a group far away whose metadata do not list
+            them; where there are none it is listed, without what lies in the folders in it.
 
     Raises:
         NotFoundError: If it holds neither array nor group.

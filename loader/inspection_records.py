@@ -210,7 +210,7 @@ def _sample(records: Sequence[bytes]) -> SampleFacts | None:
 
 
 def _count(paths: Sequence[str]) -> int | None:
-    """The number of records of plain TFRecord files on a local disk; None where they are too many."""
+    """The number of records of plain TFRecord files on a local disk; None of very many."""
     count = 0
     for path in paths:
         for _ in itertools.islice(_lengths(path), _WALKED_RECORDS + 1 - count):

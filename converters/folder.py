@@ -259,10 +259,19 @@ class OutputFolder:
 
     def _entry(self, name: str) -> Part | None:
         try:
-            return _part_from_json(read_json(self.target, name), where=self.target.shown(name))
+            return self._part(read_json(self.target, name), where=self.target.shown(name))
         except ReadError:
             # A machine that went down may leave an entry without its bytes: do the part again.
             return None
+
+    def _part(self, value: object, *, where: str) -> Part:
+        match value:
+            case {"key": str(key), "records": int(records), "files": list(files), "told": dict(to)}:
+                data = self.data_name("")
+                found = tuple(output_from_json(file, where=where, beside=data) for file in files)
+                return Part(key, records, found, to)
+            case _:
+                raise ReadError(f"{where}: is no entry of a journal")
 
     # What one stage leaves for the next.
 
@@ -299,14 +308,6 @@ class OutputFolder:
             if name not in _HELD:
                 self.target.remove_all(f"{WORK}/{name}")
         self.target.remove([UNFINISHED])
-
-
-def _part_from_json(value: object, *, where: str) -> Part:
-    match value:
-        case {"key": str(key), "records": int(records), "files": list(files), "told": dict(told)}:
-            return Part(key, records, tuple(output_from_json(f, where=where) for f in files), told)
-        case _:
-            raise ReadError(f"{where}: is no entry of a journal")
 
 
 def _file_name(key: str) -> str:

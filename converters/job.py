@@ -23,7 +23,7 @@ from windrow.converters.folder import (
 )
 from windrow.converters.inputs import Input
 from windrow.converters.locks import locked
-from windrow.converters.manifest import Manifest, Plan, Setting
+from windrow.converters.manifest import Manifest, Plan, Setting, is_own_name
 from windrow.converters.pipeline import run_pipeline
 from windrow.converters.stages import Conversion
 from windrow.converters.targets import Target, target_of
@@ -117,7 +117,8 @@ def describe(
         known, `records`, `files` and `output_bytes` (before compression); `lines` for people;
         `state`, which is `new`, `unfinished`, `finished`, `other` (of another conversion: `differences`
         tells in what, and `overwrite` is needed) or `foreign` (files that no conversion wrote); and
-        `done`, the parts of the work that an earlier run has left, with records, files and bytes.
+        `done`, how many parts of the work an earlier run has left, and files of the output with
+        their bytes.
 
     Raises:
         ConversionError: If the output is a file, or its file system cannot be opened.
@@ -153,17 +154,15 @@ def _state(target: Target, plan: Plan) -> tuple[str, list[str], dict[str, int]]:
     if finished:
         manifest = Manifest.read_in(target)
         files = () if manifest is None else manifest.files
-        records = 0 if manifest is None else manifest.records
-        return "finished", [], _done([Part("", records, files)])
+        return "finished", [], _done([Part("", 0, files)])
     folder = OutputFolder(target, plan.key)
     return "unfinished", differences, _done(folder.whole_parts())
 
 
 def _done(parts: Sequence[Part]) -> dict[str, int]:
-    files = [file for part in parts for file in part.files]
+    files = [file for part in parts for file in part.files if is_own_name(file.name)]
     return {
         "parts": len(parts),
-        "records": sum(part.records for part in parts),
         "files": len(files),
         "bytes": sum(file.size_bytes for file in files),
     }

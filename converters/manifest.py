@@ -277,10 +277,10 @@ class Manifest:
         return None if value is None else cls.from_json(value, where=target.shown(MANIFEST_NAME))
 
 
-def output_from_json(value: object, *, where: str) -> OutputFile:
-    """The output file in `value`, read from the file `where`."""
+def output_from_json(value: object, *, where: str, beside: str | None = None) -> OutputFile:
+    """The output file in `value`, read from the file `where`; it may also lie in `beside`."""
     name = _get(value, "name", str, where)
-    if not is_own_name(name):
+    if not is_own_name(name) and not (beside and is_own_name(name.removeprefix(beside))):
         raise ReadError(
             f"{where}: names the file {name!r:.200}, outside its own folder: do not trust it"
         )

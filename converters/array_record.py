@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.inputs import Input, Paths, find_inputs, source_texts
@@ -31,6 +31,8 @@ from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.tfrecord import read_batches
 from windrow.errors import ConversionError
 
+# The writer lets one thread of a process work at a time: more only keep disks and networks busy.
+_AT_ONCE: Final = 4
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
 
@@ -110,6 +112,7 @@ def tfrecord_to_array_record_conversion(
                 items=functools.partial(_tasks, tasks),
                 work=functools.partial(_convert_file, writer_options, max_bad_records),
                 weigh=_size_bytes,
+                at_once=_AT_ONCE,
             ),
         ),
         finish=functools.partial(_write_manifest, plan, tasks, max_bad_records),

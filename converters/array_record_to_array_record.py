@@ -23,6 +23,7 @@ from windrow.converters.record_reading import (
     find_record_files,
     parts_of_name,
     read_span,
+    told_of,
 )
 from windrow.converters.record_writing import (
     FORMAT,
@@ -43,6 +44,8 @@ from windrow.errors import ArgumentError, ConversionError
 MEMORY_BYTES: Final = 512 << 20
 _LEAST_MEMORY_BYTES: Final = 1 << 16
 _SEEDS: Final = 2**32
+# The writer lets one thread of a process work at a time: more only keep disks and networks busy.
+_AT_ONCE: Final = 4
 
 
 def array_record_to_array_record(
@@ -61,7 +64,8 @@ def array_record_to_array_record(
 
     Without `files` and `shuffle_seed`, each file becomes one of its name. Else the records of all
     are dealt out evenly, in order, to `x.array_record-00000-of-00004` and so on, where `x` is what
-    the names of the inputs begin with ("records" if they differ). A run that was stopped goes on
+    the names of the inputs begin with ("records" if they differ). What a manifest beside the inputs
+    says of the features of the records, the output's manifest says too. A run that was stopped goes on
     when it is called again with the same arguments; one that was finished is not done again.
 
     Args:
@@ -127,7 +131,8 @@ def array_record_to_array_record_conversion(
     settings = {name: value for name, value, _ in given}
     given += [("memory_bytes", memory_bytes, MEMORY_BYTES), ("max_bad_records", max_bad_records, 0)]
     one_to_one = files is None and shuffle_seed is None
-    plan = planned(FORMAT, [f.source for f in found], settings, per_file=one_to_one)
+    sources = [file.source for file in found]
+    plan = planned(FORMAT, sources, {**settings, **told_of(found)}, per_file=one_to_one)
     names = _own_names(found) if one_to_one else shard_names(_stem(found), files or len(found))
     if shuffle_seed is None:
         tasks = _tasks(found, names, one_to_one=one_to_one)
@@ -137,6 +142,7 @@ def array_record_to_array_record_conversion(
                 items=functools.partial(_given, tasks),
                 work=functools.partial(_write_task, writer_options, max_bad_records),
                 weigh=_task_bytes,
+                at_once=_AT_ONCE,
             ),
         )
     else:

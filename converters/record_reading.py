@@ -15,14 +15,18 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.inputs import Input, Paths, find_inputs
+from windrow.converters.manifest import Manifest
 from windrow.converters.record_writing import SkippedRecords
-from windrow.errors import ConversionError, ReadError
+from windrow.errors import ConversionError, NotFoundError, ReadError
 from windrow.sources.array_record import ArrayRecordDataSource
+from windrow.sources.paths import is_remote, split_path
 
 MARKS: Final = (".array_record", ".arrayrecord")
+# What `zarr_to_array_record` keeps in the settings of the manifest for who reads the records.
+TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
 _NAME: Final = r"(?P<stem>.*?)(?P<mark>\.array_?record)?(?P<shard>-\d+-of-\d+)?"
 # Records that are read at once, decoded.
-_BATCH_BYTES: Final = 8 << 20
+BATCH_BYTES: Final = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +82,30 @@ def find_record_files(
     )
 
 
+def told_of(files: Sequence[RecordFile]) -> dict[str, Any]:
+    """What the manifest beside the files says of the features of their records; {} without one.
+
+    Raises:
+        ReadError: If there is one, and it is damaged.
+    """
+    folders = {split_path(file.source.url)[0] for file in files}
+    if len(folders) != 1:
+        return {}
+    (folder,) = folders
+    try:
+        manifest = Manifest.read(folder, storage_options=files[0].source.options)
+    except NotFoundError:
+        return {}
+    except ReadError:
+        if is_remote(folder):
+            return {}  # a store that shows its files alone
+        raise
+    named = {file.name for file in manifest.files}
+    if not named.issuperset(file.source.name for file in files):
+        return {}
+    return {name: manifest.settings[name] for name in TOLD if name in manifest.settings}
+
+
 def parts_of_name(name: str) -> tuple[str, str, str]:
     """A file's name as what it is called, its mark, and its place in a set; '' for none."""
     match = re.fullmatch(_NAME, name, re.DOTALL)
@@ -86,8 +114,10 @@ def parts_of_name(name: str) -> tuple[str, str, str]:
     return match["stem"], match["mark"] or "", match["shard"] or ""
 
 
-def read_span(span: Span, skipped: SkippedRecords) -> Iterator[tuple[int, list[bytes]]]:
-    """The records of a span, some at a time, each run with the number of its first one.
+def read_span(
+    span: Span, skipped: SkippedRecords, *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[tuple[int, list[bytes]]]:
+    """The records of a span, about `batch_bytes` at a time, each run with the number of its first.
 
     A record group that cannot be read is left out with all of its records that are in the span, as
     far as `skipped` lets them.
@@ -103,7 +133,7 @@ def read_span(span: Span, skipped: SkippedRecords) -> Iterator[tuple[int, list[b
             f"{file.source.shown}: has {len(opened)} records now, and had {file.records} when it was"
             " found; leave inputs alone meanwhile, and start anew with overwrite=True"
         )
-    step = max(1, int(_BATCH_BYTES / max(1.0, file.record_bytes)))
+    step = max(1, int(batch_bytes / max(1.0, file.record_bytes)))
     step = -(-step // file.group) * file.group
     begin = span.start
     while begin < span.stop:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from windrow.converters.folder import OutputFolder, Part, output_file
 from windrow.converters.manifest import OutputFile
-from windrow.converters.record_reading import RecordFile, Span, cut, read_span
+from windrow.converters.record_reading import BATCH_BYTES, RecordFile, Span, cut, read_span
 from windrow.converters.record_writing import SkippedRecords, Steps, skipped_told, write_file
 from windrow.converters.stages import Report, Stage
 from windrow.errors import ConversionError
@@ -133,11 +133,12 @@ class Shuffle:
         """The records of an item with their places, as many at a time as memory holds."""
         places = places_of(item.start, item.stop, self.records, self.seed)
         most_bytes = self._share_bytes // 2
+        batch_bytes = min(BATCH_BYTES, self._share_bytes // 8)
         held: list[bytes] = []
         held_places: list[Places] = []
         held_bytes, begin = 0, 0
         for span in item.spans:
-            for first, records in read_span(span, skipped):
+            for first, records in read_span(span, skipped, batch_bytes=batch_bytes):
                 at = begin + first - span.start
                 held += records
                 held_places.append(places[at : at + len(records)])

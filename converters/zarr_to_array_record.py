@@ -154,7 +154,8 @@ def zarr_to_array_record_conversion(
     given += [("files", files, None), ("records_per_file", records_per_file, None)]
     settings = {name: value for name, value, _ in given}
     settings |= {"encode": None} if encode is None else {"encode": encode_name(encode)}
-    plan = Plan(FORMAT, (inputs.id,), {**settings, **_told(inputs, fields)})
+    told = _told(inputs, fields) if encode is None else {}
+    plan = Plan(FORMAT, (inputs.id,), {**settings, **told})
     given += [("memory_bytes", memory_bytes, MEMORY_BYTES)]
     simple = names is None and encode is None and engine is None
     tasks = tuple(

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 LOGGED_EVERY_S: Final = 10.0
 _log = logging.getLogger("windrow")
@@ -109,6 +110,8 @@ class _Bar:
 
     def show(self, now: Progress) -> None:
         if self._bar is None:
+            from tqdm import tqdm  # as slow to import as it is seldom needed
+
             self._bar = tqdm(
                 total=now.total_bytes, unit="B", unit_scale=True, desc=now.stage, mininterval=0.2
             )

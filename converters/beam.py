@@ -36,6 +36,7 @@ from windrow.converters.folder import (
 from windrow.converters.locks import has_lease, locked_here, release_lease, take_lease
 from windrow.converters.manifest import Manifest
 from windrow.converters.pipeline import NUMBERS, transform
+from windrow.converters.record_writing import refuse_own_input
 from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
     tfrecord_to_zarr_conversion,
@@ -81,6 +82,7 @@ class ConversionTransform(beam.PTransform[Any, Any]):
     ) -> None:
         super().__init__()
         conversion = type(self).conversion_of(inputs, **settings)
+        refuse_own_input(conversion.sources, output)
         target = target_of(output, output_options)
         token = uuid.uuid4().hex
         self._conversion = conversion

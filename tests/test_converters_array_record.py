@@ -13,7 +13,13 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from windrow.converters import Manifest, tfrecord_to_array_record, write_records
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Plan
-from windrow.errors import ArgumentError, ConversionError, MissingExtraError, NotFoundError, ReadError
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    MissingExtraError,
+    NotFoundError,
+    ReadError,
+)
 from windrow.progress import Progress
 
 RECORDS = [
@@ -112,7 +118,10 @@ def test_a_damaged_input_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
 
 
 def test_killed_after_a_file(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    inputs, out = str(tmp_path / "x.tfrecord-*"), tmp_path / "out"
+    records = [[b"%d of %d" % (i, k) for i in range(9)] for k in range(12)]
+    for k, some in enumerate(records):
+        write_records(tmp_path / f"x.tfrecord-{k:05}-of-00012", some)
     program = """
 import glob, os, signal, sys
 from windrow.converters import tfrecord_to_array_record
@@ -131,7 +140,7 @@ tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
     kept = {name: (out / name).stat().st_ino for name in finished}
     assert kept
     manifest = tfrecord_to_array_record(inputs, out)
-    assert [read(out / file.name) for file in manifest.files] == RECORDS
+    assert [read(out / file.name) for file in manifest.files] == records
     assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in manifest.files)])
     assert {name: (out / name).stat().st_ino for name in kept} == kept
 
@@ -303,3 +312,123 @@ def test_errors_of_the_runner_and_of_a_missing_package(
     with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):
         tfrecord_to_array_record(inputs, out, runner="DirectRunner")
     assert tfrecord_to_array_record(inputs, out).records == 15
+
+
+def bad_shards(folder: Path) -> str:
+    """Those of `shards`; records 1 and 4 of the first file and 0 of the last have wrong data."""
+    inputs = shards(folder)
+    for name, numbers in (("00000", (1, 4)), ("00003", (0,))):
+        path = folder / f"x.tfrecord-{name}-of-00004"
+        whole = bytearray(path.read_bytes())
+        size = 16 + len(RECORDS[0][0])
+        for number in numbers:
+            whole[number * size + 12] ^= 1
+        path.write_bytes(whole)
+    return inputs
+
+
+def test_bad_records_are_left_out_and_listed(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out, max_bad_records=3)
+    assert read(out / "x.array_record-00000-of-00004") == [RECORDS[0][k] for k in (0, 2, 3)]
+    assert read(out / "x.array_record-00003-of-00004") == RECORDS[3][1:]
+    assert [(one.file[-14:], one.record) for one in manifest.skipped] == [
+        ("00000-of-00004", 1),
+        ("00000-of-00004", 4),
+        ("00003-of-00004", 0),
+    ]
+    assert {one.error for one in manifest.skipped} == {
+        "the checksum of its 180 bytes is wrong: the file is damaged"
+    }
+    assert [(file.records, file.skipped) for file in manifest.inputs] == [
+        (3, 2),
+        (0, 0),
+        (1, 0),
+        (8, 1),
+    ]
+    assert Manifest.read(out) == manifest
+
+
+def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    one = str(tmp_path / "in" / "x.tfrecord-00000-of-00004")
+    with pytest.raises(ReadError, match=r"record 4 at byte \d+.*more than max_bad_records=1 are"):
+        tfrecord_to_array_record(one, tmp_path / "one", max_bad_records=1)
+    assert not (tmp_path / "one" / "x.array_record-00000-of-00004").exists()
+
+    # No file has more than two; all together have.
+    with pytest.raises(ReadError, match=r"3 records of the inputs are bad, and max_bad_records=2"):
+        tfrecord_to_array_record(inputs, out, max_bad_records=2)
+    assert (out / UNFINISHED).exists()
+    assert MANIFEST_NAME not in names(out)
+    kept = {name: (out / name).stat().st_ino for name in names(out) if name.startswith("x.")}
+    assert len(kept) == 4
+    # What is finished stays when more are allowed.
+    assert tfrecord_to_array_record(inputs, out, max_bad_records=3).records == 12
+    assert {name: (out / name).stat().st_ino for name in kept} == kept
+
+
+def test_a_wrong_length_is_never_skipped(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    path = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = bytearray(path.read_bytes())
+    whole[0] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ReadError, match="record 0 at byte 0: the checksum of the length is wrong"):
+        tfrecord_to_array_record(inputs, tmp_path / "out", max_bad_records=99)
+
+
+def test_the_command_that_goes_on_allows_as_many_bad_records(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(ReadError, match="bad"):
+        tfrecord_to_array_record(inputs, out, max_bad_records=2, writer_options="zstd:1")
+    resume = json.loads((out / UNFINISHED).read_text())["resume"]
+    assert resume.endswith("--to array_record --writer-options zstd:1 --max-bad-records 2")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.tfrecord{suffix}"
+    write_records(path, [os.urandom(1 << 18) for _ in range(20)])
+    steps: list[Progress] = []
+    tfrecord_to_array_record(path, tmp_path / "out", progress=steps.append)
+    done = [step.done_bytes for step in steps]
+    assert done == sorted(done)
+    assert len(set(done)) >= 5
+    assert (steps[-1].records, done[-1]) == (20, path.stat().st_size)
+
+
+def test_progress_counts_what_an_earlier_run_has_done(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match="record 8"):
+        tfrecord_to_array_record(inputs, out)
+    last.write_bytes(whole)
+    steps: list[Progress] = []
+    tfrecord_to_array_record(inputs, out, progress=steps.append)
+    assert (steps[-1].records, steps[-1].done_bytes) == (15, steps[-1].total_bytes)
+
+
+def test_wrong_limits(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [])
+    for limit in (-1, True, 1.5, "3"):
+        with pytest.raises(ArgumentError, match="max_bad_records must be an integer of at least 0"):
+            tfrecord_to_array_record(
+                tmp_path / "x.tfrecord",
+                tmp_path / "out",
+                max_bad_records=limit,  # type: ignore[arg-type]
+            )
+
+
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    inputs = bad_shards(tmp_path / "in")
+    told: list[Progress] = []
+    one = tfrecord_to_array_record(inputs, tmp_path / "one", max_bad_records=3)
+    two = tfrecord_to_array_record(
+        inputs, tmp_path / "two", max_bad_records=3, processes=2, progress=told.append
+    )
+    assert one == two
+    for name in names(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert (told[-1].records, told[-1].done_bytes) == (12, told[-1].total_bytes)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import read_records, write_records
-from windrow.converters.tfrecord import scan
+from windrow.converters.tfrecord import read_batches, scan
 from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, ReadError
 
 RECORDS = [b"one", b"", b"three" * 7]
@@ -161,3 +161,80 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     with pytest.raises(MissingExtraError, match=r"reading TFRecord .* windrow\[beam\]"):
         list(read_records(tmp_path / "a"))
+
+
+def spoiled(folder: Path, at: int, *, suffix: str = "") -> Path:
+    """A file of `RECORDS` with one byte changed."""
+    whole = bytearray(b"".join(map(frame, RECORDS)))
+    whole[at] ^= 1
+    path = folder / f"a.tfrecord{suffix}"
+    path.write_bytes(gzip.compress(bytes(whole)) if suffix else bytes(whole))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_record_of_wrong_data_is_skipped_on_request(tmp_path: Path, suffix: str) -> None:
+    path = spoiled(tmp_path, 35 + 12 + 3, suffix=suffix)
+    (batch,) = read_batches(path, skip_bad=True)
+    assert batch.records == RECORDS[:2]
+    (error,) = batch.bad
+    assert (error.file, error.offset, error.records) == (str(path), 35, (2, 3))
+    assert error.why == "the checksum of its 35 bytes is wrong: the file is damaged"
+    assert batch.stored_bytes == path.stat().st_size
+    with pytest.raises(ReadError, match="record 2 at byte 35"):
+        list(read_batches(path))
+
+
+def test_wrong_lengths_and_cuts_are_never_skipped(tmp_path: Path) -> None:
+    path = spoiled(tmp_path, 35)
+    batches = read_batches(path, skip_bad=True)
+    assert next(batches).records == RECORDS[:2]
+    with pytest.raises(ReadError, match="record 2 at byte 35: the checksum of the length") as found:
+        next(batches)
+    assert (found.value.offset, found.value.records) == (35, (2, 3))
+    path.write_bytes(b"".join(map(frame, RECORDS))[:-1])
+    with pytest.raises(ReadError, match="record 2 at byte 35: the file is cut off"):
+        list(read_batches(path, skip_bad=True))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 100, 70_000, 1 << 20, 3 << 20]), max_size=9),
+    bad=st.sets(st.integers(0, 8)),
+    suffix=st.sampled_from(["", ".gz"]),
+)
+def test_batches_give_every_good_record_once(sizes: list[int], bad: set[int], suffix: str) -> None:
+    """Across blocks too, with the places that errors and offsets tell."""
+    records = [bytes([k]) * size for k, size in enumerate(sizes)]
+    starts = [0]
+    for record in records:
+        starts.append(starts[-1] + 16 + len(record))
+    wanted = [k for k in range(len(records)) if k not in bad]
+    with tempfile.TemporaryDirectory() as folder:
+        plain, path = os.path.join(folder, "p"), os.path.join(folder, f"a{suffix}")
+        write_records(plain, records)
+        whole = bytearray(Path(plain).read_bytes())
+        for k in bad & set(range(len(records))):
+            whole[starts[k + 1] - 1] ^= 1
+        Path(path).write_bytes(gzip.compress(bytes(whole), 1) if suffix else bytes(whole))
+        batches = list(read_batches(path, skip_bad=True))
+        assert [record for batch in batches for record in batch.records] == [
+            records[k] for k in wanted
+        ]
+        assert [error.offset for batch in batches for error in batch.bad] == [
+            starts[k] for k in sorted(bad) if k < len(records)
+        ]
+        number = 0
+        for batch in batches:
+            assert (batch.start_record, batch.start_byte) == (number, starts[number])
+            number += len(batch.records) + len(batch.bad)
+        reached = [batch.stored_bytes for batch in batches]
+        assert reached == sorted(reached)
+        assert not reached or reached[-1] == os.path.getsize(path)
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as found:
+        list(read_records("memory://user:word@nowhere/a?signed=secret"))
+    assert "word" not in str(found.value)
+    assert "secret" not in str(found.value)

@@ -1,0 +1,413 @@
+"""The work of converting records to Zarr, in three stages.
+
+    count     the records of each file; where bad ones may be left out, all are read to find them
+    convert   the rows of some whole files of the output: decoded, and written
+    ragged    values and offsets of what differs in length, from what `convert` has put aside
+
+The work is cut by the files of the output, not by those of the input: each is written whole, once,
+by one worker, which reads the records of its rows from wherever they lie.
+
+Invariant: what is written depends on records, features and layout alone, not on who wrote it or on
+how often that was stopped. A stored array has all of its chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.converters.decoding import (
+    SAMPLE_RECORDS,
+    Decode,
+    Decoder,
+    ExampleDecoder,
+    FunctionDecoder,
+    bad_in,
+    decoded,
+    inferred_examples,
+    inferred_rows,
+)
+from windrow.converters.features import Feature, Ragged, features_from_json, features_to_json
+from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.inputs import Input
+from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
+from windrow.converters.ragged import (
+    OFFSETS,
+    VALUES,
+    RaggedFiles,
+    Spool,
+    Spooled,
+    attribute,
+    ragged_files,
+)
+from windrow.converters.record_files import Bad, Block, Counted, Piece, RecordFiles, cut, files_of
+from windrow.converters.record_writing import Steps
+from windrow.converters.row_features import Described, check_names
+from windrow.converters.row_files import (
+    BLOCK_BYTES,
+    RowFiles,
+    Storage,
+    check_room,
+    room,
+    writing_bytes,
+)
+from windrow.converters.stages import Expected, Report, Stage
+from windrow.converters.zarr_layout import METADATA, ArrayLayout, metadata_files
+from windrow.errors import ConversionError, ReadError
+
+# Rows of one piece of the work: worth the way to them, and not much to do again.
+_PIECE_BYTES: Final = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CountItem:
+    """Files that are counted together; `first` is the number of the first of them."""
+
+    first: int
+    files: tuple[Input, ...]
+    features: dict[str, Feature]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _PieceItem:
+    """Rows that are converted together."""
+
+    piece: Piece
+    features: dict[str, Feature]
+    layouts: tuple[ArrayLayout, ...]
+    row_bytes: int
+    memory_bytes: int
+
+    @property
+    def key(self) -> str:
+        """Names the rows, and the records that they are: another for others."""
+        spans = [(s.source.id.key, s.start, s.stop, s.skipped) for s in self.piece.spans]
+        digest = hashlib.sha256(repr(spans).encode()).hexdigest()[:12]
+        return f"rows-{self.piece.start}-{self.piece.stop}-{digest}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordsWork:
+    """What is converted and how. Picklable."""
+
+    format: str
+    found: tuple[Input, ...]
+    known: Described | None
+    decode: Decode | None
+    storage: Storage
+    max_bad_records: int
+    memory_bytes: int
+
+    @property
+    def files(self) -> RecordFiles:
+        """What reads the inputs."""
+        return files_of(self.format)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All of it."""
+        return (
+            Stage("count", self.batches, self.count, _stored_bytes),
+            Stage("convert", self.pieces, self.convert, _piece_bytes),
+            Stage("ragged", self.ragged, self.write_ragged, _ragged_bytes),
+        )
+
+    def decoder(self, features: dict[str, Feature]) -> Decoder:
+        if self.decode is not None:
+            return FunctionDecoder(features, self.decode)
+        return ExampleDecoder(features, inferred=self.known is None)
+
+    def expected(self) -> Expected:
+        """What is known beforehand, without reading a record."""
+        records = output_bytes = None
+        lines: tuple[str, ...] = ()
+        batches = self.files.batches(self.found)
+        if self.format == "array_record" and len(batches) == 1:
+            records = sum(file.records for file in self.files.count(batches[0]))
+        if self.known is not None:
+            features = self.known.features
+            lines = tuple(f"{name}: {feature}" for name, feature in features.items())
+            if records is not None and not any(f.ragged for f in features.values()):
+                output_bytes = records * sum(f.item_bytes for f in features.values())
+        size = sum(file.size_bytes for file in self.found)
+        return Expected(records, size, None, output_bytes, lines)
+
+    # Counting.
+
+    def batches(self, folder: OutputFolder, results: list[Any]) -> list[_CountItem]:
+        features = self._settled(folder)
+        batches = self.files.batches(self.found)
+        if self.max_bad_records:
+            batches = [(file,) for file in self.found]
+        firsts = np.cumsum([0, *map(len, batches)]).tolist()
+        return [
+            _CountItem(first, files, features)
+            for first, files in zip(firsts, batches, strict=False)
+        ]
+
+    def _settled(self, folder: OutputFolder) -> dict[str, Feature]:
+        """The features, which the folder notes with the size of their rows for all later stages."""
+        features = None if self.known is None else dict(self.known.features)
+        row_bytes: float = 0
+        skip_bad = self.max_bad_records > 0
+        if features is None or any(feature.ragged for feature in features.values()):
+            sample = self.files.first(self.found, SAMPLE_RECORDS, skip_bad=skip_bad)
+            if features is None:
+                features = self._inferred(sample, skip_bad=skip_bad)
+            row_bytes = self._ragged_bytes(sample, features)
+        asked = features_to_json(features)
+        noted = folder.noted("features")
+        if isinstance(noted, dict) and noted["features"] != asked:
+            raise ConversionError(
+                f"output {folder.target.shown()}: was begun with other features, or with another"
+                " result of decode\n"
+                f"  there:     {noted['features']}\n"
+                f"  asked for: {asked}\n"
+                "Convert into another folder, or pass overwrite=True to write this one anew."
+            )
+        if noted is None:
+            folder.note("features", {"features": asked, "ragged_bytes": row_bytes})
+        return features
+
+    def _inferred(self, sample: Block, *, skip_bad: bool) -> dict[str, Feature]:
+        if self.decode is not None:
+            features = inferred_rows(sample, self.decode, skip_bad=skip_bad)
+        else:
+            features = inferred_examples(sample, skip_bad=skip_bad)
+        check_names(features)
+        return features
+
+    def _ragged_bytes(self, sample: Block, features: dict[str, Feature]) -> float:
+        """Bytes of a row of all ragged features, in the sample."""
+        if not sample.records or not features:
+            return 0.0
+        columns = self.decoder(features).columns(sample.records, [])
+        found = [column for column in columns.values() if isinstance(column, Ragged)]
+        return sum(column.values.nbytes + 8 for column in found) / len(sample.records)
+
+    def count(self, folder: OutputFolder, item: _CountItem, report: Report) -> Part:
+        steps = Steps(report, _stored_bytes(item))
+        checked = self.max_bad_records > 0
+        key = f"count-{item.first}-{len(item.files)}-{'checked' if checked else 'frames'}"
+
+        def make() -> Part:
+            told = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
+            counted = self.files.count(item.files, told)
+            if checked:
+                counted = [self._checked(file, item.features, steps) for file in counted]
+            for source in item.files:
+                source.check_unchanged()
+            value = [file.to_json() for file in counted]
+            return Part(key, sum(file.records for file in counted), (), {"files": value})
+
+        part = folder.part(key, make)
+        steps.end(part.records)
+        return part
+
+    def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
+        """The file with its bad records: all are read, and decoded."""
+        bad: list[Bad] = []
+        blocks = self.files.read_all(file, bad, block_bytes=BLOCK_BYTES)
+        for more in bad_in(self.decoder(features), blocks):
+            bad += more
+            self._check_bad([dataclasses.replace(file, bad=tuple(bad))])
+            steps.add(0, 0)
+        bad.sort(key=lambda one: one.number)
+        return dataclasses.replace(file, bad=tuple(bad))
+
+    def _check_bad(self, files: Sequence[Counted]) -> None:
+        bad = [(file.source, one) for file in files for one in file.bad]
+        if len(bad) > self.max_bad_records:
+            source, one = bad[self.max_bad_records]
+            raise ReadError(
+                f"{source.shown}: record {one.number}: {one.why}; with it more than"
+                f" max_bad_records={self.max_bad_records} are bad",
+                file=source.shown,
+                records=(one.number, one.number + 1),
+                why=one.why,
+            )
+
+    # Converting.
+
+    def pieces(self, folder: OutputFolder, results: list[Part]) -> list[_PieceItem]:
+        ordered = sorted(results, key=lambda part: int(part.key.split("-")[1]))
+        values = [value for part in ordered for value in part.told["files"]]
+        files = [Counted.from_json(*pair) for pair in zip(self.found, values, strict=True)]
+        self._check_bad(files)
+        folder.note(
+            "inputs",
+            [[file.good, [[bad.number, bad.why] for bad in file.bad]] for file in files],
+        )
+        features, ragged_bytes = _noted_features(folder)
+        records = sum(file.good for file in files)
+        layouts = self._layouts(features, ragged_bytes, records)
+        fixed_bytes = sum(f.item_bytes for f in features.values() if not f.ragged)
+        row_bytes = max(1, fixed_bytes + int(ragged_bytes))
+        unit = max((layout.file_shape[0] for layout in layouts), default=1)
+        rows = max(_PIECE_BYTES // row_bytes, 2 * max((file.group for file in files), default=1))
+        group_bytes = max((file.group * file.record_bytes for file in files), default=0)
+        memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
+        check_room(self.memory_bytes, memory, "the shards of all features, and a block of records")
+        return [
+            _PieceItem(piece, features, layouts, row_bytes, memory)
+            for piece in cut(files, rows_per_piece=-(-rows // unit) * unit)
+        ]
+
+    def _layouts(
+        self, features: dict[str, Feature], ragged_bytes: float, records: int
+    ) -> tuple[ArrayLayout, ...]:
+        return tuple(map(self._dressed, self.storage.layouts(features, ragged_bytes, records)))
+
+    def _dressed(self, layout: ArrayLayout) -> ArrayLayout:
+        return layout if self.known is None else self.known.dressed(layout)
+
+    def convert(self, folder: OutputFolder, item: _PieceItem, report: Report) -> Part:
+        steps = Steps(report, _piece_bytes(item))
+
+        def make() -> Part:
+            with room(self.memory_bytes).taken(item.memory_bytes):
+                return self._convert(folder, item, steps)
+
+        part = folder.part(item.key, make)
+        steps.end(item.piece.rows)
+        return part
+
+    def _convert(self, folder: OutputFolder, item: _PieceItem, steps: Steps) -> Part:
+        piece, decoder = item.piece, self.decoder(item.features)
+        out = {
+            layout.name: RowFiles(folder, layout, piece.start, piece.stop, counted=True)
+            for layout in item.layouts
+        }
+        spooled: dict[str, Any] = {}
+        with contextlib.ExitStack() as stack:
+            spools = {
+                name: stack.enter_context(Spool(folder, item.key, f"{item.key}.{number}"))
+                for number, (name, feature) in enumerate(item.features.items())
+                if feature.ragged
+            }
+            for block in self.files.read(piece.spans, block_bytes=BLOCK_BYTES):
+                for name, column in decoded(decoder, block).items():
+                    if isinstance(column, Ragged):
+                        spools[name].add(column)
+                    else:
+                        out[name].add(column)
+                steps.add(len(block.records), len(block.records) * item.row_bytes)
+            for source in {span.source.url: span.source for span in piece.spans}.values():
+                source.check_unchanged()
+            for name, spool in spools.items():
+                spooled[name] = dataclasses.asdict(spool.close())
+        files = tuple(file for rows in out.values() for file in rows.files)
+        return Part(item.key, piece.rows, files, {"spooled": spooled})
+
+    # What is ragged.
+
+    def ragged(self, folder: OutputFolder, results: list[Part]) -> list[RaggedFiles]:
+        ordered = sorted(results, key=lambda part: int(part.key.split("-")[1]))
+        features, ragged_bytes = _noted_features(folder)
+        records = sum(part.records for part in ordered)
+        layouts = list(self._layouts(features, ragged_bytes, records))
+        files = [dataclasses.asdict(file) for part in ordered for file in part.files]
+        items: list[RaggedFiles] = []
+        for name, feature in features.items():
+            if feature.ragged:
+                spooled = [Spooled(**part.told["spooled"][name]) for part in ordered]
+                total = sum(one.items for one in spooled)
+                values = self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
+                offsets = self.storage.offsets_layout(f"{name}/{OFFSETS}", records)
+                items += ragged_files(VALUES, values, spooled)
+                items += ragged_files(OFFSETS, offsets, spooled)
+                layouts += [values, offsets]
+        folder.note("arrays", [layout.to_json() for layout in layouts])
+        folder.note("converted", files)
+        return items
+
+    def write_ragged(self, folder: OutputFolder, item: RaggedFiles, report: Report) -> Part:
+        far = folder.target.local is None
+        with room(self.memory_bytes).taken(writing_bytes([item.layout], far=far)):
+            return item.write(folder, report)
+
+
+def _stored_bytes(item: _CountItem) -> int:
+    return sum(source.size_bytes for source in item.files)
+
+
+def _piece_bytes(item: _PieceItem) -> int:
+    return item.piece.rows * item.row_bytes
+
+
+def _ragged_bytes(item: RaggedFiles) -> int:
+    return item.nbytes
+
+
+def _unheard(records: int, done_bytes: int) -> None:
+    """Progress that comes later."""
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def finish(plan: Plan, known: Described, folder: OutputFolder, results: list[Part]) -> None:
+    """Write metadata and manifest, and give all their final names; it may run twice."""
+    features, _ = _noted_features(folder)
+    layouts = [ArrayLayout.from_json(value) for value in _noted(folder, "arrays")]
+    metadata = metadata_files(
+        layouts,
+        {**known.attributes, **attribute(features)},
+        group_attributes=known.group_attributes,
+    )
+    heads = tuple(folder.write_staged(name, data, records=0) for name, data in metadata.items())
+    # Before any of them has its final name, so that another plan finds what to remove.
+    folder.finished(Part("metadata", 0, heads))
+    folder.publish_store([*sorted({layout.name.split("/")[0] for layout in layouts}), METADATA])
+    noted = _noted(folder, "inputs")
+    inputs = tuple(
+        InputFile(found.name, found.size_bytes, good, found.version, len(bad))
+        for found, (good, bad) in zip(plan.inputs, noted, strict=True)
+    )
+    skipped = tuple(
+        Skipped(found.name, number, why)
+        for found, (_, bad) in zip(plan.inputs, noted, strict=True)
+        for number, why in bad
+    )
+    files = [OutputFile(**value) for value in _noted(folder, "converted")]
+    order = {layout.name: at for at, layout in enumerate(layouts)}
+    files += [
+        file
+        for part in sorted(results, key=lambda part: _ragged_place(part, order))
+        for file in part.files
+    ]
+    folder.finish(Manifest(plan.format, inputs, plan.settings, (*heads, *files), skipped))
+
+
+def _ragged_place(part: Part, order: Mapping[str, int]) -> tuple[int, int]:
+    """Number of the array, and first item, of a part of a ragged feature."""
+    name, start, _ = part.key.removeprefix("ragged-").rsplit("-", 2)
+    return order[name], int(start)
+
+
+def _noted_features(folder: OutputFolder) -> tuple[dict[str, Feature], float]:
+    """The features, and the bytes of a row of those that are ragged."""
+    value = folder.noted("features")
+    if not isinstance(value, dict):
+        raise _note_gone(folder, "features")
+    where = folder.target.shown("features")
+    return features_from_json(value["features"], where=where), float(value["ragged_bytes"])
+
+
+def _noted(folder: OutputFolder, name: str) -> list[Any]:
+    value = folder.noted(name)
+    if not isinstance(value, list):
+        raise _note_gone(folder, name)
+    return value
+
+
+def _note_gone(folder: OutputFolder, name: str) -> ConversionError:
+    return ConversionError(
+        f"output {folder.target.shown()}: the note {name!r} is gone; let nobody touch the folder"
+        " meanwhile, and run it again"
+    )

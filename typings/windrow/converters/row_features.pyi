@@ -1,0 +1,1 @@
+from converters.row_features import *

@@ -424,9 +424,7 @@ class _GroupWalk(Walk):
                 return found
         else:
             found.pieces = len(numbers)
-            found.decoded_bytes = _bytes_of_records(
-                [record for group in groups for record in group]
-            )
+            found.decoded_bytes = bytes_of_records([record for group in groups for record in group])
             return found
         for number in numbers:
             if stopped():
@@ -479,7 +477,7 @@ class _RecordWalk(Walk):
         while left and not stopped():
             first, end = left.pop()
             try:
-                size = _bytes_of(self._source.read(np.arange(first, end)))
+                size = bytes_of(self._source.read(np.arange(first, end)))
             except _DATA_ERRORS as error:
                 if end - first > 1:
                     middle = (first + end) // 2
@@ -533,19 +531,19 @@ def _refused(number: int, size: int, _: Callable[[], bool]) -> Found:
     return found
 
 
-def _bytes_of_records(records: list[Any]) -> int:
+def bytes_of_records(records: list[Any]) -> int:
     """Bytes of what can be measured in records."""
     if set(map(type, records)) == {bytes}:
         return sum(map(len, records))  # as nearly all are, and there are many
-    return sum(map(_bytes_of, records))
+    return sum(map(bytes_of, records))
 
 
-def _bytes_of(columns: Columns) -> int:
+def bytes_of(columns: Columns) -> int:
     """Bytes of what can be measured in columns or records."""
     if isinstance(columns, dict):
-        return sum(map(_bytes_of, columns.values()))
+        return sum(map(bytes_of, columns.values()))
     if isinstance(columns, list | tuple):
-        return sum(map(_bytes_of, columns))
+        return sum(map(bytes_of, columns))
     if isinstance(columns, np.ndarray | np.generic):
         return int(columns.nbytes)
     return len(columns) if isinstance(columns, bytes | bytearray | str) else 8

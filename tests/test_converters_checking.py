@@ -253,7 +253,9 @@ def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (folder / MANIFEST_NAME).write_text(json.dumps(value))
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "a\\..\\b", "", ".", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "a/../../b", "a\\..\\b", "", ".", "a\0b"]
+)
 def test_a_name_that_leads_outside_is_refused(records: Path, name: str) -> None:
     (records.parent / "secret").write_bytes(b"x")
     changed(records, lambda value: value["files"][0].update(name=name))
@@ -357,7 +359,7 @@ def test_a_folder_in_an_object_store(records: Path) -> None:
     with ObjectStore() as store:
         for file in records.iterdir():
             store.put(f"out/{file.name}", file.read_bytes())
-        options = {"storage_options": store.storage_options, "progress": False}
+        options: dict[str, Any] = {"storage_options": store.storage_options, "progress": False}
         report = check(store.url("out"), **options)
         assert (report.ok, report.is_listed, report.files) == (True, True, 3)
         flip(records / FIRST)

@@ -1,0 +1,1 @@
+from loader.command_bench import *

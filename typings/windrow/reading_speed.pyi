@@ -1,0 +1,1 @@
+from loader.reading_speed import *

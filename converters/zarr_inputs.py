@@ -40,9 +40,6 @@ from windrow.sources.zarr_python import PythonBoxReader
 from windrow.sources.zarr_python_metadata import of_any_length
 
 _WHAT: Final = "zarr_to_zarr"
-# Of an array in shards, after so much is read its files are mapped anew: those mapped count as
-# memory of this process.
-_MAPPED_BYTES: Final = 64 << 20
 # File systems that list all files below a folder, with sizes, in few requests.
 _LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 _VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
@@ -221,7 +218,11 @@ def _reader(opened: OpenArray) -> tuple[BoxReader, tuple[int, ...], tuple[int, .
         sizes = zip(opened.python.chunk_shape, opened.shape, strict=True)
         chunk = tuple(max(1, min(cells, size)) for cells, size in sizes)
         return PythonBoxReader(opened.python), chunk, (0,) * len(chunk)
-    return box_reader(opened.plain, opened.rows, opened.chunk)
+    reader, chunk, shift = box_reader(opened.plain, opened.rows, opened.chunk)
+    if opened.plain is not None:
+        # Mapped files count as memory of this process, and far more of them than is read.
+        reader = DirectBoxReader(opened.plain, most_open=0)
+    return reader, chunk, shift
 
 
 class _ZarrArray(InputArray):
@@ -242,11 +243,10 @@ class _ZarrArray(InputArray):
     def _restart(self) -> None:
         self._opened: OpenArray | None = None
         self._reader: BoxReader | None = None
-        self._mapped = 0
         self._lock = threading.Lock()
 
     def start(self, boxes: Sequence[Box]) -> Future[None]:
-        reader, dtype = self._reading(len(boxes))
+        reader, dtype = self._reading()
         if dtype != self.facts.dtype:  # times, as integers
             boxes = [Box(box.first, box.out.view(dtype)) for box in boxes]
         return reader.start(boxes, shared_pool())
@@ -262,15 +262,11 @@ class _ZarrArray(InputArray):
             self._opened = opened
         return self._opened
 
-    def _reading(self, chunks: int) -> tuple[BoxReader, np.dtype[Any]]:
+    def _reading(self) -> tuple[BoxReader, np.dtype[Any]]:
         with self._lock:
             opened = self._open()
             if self._reader is None:
                 self._reader = _reader(opened)[0]
-            elif opened.plain is not None and opened.plain.shard_shape is not None:
-                self._mapped += chunks * self.facts.chunk_bytes
-                if self._mapped > _MAPPED_BYTES:
-                    self._reader, self._mapped = DirectBoxReader(opened.plain), 0
             return self._reader, opened.dtype
 
 

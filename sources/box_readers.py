@@ -40,10 +40,10 @@ _UNKNOWN_BYTES: Final = 2**20
 class DirectBoxReader:
     """Reads boxes of a plain array; its pieces are the array's chunks."""
 
-    def __init__(self, plain: PlainArray) -> None:
-        """Open nothing yet."""
+    def __init__(self, plain: PlainArray, *, most_open: int | None = None) -> None:
+        """Open nothing yet; `most_open` is as for `StoredFiles`."""
         self._plain = plain
-        self._chunks = ChunkStore(plain, cells=True)
+        self._chunks = ChunkStore(plain, cells=True, most_open=most_open)
         self._grid = _Grid(plain.shape, plain.chunk_shape, (0,) * len(plain.shape))
 
     def checks(self) -> Checks:

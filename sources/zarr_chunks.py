@@ -59,8 +59,13 @@ class _Cell:
 class ChunkStore:
     """The stored chunks of a plain array, by their coordinates in its grid. Thread-safe."""
 
-    def __init__(self, plain: PlainArray, *, cells: bool = False) -> None:
-        """Open nothing yet; with `cells`, messages tell the cells of shards, not their records."""
+    def __init__(
+        self, plain: PlainArray, *, cells: bool = False, most_open: int | None = None
+    ) -> None:
+        """Open nothing yet; with `cells`, messages tell the cells of shards, not their records.
+
+        `most_open` is as for `StoredFiles`.
+        """
         self.plain = plain
         self._decoder = Decoder(plain.codecs, plain.chunk_bytes)
         self._base = os.path.join(plain.folder, "")
@@ -69,7 +74,7 @@ class ChunkStore:
         self._back = tuple(int(axis) for axis in back)
         self._shards: tuple[StoredFiles, ShardIndex] | None = None
         if plain.shard_shape is not None:
-            files = StoredFiles(plain)
+            files = StoredFiles(plain, most_open=most_open)
             index = ShardIndex(plain, files, name=plain.name, where=plain.folder, cells=cells)
             self._shards = files, index
 

@@ -89,13 +89,14 @@ class StoredFiles:
             plain: The array.
             size_bytes: The size that every file must have; None if they differ.
             most_open: Files to keep mapped, with those of all other arrays; None for half of what
-                this process may open.
+                this process may open. With 0 none is: what is wanted of a file is read, which is
+                slower, and pages of files count as memory of the process only while they are mapped.
         """
         whole = plain.shard_shape or plain.chunk_shape
         self.grid = tuple(-(-n // c) for n, c in zip(plain.shape, whole, strict=True))
         self._plain = plain
         self._size_bytes = size_bytes
-        self._most = _MOST_OPEN // 2 if most_open is None else max(1, most_open)
+        self._most = _MOST_OPEN // 2 if most_open is None else max(0, most_open)
         self._views: dict[int, memoryview] = {}
         self._sizes: dict[int, int] = {}  # of files that were seen; MISSING if there was none
         with _lock:

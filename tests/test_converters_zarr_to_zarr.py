@@ -29,6 +29,7 @@ from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
+from windrow.converters.zarr_inputs import find_arrays
 from windrow.converters.zarr_to_zarr import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.errors import (
     ArgumentError,
@@ -397,6 +398,18 @@ def test_peak_memory_is_under_the_budget(tmp_path: Path, chunk: tuple[int, ...])
     assert int(done.stdout) < budget
     source = ZarrDataSource(tmp_path / "out")
     assert np.array_equal(source.read(np.array([0, 777, 2047])), values[[0, 777, 2047]])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_shards_are_read_without_being_mapped(tmp_path: Path) -> None:
+    # Pages of mapped files count as memory of the process.
+    values = some_bits("int32", (16, 4))
+    make(tmp_path / "source", values, (2, 4), shard=(4, 1))
+    array = find_arrays(tmp_path / "source").arrays[""]
+    out = np.empty(values.shape, values.dtype)
+    array.read((0, 0), out)
+    assert np.array_equal(out, values)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 # --- faults --------------------------------------------------------------------------------------

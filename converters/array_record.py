@@ -33,6 +33,8 @@ from windrow.errors import ConversionError
 
 # The writer lets one thread of a process work at a time: more only keep disks and networks busy.
 _AT_ONCE: Final = 4
+# The function that names files by a prefix.
+MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
 
@@ -89,22 +91,29 @@ def tfrecord_to_array_record_conversion(
     writer_options: str = WRITER_OPTIONS,
     max_bad_records: int = 0,
     storage_options: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
 ) -> Conversion:
-    """The conversion that `tfrecord_to_array_record` carries out; arguments and errors as there."""
+    """The conversion that `tfrecord_to_array_record` carries out; arguments and errors as there.
+
+    With `prefix`, files are called `PREFIX-00000-of-00004.arrayrecord`, whatever the inputs' names.
+    """
     check_writer_options(writer_options)
     check_max_bad_records(max_bad_records)
     found = find_inputs(inputs, storage_options=storage_options, marks=(".tfrecord",))
-    names = _output_names(found)
+    names = _output_names(found) if prefix is None else _numbered(prefix, len(found))
     tasks = tuple(_Task(at, *pair) for at, pair in enumerate(zip(found, names, strict=True)))
     # How many bad records are allowed is no part of the plan: what is finished stays as it is.
-    plan = planned(FORMAT, found, {"writer_options": writer_options}, per_file=True)
+    settings = {"writer_options": writer_options}
+    if prefix is not None:
+        settings["prefix"] = prefix
+    plan = planned(FORMAT, found, settings, per_file=True)
     flags = ["--to", "array_record"]
     if writer_options != WRITER_OPTIONS:
         flags += ["--writer-options", writer_options]
     if max_bad_records:
         flags += ["--max-bad-records", str(max_bad_records)]
     return Conversion(
-        name="tfrecord_to_array_record",
+        name="tfrecord_to_array_record" if prefix is None else MATCH_SHARDS,
         plan=plan,
         stages=(
             Stage(
@@ -123,7 +132,7 @@ def tfrecord_to_array_record_conversion(
             output_bytes=None,
         ),
         sources=source_texts(inputs),
-        flags=tuple(flags),
+        flags=tuple(flags) if prefix is None else None,
     )
 
 
@@ -202,6 +211,10 @@ def _output_names(inputs: tuple[Input, ...]) -> list[str]:
             )
         sources[name] = source
     return list(sources)
+
+
+def _numbered(prefix: str, files: int) -> list[str]:
+    return [f"{prefix}-{at:05}-of-{files:05}.arrayrecord" for at in range(files)]
 
 
 def _output_name(name: str) -> str:

@@ -1,0 +1,1 @@
+from converters.match_shards import *

@@ -10,11 +10,14 @@ bit for bit, unless another dtype is asked for.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
 import google_crc32c
@@ -38,6 +41,9 @@ _FORMAT: Final = "zarr"
 _PROCESS_BYTES: Final = 176 << 20
 # Blocks at a time, so that one is read while another is written, unless memory is short.
 _AT_ONCE: Final = 2
+# How much of a piece between is read at a time, and by how many requests of an object store.
+_PART_BYTES: Final = 4 << 20
+_REQUESTS: Final = 8
 # By how much one at a time must be cheaper to be chosen.
 _WORTH_MORE: Final = 1.1
 
@@ -157,7 +163,6 @@ def zarr_to_zarr_conversion(
     second = Stage("write", work.blocks, work.write, work.weigh_block, at_once)
     between = any(job.plan.between is not None for job in jobs)
     end = _End(plan, jobs, records, dict(inputs.attributes), inputs.group_attributes, find)
-    default = settings == Settings() and arrays is None and cast == "checked" and engine is None
     return Conversion(
         name="zarr_to_zarr",
         plan=plan,
@@ -165,7 +170,7 @@ def zarr_to_zarr_conversion(
         finish=end.finish,
         expected=_expected(inputs, jobs, records),
         sources=(os.fspath(source),),
-        flags=("--to", "zarr") if default else None,
+        flags=_flags(arrays, settings, {"cast": cast, "engine": engine}),
     )
 
 
@@ -199,6 +204,26 @@ def _renamed(
         if above & set(renamed):
             raise ArgumentError(f"arrays: {new!r} would lie in an array of the same dict")
     return renamed
+
+
+def _flags(
+    arrays: Sequence[str] | Mapping[str, str] | None,
+    settings: Settings,
+    more: Mapping[str, str | None],
+) -> tuple[str, ...] | None:
+    """The settings as the command line takes them; None where it does not."""
+    if settings.select or not isinstance(settings.codecs, str):
+        return None
+    flags = ["--to", "zarr"]
+    chosen = arrays.items() if isinstance(arrays, Mapping) else ((None, n) for n in arrays or ())
+    for new, name in chosen:
+        flags += ["--array", name if new is None else f"{new}={name}"]
+    default = {**Settings().to_json(), "cast": "checked", "engine": None}
+    for setting, value in {**settings.to_json(), **more}.items():
+        if value != default[setting]:
+            text = value if isinstance(value, str) else json.dumps(value)
+            flags += [f"--{setting.replace('_', '-')}", text]
+    return tuple(flags)
 
 
 def _planned(found: Sequence[Converted], memory_bytes: int) -> tuple[list[RechunkPlan], int]:
@@ -346,7 +371,9 @@ class _Work:
     def _gathered(self, folder: OutputFolder, item: _Item) -> AnyArray:
         job = self.jobs[item.job]
         values = np.empty(item.box.shape, job.converted.layout.numpy_dtype)
-        for read, piece, begin in job.plan.pieces_of_block(item.box):
+
+        def gather(found: tuple[Box, Box, int]) -> None:
+            read, piece, begin = found
             name = self._between(folder, _Item(item.job, read))
             start = begin * values.itemsize
             data = folder.target.read(name, start, start + piece.cells * values.itemsize)
@@ -357,10 +384,30 @@ class _Work:
                 )
             held = np.frombuffer(data, values.dtype).reshape(piece.shape)
             values[_cut(piece, item.box)] = held
+
+        pieces = (
+            part for found in job.plan.pieces_of_block(item.box) for part in _parts(*found, values)
+        )
+        if folder.target.local is not None:
+            for piece in pieces:
+                gather(piece)
+        else:
+            with ThreadPoolExecutor(_REQUESTS) as pool:  # each waits for a network
+                collections.deque(pool.map(gather, pieces), maxlen=0)
         return values
 
     def _between(self, folder: OutputFolder, item: _Item) -> str:
         return folder.data_name(f"{_key(item)}.values")
+
+
+def _parts(read: Box, piece: Box, begin: int, values: AnyArray) -> Iterator[tuple[Box, Box, int]]:
+    """A piece in runs of its rows, so that little is held of it beside the block."""
+    row = Box(piece.first, (1, *piece.shape[1:]))
+    step = max(1, _PART_BYTES // max(1, row.cells * values.itemsize))
+    for at in range(0, piece.shape[0], step):
+        first = (piece.first[0] + at, *piece.first[1:])
+        shape = (min(step, piece.shape[0] - at), *piece.shape[1:])
+        yield read, Box(first, shape), begin + at * row.cells
 
 
 def _key(item: _Item) -> str:

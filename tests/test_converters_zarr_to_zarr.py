@@ -50,6 +50,7 @@ def no_overhead() -> Iterator[None]:
     """Nothing counts as memory but blocks and chunks, so that tiny arrays need several passes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PROCESS_BYTES", 0)
+        patch.setattr(module, "_PART_BYTES", 100)
         patch.setattr(rechunk_plan, "_TURNS_BYTES", 0)
         patch.setattr(zarr_layout, "_TURN_BYTES", 1)
         yield
@@ -633,6 +634,20 @@ def test_texts_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"array 'names' .* choose the others: arrays="):
         zarr_to_zarr(tmp_path / "source", tmp_path / "out")
     zarr_to_zarr(tmp_path / "source", tmp_path / "out", arrays=["temperature"], progress=False)
+
+
+def test_an_unfinished_folder_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    make_group(tmp_path / "source")
+    asked: dict[str, Any] = {"record_axis": "time", "chunks": 2, "shards": {"y": 6}}
+    conversion = zarr_to_zarr_conversion(
+        tmp_path / "source", arrays={"t": "temperature", "y": "y"}, **asked, cast="unsafe"
+    )
+    assert conversion.resume("out") == (
+        f"windrow convert {tmp_path / 'source'} out --to zarr --array t=temperature --array y=y"
+        " --record-axis time --chunks 2 --shards '{\"y\": 6}' --cast unsafe"
+    )
+    part = zarr_to_zarr_conversion(tmp_path / "source", select={"time": slice(3)})
+    assert part.resume("out").startswith("call windrow.converters.zarr_to_zarr")
 
 
 def test_a_dry_run_reads_no_values(tmp_path: Path) -> None:

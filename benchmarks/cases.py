@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import process
 from benchmarks.data import Data
-from benchmarks.job import STORED, Job, Metrics
+from benchmarks.job import STORED, WHOLE, Job, Metrics
 
 OURS = "ours"
 
@@ -335,6 +335,20 @@ CASES = (
         resident_share=0.25,
         watched=True,
     ),
+    Case(
+        "convert.verify",
+        "verify",
+        _IN_ORDER,
+        "a folder of ArrayRecord, `group_size:1`, and its manifest: all checksums, all records",
+        (OURS, "reader", "floor"),
+    ),
+    Case(
+        "convert.verify_zarr",
+        "verify_zarr",
+        _IN_ORDER,
+        "a folder of Zarr, shards of small chunks, and its manifest: all checksums, all chunks",
+        (OURS, "floor"),
+    ),
     Case("checkpoint", "checkpoint", _GLOBAL, "saving at a step, and restoring", _OF_CHAIN),
 )
 
@@ -437,11 +451,11 @@ class Run:
             yield side, job
 
     def _setting(self, case: Case, side: Side, job: Job) -> str:
-        if case.layout == "far_files":
+        if case.layout == "checkpoint" and side.module == "grain_side":
+            # What comes first is a batch that is read when it is asked for.
+            return "no threads"
+        if case.layout in WHOLE:
             return ""
-        if case.layout == "checkpoint":
-            # What comes first is a batch that is read when it is asked for: no threads.
-            return "no threads" if side.module == "grain_side" else ""
         key = _tuned_for(case, side)
         if key not in self._settings:
             self._settings[key] = process.ask("tune", job)["tried"]

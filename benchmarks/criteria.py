@@ -113,6 +113,15 @@ CRITERIA = (
     Criterion("remote.zarr_block", "of TensorStore alone", over="TensorStore", at_least=0.9),
     Criterion("remote.open", "ms to open 1,000 files", "open_ms", at_most=2_000),
     Criterion("", "ms to the first batch, the worst case", "first_batch_ms", at_most=1_000),
+    Criterion(
+        "convert.verify",
+        "of decompression and hashing alone, by the package and google-crc32c",
+        over="reader",
+        at_least=0.7,
+    ),
+    Criterion(
+        "convert.verify_zarr", "of decompression and hashing alone", over="floor", at_least=0.7
+    ),
     Criterion("chain.range", "elements/s, 10 million of a range", at_least=10**7),
     Criterion("chain.range", "MB of memory; its indices are 80", "memory_mb", at_most=40),
     Criterion("chain.function", "of a bare loop over the function", over="floor", at_least=0.5),

@@ -10,7 +10,9 @@ sides read the same files.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from array_record.python import array_record_module
 
 from benchmarks import grids
 from benchmarks.far import FAR, Far
+from benchmarks.functions import as_row
 from benchmarks.grids import Grid
 
 AnyArray = npt.NDArray[Any]
@@ -34,6 +37,7 @@ _ORDER_SEED = 7
 _ZSTD = {"name": "zstd", "configuration": {"level": 1}}
 _ARRAYS = {"fields": "field"}  # the array in a group, where the store is one
 _DIMENSIONS = {"fields": ("time", "channel", "latitude", "longitude")}
+_CONVERTED_FILES = 8
 _FEW_RECORDS = ("far_records", "array_record_direct")
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -251,6 +255,24 @@ def _array_record(data: Data, layout: str) -> None:
     writer.close()
 
 
+def _converted(data: Data, layout: str) -> None:
+    """What a conversion with default options makes of TFRecord files."""
+    from windrow import converters  # the other stores are none of Windrow's
+
+    rows = itertools.chain.from_iterable(data.rows(layout))
+    each = -(-data.records // _CONVERTED_FILES)
+    with tempfile.TemporaryDirectory(dir=data.folder) as folder:
+        for number in range(_CONVERTED_FILES):
+            path = Path(folder, f"rows.tfrecord-{number:05}-of-{_CONVERTED_FILES:05}")
+            some = itertools.islice(rows, each)
+            converters.write_records(path, (row.tobytes() for row in some))
+        inputs = str(Path(folder, "rows.tfrecord-*"))
+        if layout == "verify":
+            converters.tfrecord_to_array_record(inputs, data.path(layout), progress=False)
+        else:
+            converters.tfrecord_to_zarr(inputs, data.path(layout), decode=as_row, progress=False)
+
+
 def _far_files(data: Data, layout: str) -> None:
     folder = Path(data.path(layout))
     folder.mkdir()
@@ -350,6 +372,8 @@ _WRITERS: dict[str, Callable[[Data, str], None]] = {
     "patches": _windows,
     "tokens": _windows,
     "tokens_raw": _raw_tokens,
+    "verify": _converted,
+    "verify_zarr": _converted,
     "zarr": _zarr,
     "zarr_raw": _zarr,
     "zarr_shards": _zarr,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import json
 import math
 import threading
 import time
@@ -16,17 +17,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import google_crc32c
 import numpy as np
 import zstandard
 from numcodecs import Zstd
 
-from benchmarks import functions, stores
+from benchmarks import functions, stores, timing
 from benchmarks.job import Job, Metrics, Options, Work
 
 _THREADS = 2
 _ARRAY_RECORD_LEVEL = 3
 _INDEX_ENTRY_BYTES = 16
 _CHECKSUM_BYTES = 4
+_NO_CHUNK = 2**64 - 1
+_BLOCK_BYTES = 2**20
+_FRAMES_A_CALL = 1_024
 
 
 _Decompress: TypeAlias = Callable[[bytes, Any], None]
@@ -108,6 +113,64 @@ def zarr_shards(job: Job, frames_per_call: int) -> Work:
     """The inner chunks as they are stored, decompressed by a native loop on two threads."""
     stored = _inner_chunks(job)
     return _native_loop(job, [stored[i] for i in job.epoch.tolist()], frames_per_call)
+
+
+def verify(job: Job) -> Metrics:
+    """Files read and summed, and the records' zstd frames decompressed, both on two threads.
+
+    The frames are in memory. The hash that each record has in the file is left out: nothing but the
+    array_record package has it in native code.
+    """
+    reader = stores.folder_reader(job.path)
+    compress = zstandard.ZstdCompressor(_ARRAY_RECORD_LEVEL).compress
+    frames = [compress(record) for record in reader]
+    return _summed_and_decompressed(job, frames, job.record_bytes, job.records)
+
+
+def verify_zarr(job: Job) -> Metrics:
+    """The same with the inner chunks as they are stored."""
+    meta = json.loads(Path(job.path, functions.ROW, "zarr.json").read_text())
+    shard_rows = meta["chunk_grid"]["configuration"]["chunk_shape"][0]
+    rows = meta["codecs"][0]["configuration"]["chunk_shape"][0]
+    shards = -(-job.records // shard_rows)
+    paths = [Path(job.path, functions.ROW, "c", str(n), "0") for n in range(shards)]
+    chunks = -(-job.records // rows)
+    frames = _frames_of_shards(paths, shard_rows // rows)[:chunks]
+    if len(frames) != chunks:
+        raise RuntimeError(f"benchmark: {len(frames):,} of {chunks:,} chunks are stored")
+    return _summed_and_decompressed(job, frames, rows * job.record_bytes, job.records)
+
+
+def summed(folder: str) -> None:
+    """Read all files of a folder once for their checksums, on two threads."""
+
+    def one(path: Path) -> int:
+        found, memory = 0, np.empty(_BLOCK_BYTES, np.uint8)
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(memory.data):
+                found = google_crc32c.extend(found, memory[:count])
+        return found
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(one, (path for path in Path(folder).rglob("*") if path.is_file())):
+            pass
+
+
+def _summed_and_decompressed(
+    job: Job, frames: list[Any], decoded_bytes: int, records: int
+) -> Metrics:
+    parts = [frames[at : at + _FRAMES_A_CALL] for at in range(0, len(frames), _FRAMES_A_CALL)]
+    lengths = np.full(_FRAMES_A_CALL, decoded_bytes, np.uint64)
+
+    def whole() -> int:
+        summed(job.path)
+        for part in parts:
+            zstandard.ZstdDecompressor().multi_decompress_to_buffer(
+                part, decompressed_sizes=lengths[: len(part)].tobytes(), threads=_THREADS
+            )
+        return records
+
+    return timing.of_whole(whole, job)
 
 
 def zarr_raw(job: Job) -> Work:
@@ -216,12 +279,18 @@ def _native_loop(job: Job, frames: list[Any], frames_per_call: int) -> Work:
 
 def _inner_chunks(job: Job) -> list[bytes]:
     """The stored inner chunks of all shards, one for each record, by their index at the end."""
+    shards = range(-(-job.records // job.data.shard_rows))
+    paths = [Path(job.path, "c", str(number), "0") for number in shards]
+    return _frames_of_shards(paths, job.data.shard_rows)
+
+
+def _frames_of_shards(paths: Sequence[Path], chunks: int) -> list[bytes]:
+    """The inner chunks that are stored in shards of so many, by the index at the end of each."""
     found: list[bytes] = []
-    for number in range(-(-job.records // job.data.shard_rows)):
-        shard = Path(job.path, "c", str(number), "0").read_bytes()
-        count = min(job.data.shard_rows, job.records - len(found))
-        index_bytes = job.data.shard_rows * _INDEX_ENTRY_BYTES
-        first = len(shard) - index_bytes - _CHECKSUM_BYTES
-        places = np.frombuffer(shard, "<u8", 2 * job.data.shard_rows, first).reshape(-1, 2)
-        found += [shard[offset : offset + size] for offset, size in places[:count].tolist()]
+    for path in paths:
+        shard = path.read_bytes()
+        first = len(shard) - chunks * _INDEX_ENTRY_BYTES - _CHECKSUM_BYTES
+        places = np.frombuffer(shard, "<u8", 2 * chunks, first).reshape(-1, 2)
+        there = places[places[:, 0] != _NO_CHUNK]
+        found += [shard[offset : offset + size] for offset, size in there.tolist()]
     return found

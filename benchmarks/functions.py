@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+ROW = "row"
+"""The array that rows are converted to."""
+
+
+def as_row(record: bytes) -> dict[str, npt.NDArray[np.uint8]]:
+    """The record as a row of that array."""
+    return {ROW: np.frombuffer(record, np.uint8)}
+
 
 def decode(record: bytes) -> npt.NDArray[np.uint8]:
     """The record as an array, without a copy."""

@@ -30,6 +30,9 @@ STORED = {
 }
 """The store of a layout that is named after another way to read it."""
 
+WHOLE = ("checkpoint", "far_files", "verify", "verify_zarr")
+"""Layouts whose sides time what they do themselves, and answer with figures, not with a `Work`."""
+
 _CACHE_BYTES = 256 * 2**20
 
 

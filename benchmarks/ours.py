@@ -11,6 +11,7 @@ import windrow
 from benchmarks import functions, timing
 from benchmarks.job import Job, Metrics, Options, Work
 from windrow.memory import budget_of
+from windrow.place_verification import verify_place
 
 _Verify: TypeAlias = Literal["headers", "all"]
 
@@ -18,6 +19,7 @@ _SEED = 42
 _FEW_BYTES = 16 * 2**20
 _MB = 10**6
 _WORKERS = 2
+_THREADS = 2
 # With half of the store in memory, windows of more blocks would be read again.
 _FEW_BLOCKS = 2
 _SHARED_BYTES = 64 * 2**20
@@ -116,6 +118,21 @@ def patches(job: Job) -> Work:
         return _ordered(job, windrow.MapDataset.source(source)).batch(job.batch_size)
 
     return _work(job, opened)
+
+
+def verify(job: Job) -> Metrics:
+    """All that `windrow verify` does, on two threads."""
+
+    def whole() -> int:
+        report = verify_place(job.path, threads=_THREADS, progress=False)
+        if not report.ok or report.data.records != job.records:
+            raise RuntimeError(f"benchmark: {report}")
+        return report.data.records
+
+    return timing.of_whole(whole, job)
+
+
+verify_zarr = verify
 
 
 def numbers(job: Job) -> Work:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import timing
-from benchmarks.job import Job, Metrics, Options, Work
+from benchmarks.job import WHOLE, Job, Metrics, Options, Work
 
 _LIMIT_S = 1.5
 _TUNE_LIMIT_S = 0.4
@@ -77,7 +77,7 @@ def _tuned(job: Job) -> dict[str, Any]:
 
 
 def _measured(job: Job) -> Metrics:
-    if job.layout in ("checkpoint", "far_files"):
+    if job.layout in WHOLE:
         module = importlib.import_module(f"benchmarks.{job.module}")
         found: Metrics = getattr(module, job.layout)(job)
         return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import stores
-from benchmarks.job import Job, Options, Work
+from benchmarks import floor, stores, timing
+from benchmarks.job import Job, Metrics, Options, Work
 
 
 def options(job: Job) -> Options:
@@ -34,6 +34,16 @@ def array_record(job: Job, setting: tuple[int, str]) -> Work:
         return (reader.read(part) for part in parts)
 
     return Work(opened)
+
+
+def verify(job: Job) -> Metrics:
+    """Files read and summed on two threads, then all records of each read and thrown away."""
+
+    def whole() -> int:
+        floor.summed(job.path)
+        return sum(1 for _ in stores.folder_reader(job.path))
+
+    return timing.of_whole(whole, job)
 
 
 array_record_direct = array_record_groups = array_record

@@ -30,6 +30,7 @@ _TITLES = {
     "fields": "Windows of fields over time",
     "patches": "Patches of a volume",
     "remote": "Over HTTP, 20 ms for each request",
+    "convert": "Converted folders",
     "chain": "Nothing to read",
     "workers": "Functions in worker processes",
     "checkpoint": "Saving and restoring",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import tensorstore as ts
@@ -33,6 +35,16 @@ def far_zarr(url: str, cache_bytes: int, requests: int) -> ts.TensorStore:
         recheck_cached_data=False,
         recheck_cached_metadata=False,
     ).result()
+
+
+def folder_reader(folder: str) -> Iterator[bytes]:
+    """All records of a folder's ArrayRecord files, read 1,024 a call, reading ahead."""
+    for path in sorted(Path(folder).glob("*.array_record*")):
+        reader = array_record(str(path), "")
+        records = reader.num_records()
+        for first in range(0, records, 1_024):
+            yield from reader.read(first, min(first + 1_024, records))
+        reader.close()
 
 
 def array_record(path: str, options: str = NO_READ_AHEAD) -> Any:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from benchmarks.cases import CASES, SIDES, Case, Measured, Side
 from benchmarks.criteria import Criterion, Verdict
 from benchmarks.data import Data
 from benchmarks.grids import DTYPES
-from benchmarks.job import Job, Work
+from benchmarks.job import WHOLE, Job, Work
 
 AnyArray = npt.NDArray[Any]
 
@@ -70,7 +71,7 @@ PAIRS = [
     pytest.param(case, SIDES[name], id=f"{case.name}-{name}")
     for case in CASES
     for name in case.sides
-    if case.has_store and case.layout not in ("checkpoint", "far_files") and name != "floor"
+    if case.has_store and case.layout not in WHOLE and name != "floor"
 ]
 
 
@@ -115,6 +116,30 @@ def test_every_side_delivers_what_is_in_memory(case: Case, side: Side, stores: D
         np.testing.assert_array_equal(np.concatenate(came), wanted)
 
 
+VERIFY = [
+    pytest.param(case, SIDES[name], id=f"{case.name}-{name}")
+    for case in CASES
+    for name in case.sides
+    if case.layout.startswith("verify")
+]
+
+
+@pytest.mark.parametrize(("case", "side"), VERIFY)
+def test_every_side_goes_through_all_records(case: Case, side: Side, stores: Data) -> None:
+    figures = process.ask("measure", job_of(case, side, stores))
+    assert figures["delivered"] == stores.records
+    assert figures["mb_per_s"] > 0
+
+
+def test_verifying_what_is_bad_is_an_error_not_a_figure(stores: Data, tmp_path: Path) -> None:
+    copied = dataclasses.replace(stores, folder=str(tmp_path))
+    shutil.copytree(stores.path("verify"), copied.path("verify"))
+    job = job_of(cases.chosen(["convert.verify"])[0], SIDES["ours"], copied)
+    next(Path(copied.path("verify")).glob("*.array_record*")).unlink()
+    with pytest.raises(RuntimeError, match="it is not there"):
+        process.ask("measure", job)
+
+
 def test_memory_of_children_counts() -> None:
     child = "import os; kept = bytes(os.urandom(1)) * 60_000_000; print(flush=True); input()"
     watch = memory.Watch()
@@ -131,8 +156,8 @@ def test_memory_of_children_counts() -> None:
 @pytest.mark.parametrize("layout", [case.layout for case in CASES if "floor" in case.sides])
 @pytest.mark.parametrize("order", data.ORDERS)
 def test_floor_decompresses_every_record(layout: str, order: str, stores: Data) -> None:
-    if layout == "checkpoint":
-        pytest.skip("it restores")
+    if layout in WHOLE:
+        pytest.skip("it is no epoch of records")
     job = Job(stores, layout, order, "floor", small=True)
     for setting in settings_of(job):
         work = process.opened(dataclasses.replace(job, option=setting))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import importlib
 import logging
 import pickle
 import threading
@@ -30,7 +31,7 @@ from windrow.converters.extras import optional
 from windrow.converters.folder import OutputFolder, finished_before
 from windrow.converters.manifest import Manifest
 from windrow.converters.stages import Conversion, Report, Stage
-from windrow.errors import ArgumentError, ConversionError, WindrowError
+from windrow.errors import ArgumentError, ConversionError, MissingExtraError, WindrowError
 from windrow.progress import Meter, ShowProgress
 
 _PURPOSE: Final = "converting with Apache Beam"
@@ -41,6 +42,9 @@ NUMBERS: Final = 4096
 
 # The key of the item that each stage has beside its own, since a group without elements is none.
 _NO_ITEM: Final = -1
+
+# Beam knows its runner for Dask by the second name alone.
+_DASK: Final = ("DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner")
 
 # What happens before the first stage and after the last, in the pipeline.
 Step = Callable[[OutputFolder], None]
@@ -101,7 +105,7 @@ def run_pipeline(
         WindrowError: What the work raised.
         ConversionError: If the pipeline failed in another way.
         ArgumentError: If there is no such runner, or the options are none.
-        MissingExtraError: If Apache Beam is not installed.
+        MissingExtraError: If Apache Beam, or what the runner needs, is not installed.
     """
     beam = optional("apache_beam", _PURPOSE)
     pipeline = new_pipeline(runner, options)
@@ -132,6 +136,8 @@ def run_pipeline(
 def new_pipeline(runner: object | None, options: object | None) -> Any:
     """An empty Beam pipeline; arguments and errors as of `run_pipeline`."""
     beam = optional("apache_beam", _PURPOSE)
+    if runner in _DASK:
+        runner = _dask_runner()  # first: it brings options
     parsed = _parsed(options)
     if runner is None and not parsed.get_all_options(drop_default=True).get("runner"):
         # By its full name: DirectRunner first tries to download another runner.
@@ -141,6 +147,18 @@ def new_pipeline(runner: object | None, options: object | None) -> Any:
         return beam.Pipeline(runner=runner, options=parsed)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"runner {runner!r}: {error}") from error
+
+
+def _dask_runner() -> object:
+    try:
+        importlib.import_module("distributed")
+    except ImportError as error:
+        raise MissingExtraError(
+            "runner 'DaskRunner' needs the packages dask and distributed, which are not installed:"
+            " pip install dask distributed"
+        ) from error
+    runner: object = optional("apache_beam.runners.dask.dask_runner", _PURPOSE).DaskRunner()
+    return runner
 
 
 def _parsed(options: object | None) -> Any:

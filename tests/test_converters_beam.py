@@ -14,6 +14,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from tests.converted import CASES, COUNTS, RECORDS, Case, contents, make_inputs
+from windrow import converters
 from windrow.converters import beam as transforms
 from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
 from windrow.converters.beam import TFRecordToArrayRecord

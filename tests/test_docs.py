@@ -103,7 +103,7 @@ def broken_links(path: Path) -> list[str]:
 
 def _check_converters(names: dict[str, Any], printed: str) -> None:
     assert printed.startswith("1000 ['digits.array_record-00000-of-00004', ")
-    assert Manifest.read("digits_array_record").records == 1000
+    assert Manifest.read("digits").records == 1000
     images = zarr.open_array("digits_zarr/image", mode="r")[...]
     assert np.array_equal(np.asarray(images), np.asarray(names["images"]))
 

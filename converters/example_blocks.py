@@ -25,7 +25,7 @@ _BLOCK_BYTES: Final = 2 << 20
 # Of fewer records of one length, protobuf is as quick.
 _FEWEST: Final = 16
 # A file has as many orders of features as programs wrote it. Where there are more, layouts do not help.
-_MOST_TRIES: Final = 8
+_MOST_LAYOUTS: Final = 8
 _NO_ROWS: Final[Rows] = np.empty(0, np.int64)
 
 
@@ -181,38 +181,40 @@ class _Cutter:
         self._features = {name: filling.feature for name, filling in fillings.items()}
         self._exact = exact
         self._cuts: list[_Cut] = []
-        self._tries = 0
 
     def cut(self, rows: Rows, block: Block) -> Iterator[Rows]:
         """Fill in the records of `block`, which are `rows`; the rows that are left."""
         for cut in self._cuts:
-            rows, block = self._fill(cut, rows, block)
-        while len(rows) and self._tries < _MOST_TRIES:
-            self._tries += 1
-            first = rows[:1]
-            cut_of_first = _Cut.of(block[0].tobytes(), self._features, exact=self._exact)
-            if cut_of_first is not None:
-                self._cuts.append(cut_of_first)
-                rows, block = self._fill(cut_of_first, rows, block)
-            if len(rows) and rows[0] == first[0]:
-                yield first
-                rows, block = rows[1:], block[1:]
+            bad, rows, block = self._fill(cut, rows, block)
+            yield bad
+        for _ in range(_MOST_LAYOUTS - len(self._cuts)):
+            if not len(rows):
+                break
+            new = _Cut.of(block[0].tobytes(), self._features, exact=self._exact)
+            if new is None:
+                bad, rows, block = rows[:1], rows[1:], block[1:]
+            else:
+                self._cuts.append(new)
+                bad, rows, block = self._fill(new, rows, block)
+            yield bad
         yield rows
 
-    def _fill(self, cut: _Cut, rows: Rows, block: Block) -> tuple[Rows, Block]:
-        """Fill in what is good by `cut`; what is left."""
-        if not len(rows):
-            return rows, block
-        good = cut.layout.fits(block)
-        fitting = block if good.all() else block[good]
-        found, fits = cut.values(fitting)
-        if not fits.all():
-            found, _ = cut.values(fitting[fits])
-        good[good] = fits
-        if good.any():
+    def _fill(self, cut: _Cut, rows: Rows, block: Block) -> tuple[Rows, Rows, Block]:
+        """Fill in what has this layout; rows of it with bad values, and those that have it not."""
+        has = cut.layout.fits(block)
+        others = rows[:0], block[:0]
+        if not has.all():
+            others = rows[~has], block[~has]
+            rows, block = rows[has], block[has]
+        found, good = cut.values(block)
+        bad = rows[:0]
+        if not good.all():
+            bad, rows = rows[~good], rows[good]
+            found, _ = cut.values(block[good])
+        if len(rows):
             for name, (values, counts) in found.items():
-                self._fillings[name].put(rows[good], values, counts)
-        return (rows[:0], block[:0]) if good.all() else (rows[~good], block[~good])
+                self._fillings[name].put(rows, values, counts)
+        return bad, *others
 
 
 def _suits(feature: Feature, part: Part | None) -> bool:

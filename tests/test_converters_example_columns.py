@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
-from windrow.converters import decode_example, encode_example
+from windrow.converters import decode_example, encode_example, example_columns
+from windrow.converters.example import parsed
 from windrow.converters.example_columns import decode_examples, infer_features
 from windrow.converters.example_encode import encode_examples
 from windrow.converters.features import DTYPES, Array, Column, Feature, Ragged
@@ -478,6 +479,36 @@ def test_the_order_of_features_may_differ_by_record(layout: str) -> None:
     found = decode_examples(records, features)
     for k, name in enumerate(names):
         assert np.asarray(found[name]).tolist() == [(i * 7 + k) % 100 for i in range(400)]
+
+
+class Counting:
+    """Protobuf, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, record: bytes) -> Mapping[str, Any]:
+        self.calls += 1
+        return parsed(record)
+
+
+def test_bad_records_in_front_do_not_keep_others_from_their_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    protobuf = Counting()
+    monkeypatch.setattr(example_columns, "parsed", protobuf)
+    features = {"label": Feature("uint8"), "pixels": FIXED["pixels"]}
+    fine: dict[str, Stored] = {"label": np.array([200]), "pixels": [b"1234"]}
+    wrong: dict[str, Stored] = {**fine, "label": np.array([300])}
+    # All of one length, in two orders of features: ten bad records, and ninety good ones.
+    records = [example(wrong, Style(), random.Random(0))] * 10
+    records += [example(fine, Style(shuffled=True), random.Random(1))] * 90
+    assert len({*map(len, records)}) == 1
+    assert records[0].index(b"label") < records[0].index(b"pixels")
+    assert records[-1].index(b"label") > records[-1].index(b"pixels")
+    bad: list[ReadError] = []
+    decode_examples(records, features, bad=bad)
+    assert (len(bad), protobuf.calls) == (10, 10)
 
 
 @pytest.mark.parametrize("name", ["wire", "layout", "columns", "encode"])

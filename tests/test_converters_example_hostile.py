@@ -161,7 +161,7 @@ def whole(features: Mapping[str, Stored], **style: bool) -> bytes:
 
 
 ROW = row(random.Random(0))
-FINE = whole(ROW)
+FINE = whole(ROW)  # 3 bytes and features
 
 
 def with_label(stored: bytes, *, tag: int = 0x1A) -> bytes:
@@ -171,6 +171,16 @@ def with_label(stored: bytes, *, tag: int = 0x1A) -> bytes:
     return rest + field(0x0A, field(0x0A, entry))
 
 
+def twice(before: bytes | None, after: bytes | None) -> bytes:
+    """A record in which `label` comes once more, before or after all others, as such a Feature."""
+    entries = [
+        b"" if stored is None else field(0x0A, field(0x0A, b"label") + field(0x12, stored))
+        for stored in (before, after)
+    ]
+    return field(0x0A, entries[0] + FINE[3:] + entries[1])
+
+
+BESIDE = b"".join(varint(number) for number in np.asarray(ROW["beside"]).tolist())
 HOSTILE = {
     "nothing": b"",
     "no features": b"\x0a\x00",
@@ -206,6 +216,13 @@ HOSTILE = {
     "a label and a float": with_label(b"\x08\x05") + with_label(b"\x0d\x00\x00\x00\x00", tag=0x12),
     "half a float": with_label(field(0x0A, b"\x00\x00"), tag=0x12),
     "a label in two lists": with_label(b"") + with_label(b"\x08\x05"),
+    "a label said again": twice(None, b"\x1a\x03\x0a\x01\x07"),
+    "a label said again without numbers": twice(None, b"\x1a\x00"),
+    "a label said again without a list": twice(None, b""),
+    "a label said again, the first cut": twice(b"\x1a\x03\x0a\x01\x85", None),
+    "a number that nobody wants, cut": FINE.replace(
+        BESIDE, BESIDE[:-1] + bytes([BESIDE[-1] | 0x80])
+    ),
     "100,000 labels": with_label(field(0x0A, b"\x05" * 100_000)),
     "100,000 labels, each by itself": with_label(b"\x08\x05" * 100_000),
     "5,000 names": b"".join(whole({f"n{n}": [b""]}) for n in range(5_000)) + FINE,
@@ -225,6 +242,9 @@ def test_hostile_records(name: str, times: int) -> None:
 def test_both_answers_are_among_them() -> None:
     good = {name for name, record in HOSTILE.items() if expected(record) is not None}
     assert {"a group", "a label in ten bytes", "groups, 50 deep", "5,000 names"} <= good
+    assert "a label said again" in good
+    assert not good & {name for name in HOSTILE if name.startswith("a label said again ")}
+    assert not good & {"a label said again, the first cut", "a number that nobody wants, cut"}
     assert not good & {"nothing", "a length of 2 GB", "a label in eleven bytes", "wire type 7"}
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -110,7 +110,13 @@ class Program:
     As a context, it checks at its end that no process and no file is left, and ends what is.
     """
 
-    def __init__(self, folder: Path, command: list[str], stdin: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        stdin: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         # Not in `folder`: a socket's path must be short.
         self._temporary = Path(tempfile.mkdtemp(prefix="w"))
         self._mark = uuid.uuid4().hex
@@ -118,14 +124,14 @@ class Program:
         self._out, self._errors = folder / "out.txt", folder / "errors.txt"
         given = folder / "in.txt"
         given.write_text(stdin)
-        environment = {**os.environ, _MARK: self._mark, "TMPDIR": str(self._temporary)}
+        marked = {_MARK: self._mark, "TMPDIR": str(self._temporary)}
         with given.open() as source, self._out.open("w") as out, self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
                 stdin=source,
                 stdout=out,
                 stderr=errors,
-                env=environment,
+                env={**os.environ, **(environment or {}), **marked},
                 start_new_session=True,
             )
 
@@ -144,8 +150,12 @@ class Program:
 
     def ends(self, code: int = 0) -> None:
         """Wait for its end, with this exit code or signal."""
-        found = self._process.wait(LIMIT_S)
+        found = self.code()
         assert found == code, f"exit code {found}: {self.errors}"
+
+    def code(self) -> int:
+        """Wait for its end; its exit code, or the signal that ended it, negative."""
+        return self._process.wait(LIMIT_S)
 
     def send(self, number: signal.Signals) -> None:
         """A signal to the program alone."""

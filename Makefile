@@ -6,14 +6,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help demo era5 far test soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert test soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
 	@echo "make era5      train a forecast of temperature on windows of ERA5, draw it in era5.png"
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
+	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make test      all tests, with coverage"
-	@echo "make soak      the faults of worker processes, SOAK=50 times each, at random moments"
+	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
@@ -37,6 +38,9 @@ era5: $(READY)
 
 far: $(READY)
 	@$(PY) examples/read_far_away.py
+
+convert: $(READY)
+	@$(PY) examples/convert_records.py
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=90

@@ -25,6 +25,8 @@ Decode = Callable[[bytes], Mapping[str, Any]]
 Wrong = list[tuple[int, WindrowError]]
 
 SAMPLE_RECORDS: Final = 256
+# Beside the values of a ragged row.
+OFFSET_BYTES: Final = 8
 _COMPLEX: Final = ("complex64", "complex128")
 
 
@@ -152,8 +154,10 @@ def inferred_examples(sample: Block, *, skip_bad: bool) -> dict[str, Feature]:
     return {}
 
 
-def inferred_rows(sample: Block, decode: Decode, *, skip_bad: bool) -> dict[str, Feature]:
-    """The features that `decode` gives; {} of no records.
+def inferred_rows(
+    sample: Block, decode: Decode, *, skip_bad: bool
+) -> tuple[dict[str, Feature], float]:
+    """The features that `decode` gives, {} of no records; and bytes of a row of all ragged ones.
 
     Raises:
         ConversionError: If it gives what no column could be made of, or fails.
@@ -166,16 +170,19 @@ def inferred_rows(sample: Block, decode: Decode, *, skip_bad: bool) -> dict[str,
             if not skip_bad:
                 raise placed(sample, at, error) from (error.__cause__ or error)
     if not rows:
-        return {}
+        return {}, 0.0
     features = {}
     first, names = rows[0]
+    ragged_bytes = 0
     for name in names:
-        values = [(at, row[name]) for at, row in rows if name in row]
+        values = [row[name] for _, row in rows if name in row]
         try:
-            features[name] = _feature(name, [value for _, value in values])
+            features[name] = _feature(name, values)
         except WindrowError as error:
             raise placed(sample, first, error) from error
-    return features
+        if features[name].ragged:
+            ragged_bytes += sum(_nbytes(value) + OFFSET_BYTES for value in values)
+    return features, ragged_bytes / len(rows)
 
 
 def _feature(name: str, values: Sequence[Any]) -> Feature:
@@ -201,6 +208,10 @@ def _feature(name: str, values: Sequence[Any]) -> Feature:
         return Feature(dtype, shape, raw=dtype in _COMPLEX)
     except ArgumentError as error:
         raise ConversionError(f"field {name!r}: {error}") from error
+
+
+def _nbytes(value: Any) -> int:
+    return len(value) if isinstance(value, bytes) else int(value.nbytes)
 
 
 # One row, as a function of the user's gives it.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import bisect
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -343,6 +344,21 @@ def _runs(
             return
     if whole:
         raise fewer(span, number)
+
+
+@contextlib.contextmanager
+def telling_of_changes(files: Sequence[Input]) -> Iterator[None]:
+    """What can not be read in files that were written anew is no damage of theirs.
+
+    Raises:
+        ConversionError: If what is done in the context raises a ReadError, and a file has changed.
+    """
+    try:
+        yield
+    except ReadError:
+        for file in files:
+            file.check_unchanged()
+        raise
 
 
 def fewer(span: Span, records: int) -> ConversionError:

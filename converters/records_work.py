@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.decoding import (
+    OFFSET_BYTES,
     SAMPLE_RECORDS,
     Decode,
     Decoder,
@@ -45,7 +46,16 @@ from windrow.converters.ragged import (
     attribute,
     ragged_files,
 )
-from windrow.converters.record_files import Bad, Block, Counted, Piece, RecordFiles, cut, files_of
+from windrow.converters.record_files import (
+    Bad,
+    Block,
+    Counted,
+    Piece,
+    RecordFiles,
+    cut,
+    files_of,
+    telling_of_changes,
+)
 from windrow.converters.record_writing import Steps
 from windrow.converters.row_features import Described, check_names
 from windrow.converters.row_files import (
@@ -156,10 +166,15 @@ class RecordsWork:
         row_bytes: float = 0
         skip_bad = self.max_bad_records > 0
         if features is None or any(feature.ragged for feature in features.values()):
-            sample = self.files.first(self.found, SAMPLE_RECORDS, skip_bad=skip_bad)
-            if features is None:
-                features = self._inferred(sample, skip_bad=skip_bad)
-            row_bytes = self._ragged_bytes(sample, features)
+            with telling_of_changes(self.found):
+                sample = self.files.first(self.found, SAMPLE_RECORDS, skip_bad=skip_bad)
+            if features is None and self.decode is not None:
+                features, row_bytes = inferred_rows(sample, self.decode, skip_bad=skip_bad)
+            else:
+                if features is None:
+                    features = inferred_examples(sample, skip_bad=skip_bad)
+                row_bytes = self._ragged_bytes(sample, features)
+            check_names(features)
         asked = features_to_json(features)
         noted = folder.noted("features")
         if isinstance(noted, dict) and noted["features"] != asked:
@@ -174,21 +189,15 @@ class RecordsWork:
             folder.note("features", {"features": asked, "ragged_bytes": row_bytes})
         return features
 
-    def _inferred(self, sample: Block, *, skip_bad: bool) -> dict[str, Feature]:
-        if self.decode is not None:
-            features = inferred_rows(sample, self.decode, skip_bad=skip_bad)
-        else:
-            features = inferred_examples(sample, skip_bad=skip_bad)
-        check_names(features)
-        return features
-
     def _ragged_bytes(self, sample: Block, features: dict[str, Feature]) -> float:
         """Bytes of a row of all ragged features, in the sample."""
         if not sample.records or not features:
             return 0.0
         columns = self.decoder(features).columns(sample.records, [])
         found = [column for column in columns.values() if isinstance(column, Ragged)]
-        return sum(column.values.nbytes + 8 for column in found) / len(sample.records)
+        return sum(column.values.nbytes + OFFSET_BYTES * len(column) for column in found) / len(
+            sample.records
+        )
 
     def count(self, folder: OutputFolder, item: _CountItem, report: Report) -> Part:
         steps = Steps(report, _stored_bytes(item))
@@ -197,9 +206,10 @@ class RecordsWork:
 
         def make() -> Part:
             told = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
-            counted = self.files.count(item.files, told)
-            if checked:
-                counted = [self._checked(file, item.features, steps) for file in counted]
+            with telling_of_changes(item.files):
+                counted = self.files.count(item.files, told)
+                if checked:
+                    counted = [self._checked(file, item.features, steps) for file in counted]
             for source in item.files:
                 source.check_unchanged()
             value = [file.to_json() for file in counted]
@@ -279,12 +289,13 @@ class RecordsWork:
 
     def _convert(self, folder: OutputFolder, item: _PieceItem, steps: Steps) -> Part:
         piece, decoder = item.piece, self.decoder(item.features)
+        sources = list({span.source.url: span.source for span in piece.spans}.values())
         out = {
             layout.name: RowFiles(folder, layout, piece.start, piece.stop, counted=True)
             for layout in item.layouts
         }
         spooled: dict[str, Any] = {}
-        with contextlib.ExitStack() as stack:
+        with telling_of_changes(sources), contextlib.ExitStack() as stack:
             spools = {
                 name: stack.enter_context(Spool(folder, item.key, f"{item.key}.{number}"))
                 for number, (name, feature) in enumerate(item.features.items())
@@ -297,7 +308,7 @@ class RecordsWork:
                     else:
                         out[name].add(column)
                 steps.add(len(block.records), len(block.records) * item.row_bytes)
-            for source in {span.source.url: span.source for span in piece.spans}.values():
+            for source in sources:
                 source.check_unchanged()
             for name, spool in spools.items():
                 spooled[name] = dataclasses.asdict(spool.close())

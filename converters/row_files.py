@@ -179,6 +179,8 @@ class RowFiles:
 
     def add(self, rows: AnyArray) -> None:
         """The next rows."""
+        if 0 in self._layout.shape[1:]:
+            return  # without values there are no files
         chunk, file = self._layout.chunk_shape[0], self._layout.file_shape[0]
         self._waiting.append(rows)
         ready = sum(map(len, self._waiting))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import itertools
 import math
 import struct
 import zlib
@@ -34,9 +33,11 @@ from windrow.sources.threads import Here
 
 # So much is decoded in one task, so that starting it costs little.
 TASK_BYTES: Final = 8 * 2**20
-_MOST_PIECES: Final = 256
-# A call of the array_record package costs some 100 us, whatever the number of its records.
-_MOST_LISTED: Final = 1024
+# A call of the array_record package costs some 100 us, whatever the number of its records, and so do
+# the looking up and the decoding of many small chunks.
+_MOST_PIECES: Final = 1024
+# So many chunks are numbered at a time.
+_SLAB: Final = 2**16
 _MOST_RECORDS: Final = 1024
 _UNKNOWN_BYTES: Final = 2**20
 # A group that says that it decodes to so much more than it takes in its file is not believed.
@@ -203,18 +204,22 @@ class _ChunkWalk(Walk):
     def tasks(self) -> Iterator[Task]:
         size = self._checks.chunk_bytes
         count = max(1, min(_MOST_PIECES, TASK_BYTES // max(1, size)))
-        chunks = (
-            chunk
-            for pieces in self._pieces
-            for piece in pieces.tolist()
-            for chunk in range(piece * self._across, (piece + 1) * self._across)
-        )
         # Beside what is decoded there is what is stored, or what TensorStore keeps.
         held = 2 * size * count if size <= self._most else 0
-        while some := list(itertools.islice(chunks, count)):
-            done = self._cell_bytes(some)
-            yield Task(held, done, functools.partial(self._run, some, done))
+        for chunks in self._chunks():
+            for begin in range(0, len(chunks), count):
+                some = chunks[begin : begin + count].tolist()
+                done = self._cell_bytes(some)
+                yield Task(held, done, functools.partial(self._run, some, done))
         yield Task(0, 0, self._strays)
+
+    def _chunks(self) -> Iterator[IntArray]:
+        """The numbers of all chunks, ascending, some at a time."""
+        step = max(1, _SLAB // self._across)
+        for pieces in self._pieces:
+            for begin in range(0, len(pieces), step):
+                first = pieces[begin : begin + step] * self._across
+                yield (first[:, None] + np.arange(self._across)).ravel()
 
     def _strays(self, _: Callable[[], bool]) -> Found:
         found = Found()
@@ -504,7 +509,7 @@ def _grouped(sizes: IntArray) -> Iterator[slice]:
     begin = held = 0
     while begin < len(ends):
         fitting = int(np.searchsorted(ends, held + TASK_BYTES, side="right"))
-        stop = min(max(begin + 1, fitting), begin + _MOST_LISTED)
+        stop = min(max(begin + 1, fitting), begin + _MOST_PIECES)
         yield slice(begin, min(stop, len(ends)))
         begin, held = stop, int(ends[min(stop, len(ends)) - 1])
 

@@ -164,12 +164,13 @@ class CodedChunks:
             DamageError: If a chunk is damaged.
         """
         stored = [frame for frame in self._frames.get(chunks) if frame is not None]
+        whole = not stored or self._are_whole(stored)
         step = max(1, ROUND_BYTES // self._size)
         for first in range(0, len(stored), step):
             some = stored[first : first + step]
             if self._bools:
                 refuse_bools(self._decoded(some, 0))
-            elif not self._are_whole(some) or self._at_once(some, 0) is None:
+            elif not whole or self._at_once(some, 0) is None:
                 self._one_by_one(some)
         return len(chunks) - len(stored)
 
@@ -238,12 +239,13 @@ def _are_single_blocks(frames: list[Frame]) -> bool:
     single = about >> 5 & 1
     content = np.array([0, 2, 4, 8])[about >> 6] + ((about >> 6 == 0) & (single == 1))
     begin = 6 - single.astype(np.int64) + np.array([0, 1, 2, 4])[about & 3] + content
-    block = raw[np.arange(len(raw))[:, None], begin[:, None] + np.arange(3)].astype(np.int64)
-    size = block[:, 0] >> 3 | block[:, 1] << 5 | block[:, 2] << 13
-    kind = block[:, 0] >> 1 & 3
-    ends = begin + 3 + np.where(kind == _REPEATED, 1, size) + 4 * (about >> 2 & 1)
+    each = np.arange(len(raw))
+    # Little-endian: whether it is the last one, of which kind it is, and its bytes.
+    block = sum(raw[each, begin + k].astype(np.int64) << 8 * k for k in range(3))
+    stored = np.where(block >> 1 & 3 == _REPEATED, 1, block >> 3)
+    ends = begin + 3 + stored + 4 * (about >> 2 & 1)
     lengths = np.fromiter(map(len, frames), np.int64, len(frames))
-    return bool(((block[:, 0] & 1 == 1) & (ends == lengths)).all())
+    return bool(((block & 1 == 1) & (ends == lengths)).all())
 
 
 def joined(parts: list[Any], size: int) -> ByteArray:

@@ -23,9 +23,8 @@ from typing import Final
 
 import filelock
 
-from windrow.converters.manifest import read_json
 from windrow.converters.targets import WORK, LocalTarget, Target, unwritable
-from windrow.errors import ConversionError, ReadError, WindrowError
+from windrow.errors import ConversionError, WindrowError
 
 LOCK_NAME: Final = "lock"
 LEASE_NAME: Final = "lease.json"
@@ -168,19 +167,31 @@ def _refused(target: Target) -> ConversionError:
 
 
 def _token(target: Target) -> str | None:
-    match read_json(target, LEASE):
+    """The token of the lease; None if there is no lease, empty if it is damaged."""
+    match _lease(target):
+        case None:
+            return None
         case {"token": str(token)}:
             return token
         case _:
-            return None
+            return ""
 
 
 def _holder(target: Target) -> str:
-    found = None
-    with contextlib.suppress(ReadError):
-        found = read_json(target, LEASE)
-    match found:
+    match _lease(target):
         case {"host": str(host), "process": int(process), "since": str(since)}:
-            return f"process {process} on {host}, since {since}"[:200]
+            told = f"process {process} on {host}, since {since}"
+            return "".join(letter for letter in told[:200] if letter.isprintable())
         case _:
             return f"it holds {LEASE}"
+
+
+def _lease(target: Target) -> object | None:
+    """What the lease says; None if there is none. One that is damaged is still a lease."""
+    data = target.read(LEASE)
+    if data is None:
+        return None
+    try:
+        return json.loads(data) or {}
+    except (ValueError, RecursionError):
+        return {}

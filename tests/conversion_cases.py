@@ -236,13 +236,15 @@ class Reference:
     items: int
 
 
-_kept = tempfile.TemporaryDirectory(prefix="windrow-cases-")
+@functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="windrow-cases-")
 
 
 @functools.cache
 def reference(case: Case) -> Reference:
     """Made once in a process."""
-    folder = Path(_kept.name) / case.name
+    folder = Path(_kept().name) / case.name
     folder.mkdir()
     inputs = case.give(folder / "in")
     case.convert(inputs, folder / "whole")

@@ -37,10 +37,10 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         overwrite: Whether to remove what another conversion has left in the output. Files that no
             conversion wrote are never touched.
-        take_over: Whether to end the lease that a killed run has left on an object store.
+        take_over: Whether to end the lease that a killed run has left on an object store, or a
+            failed pipeline of `windrow.converters.beam` on any output.
         processes: Worker processes; by default the work is done on threads of this one. More than 1
-            starts processes, which import the main module as `multiprocessing` does: a script needs
-            its `if __name__ == "__main__":`.
+            starts new interpreters, to which functions of the main module travel by value.
         runner: A Beam runner or its name, to run there instead; needs `windrow[beam]`.
         pipeline_options: Beam's options, a list of flags such as `["--region=us-west1"]` or a
             `PipelineOptions`.

@@ -97,11 +97,15 @@ def test_a_runner_that_does_everything_twice_gives_the_same_bytes(
     [
         {"runner": "FnApiRunner"},
         {"pipeline_options": ["--runner=FnApiRunner"]},
+        {
+            "runner": "PortableRunner",
+            "pipeline_options": ["--job_endpoint=embed", "--environment_type=LOOPBACK"],
+        },
         {"pipeline_options": ("--direct_num_workers=1",)},
         {"pipeline_options": PipelineOptions([])},
         {"runner": FnApiRunner(), "pipeline_options": PipelineOptions(["--job_name=x"])},
     ],
-    ids=["name", "flag", "tuple", "object", "objects"],
+    ids=["name", "flag", "portable", "tuple", "object", "objects"],
 )
 def test_runners_and_options_in_all_their_forms(
     inputs: Path, expected: Any, tmp_path: Path, run: dict[str, Any]

@@ -43,7 +43,7 @@ class Filling:
         self._array: Array | None = None
         self._pieces: list[bytes | memoryview] = [b""] * (rows if feature.ragged else 0)
 
-    def put(self, rows: Rows, values: Array, counts: Rows) -> None:
+    def put(self, rows: Rows, values: Array, counts: Rows | int) -> None:
         """Put in `rows`, in ascending order; `values` are all theirs, of `counts` items each."""
         if not self._pieces:
             span = slice(rows[0], rows[-1] + 1)
@@ -52,7 +52,7 @@ class Filling:
             return
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         start = 0
-        stops = np.cumsum(counts) * self.feature.item_bytes
+        stops = np.cumsum(np.broadcast_to(counts, len(rows))) * self.feature.item_bytes
         for row, stop in zip(rows.tolist(), stops.tolist(), strict=True):
             self._pieces[row] = data[start:stop]
             start = stop
@@ -157,17 +157,18 @@ class _Cut:
             tuple(part for part in others if part.kind == INT64_LIST and part.spans),
         )
 
-    def values(self, block: Block) -> tuple[dict[str, tuple[Array, Rows]], Mask]:
+    def values(self, block: Block) -> tuple[dict[str, tuple[Array, Rows | int]], Mask]:
         """By feature, values and counts of items, as `Filling.put` takes them; which rows are good.
 
         All rows of `block` have the layout. If one is not good, leave it out and ask again.
         """
         good = np.ones(len(block), np.bool_)
-        found = {}
+        found: dict[str, tuple[Array, Rows | int]] = {}
         for name, (feature, part) in self.wanted.items():
             values, counts, bad = _values(feature, part, block)
             found[name] = values, counts
-            good[bad] = False
+            if len(bad):
+                good[bad] = False
         for part in self.others:
             good[read_varints(_bytes(block, part))[2]] = False
         return found, good
@@ -218,39 +219,44 @@ class _Cutter:
 
 
 def _suits(feature: Feature, part: Part | None) -> bool:
-    """Whether a part is of the kind of a feature, and of the length where its bytes tell it."""
+    """Whether a part is of the kind of a feature, and of a length that it takes where that is known."""
     if part is None:
         return feature.may_be_missing
-    if not feature.in_bytes:
-        return part.kind == (INT64_LIST if feature.numpy_dtype.kind in "iub" else FLOAT_LIST)
-    if part.kind != BYTES_LIST or len(part.spans) != 1:
-        return False
-    size = part.spans[0][1] - part.spans[0][0]
-    return size % feature.item_bytes == 0 if feature.ragged else size == feature.item_bytes
+    size = sum(stop - start for start, stop in part.spans)
+    if feature.in_bytes:
+        one = part.kind == BYTES_LIST and len(part.spans) == 1
+        return one and _is_length(feature, size, feature.item_bytes)
+    if feature.numpy_dtype.kind in "iub":
+        return part.kind == INT64_LIST
+    return part.kind == FLOAT_LIST and _is_length(feature, size, 4 * feature.items)
 
 
-def _values(feature: Feature, part: Part | None, block: Block) -> tuple[Array, Rows, Rows]:
+def _is_length(feature: Feature, size: int, item_size: int) -> bool:
+    return size % item_size == 0 if feature.ragged else size == item_size
+
+
+def _values(feature: Feature, part: Part | None, block: Block) -> tuple[Array, Rows | int, Rows]:
     """Values, counts of items in each row, and the rows whose values the feature does not take."""
+    dtype = feature.numpy_dtype
     if part is None:
-        return np.empty(0, feature.numpy_dtype), np.zeros(len(block), np.int64), _NO_ROWS
+        return np.empty(0, dtype), 0, _NO_ROWS
     data = _bytes(block, part)
     if feature.in_bytes:
-        bad = (
-            np.flatnonzero(data.max(axis=1, initial=0) > 1) if feature.dtype == "bool" else _NO_ROWS
-        )
-        items = data.shape[1] // feature.item_bytes if feature.ragged else 1
-        return data.view(feature.numpy_dtype), np.full(len(block), items), bad
+        is_bad = data.max(axis=1, initial=0) > 1 if feature.dtype == "bool" else None
+        bad = _NO_ROWS if is_bad is None else np.flatnonzero(is_bad)
+        return data.view(dtype), data.shape[1] // max(feature.item_bytes, 1), bad
+    counts: Rows | int
     if part.kind == FLOAT_LIST:
         numbers: Array = data.view(np.float32)
-        counts, bad = np.full(len(block), numbers.shape[1]), _NO_ROWS
+        counts, bad = numbers.shape[1], _NO_ROWS
     else:
         numbers, counts, bad = read_varints(data)
-    values, fits = cast(numbers, feature.numpy_dtype)
+        wrong = counts % feature.items if feature.ragged else counts != feature.items
+        bad = np.concatenate([bad, np.flatnonzero(wrong)])
+    values, fits = cast(numbers, dtype)
     if fits is not None and not fits.all():
         row_of = np.repeat(np.arange(len(block)), counts)
         bad = np.concatenate([bad, row_of[~fits.reshape(-1)]])
-    wrong = counts % feature.items if feature.ragged else counts != feature.items
-    bad = np.concatenate([bad, np.flatnonzero(wrong)])
     return values, counts // feature.items if feature.ragged else counts, bad
 
 

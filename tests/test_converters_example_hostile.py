@@ -249,6 +249,19 @@ def test_both_answers_are_among_them() -> None:
 
 
 @pytest.mark.parametrize("times", [1, MANY])
+def test_what_stands_behind_the_last_value_counts_too(times: int) -> None:
+    features = {"a": Feature("int64"), "z": Feature("int64", (None,))}
+    fine = whole({"a": np.array([1]), "z": np.empty(0, np.int64)})
+    other = whole({"a": np.array([1]), "z": np.empty(0, np.float32)})
+    assert len(fine) == len(other)
+    bad: list[ReadError] = []
+    found = decode_examples([fine] * times + [other] * times, features, bad=bad)
+    assert len(found["z"]) == len(bad) == times
+    assert bad[0].why is not None
+    assert bad[0].why.startswith("feature 'z' is of float32, and int64 (None,) takes int64")
+
+
+@pytest.mark.parametrize("times", [1, MANY])
 @pytest.mark.parametrize(
     "record",
     [

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ FEATURES = {
     "label": Feature("int64"),
 }
 
+Record = dict[str, Any]
 Images = npt.NDArray[np.uint8]
 
 
@@ -140,7 +142,8 @@ def check_same(records: pathlib.Path, group: pathlib.Path) -> None:
     from_records = windrow.MapDataset.source(ArrayRecordDataSource(str(records))).map(decode)
     from_group = windrow.MapDataset.source(ZarrDataSource(str(group)))
     for index in range(0, RECORDS, 7):
-        one, other = (d.shuffle(SEED)[index] for d in (from_records, from_group))
+        chains = (from_records, from_group)
+        one, other = (cast("Record", chain.shuffle(SEED)[index]) for chain in chains)
         if one["label"] != other["label"] or not np.array_equal(one["image"], other["image"]):
             raise SystemExit(f"record {index} differs")
     print("the group has what the records have")

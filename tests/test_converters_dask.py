@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask.distributed import Client, LocalCluster
+from dask import distributed
 
 from tests.conversions import conversion, stage, tell, told, wait_for, write_number
 from tests.converted import CASES, contents, make_inputs
@@ -29,12 +29,13 @@ PARTITIONS = "--dask_npartitions=6"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    local_cluster: Any = distributed.LocalCluster  # it has no types
+    with local_cluster(
         n_workers=2,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        dashboard_address=":0",
         silence_logs=logging.CRITICAL,
         local_directory=str(tmp_path_factory.mktemp("dask")),
     ) as found:
@@ -42,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def dask(cluster: LocalCluster) -> dict[str, Any]:
+def dask(cluster: Any) -> dict[str, Any]:
     """The arguments that run a conversion on the cluster."""
     options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
     return {"runner": "DaskRunner", "pipeline_options": options}
@@ -53,9 +54,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_inputs(tmp_path_factory.mktemp("inputs") / "in")
 
 
-def workers(cluster: LocalCluster) -> list[int]:
+def workers(cluster: Any) -> list[int]:
     """The process ids of the workers, once there are two."""
-    with Client(cluster) as client:
+    client_of: Any = distributed.Client
+    with client_of(cluster) as client:
         client.wait_for_workers(2)
         return sorted(client.run(os.getpid).values())
 
@@ -122,7 +124,7 @@ def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[
 def test_one_worker_is_killed_in_the_middle_of_a_conversion(
     inputs: Path,
     tmp_path: Path,
-    cluster: LocalCluster,
+    cluster: Any,
     dask: dict[str, Any],
     moments: random.Random,
     seed: int,

@@ -236,7 +236,7 @@ def test_wrong_runners_and_options(
         tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
 
 
-class Fails(FnApiRunner):  # type: ignore[misc]
+class Fails(FnApiRunner):
     """A runner that fails before any step, as clusters do."""
 
     def run_pipeline(self, pipeline: Any, options: Any) -> Any:

@@ -18,6 +18,7 @@ from windrow.converters.inputs import Input, Paths, find_inputs, source_texts
 from windrow.converters.job import RunOptions, carry_out, planned
 from windrow.converters.manifest import Manifest, Plan
 from windrow.converters.record_writing import (
+    AT_ONCE,
     FORMAT,
     WRITER_OPTIONS,
     SkippedRecords,
@@ -31,8 +32,6 @@ from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.tfrecord import read_batches
 from windrow.errors import ConversionError
 
-# The writer lets one thread of a process work at a time: more only keep disks and networks busy.
-_AT_ONCE: Final = 4
 # The function that names files by a prefix.
 MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
 _SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
@@ -53,7 +52,8 @@ def tfrecord_to_array_record(
     Records and their order stay as they are; an empty file gives an empty file.
     `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
     `y.array_record`. A run that was stopped goes on when it is called again with the same
-    arguments; one that was finished is not done again.
+    arguments; one that was finished is not done again. ArrayRecordWriter compresses on one core of
+    a process: `processes=4` uses four.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz`.
@@ -121,7 +121,7 @@ def tfrecord_to_array_record_conversion(
                 items=functools.partial(_tasks, tasks),
                 work=functools.partial(_convert_file, writer_options, max_bad_records),
                 weigh=_size_bytes,
-                at_once=_AT_ONCE,
+                at_once=AT_ONCE,
             ),
         ),
         finish=functools.partial(_write_manifest, plan, tasks, max_bad_records),

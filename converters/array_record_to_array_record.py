@@ -26,6 +26,7 @@ from windrow.converters.record_reading import (
     told_of,
 )
 from windrow.converters.record_writing import (
+    AT_ONCE,
     FORMAT,
     WRITER_OPTIONS,
     SkippedRecords,
@@ -44,8 +45,6 @@ from windrow.errors import ArgumentError, ConversionError
 MEMORY_BYTES: Final = 512 << 20
 _LEAST_MEMORY_BYTES: Final = 1 << 16
 _SEEDS: Final = 2**32
-# The writer lets one thread of a process work at a time: more only keep disks and networks busy.
-_AT_ONCE: Final = 4
 
 
 def array_record_to_array_record(
@@ -142,7 +141,7 @@ def array_record_to_array_record_conversion(
                 items=functools.partial(_given, tasks),
                 work=functools.partial(_write_task, writer_options, max_bad_records),
                 weigh=_task_bytes,
-                at_once=_AT_ONCE,
+                at_once=AT_ONCE,
             ),
         )
     else:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -25,6 +26,11 @@ from windrow.sources.secrets import shown_url
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
+# Items that one process works on at a time: some write, while others are read back and synced.
+AT_ONCE: Final = 4
+# The writer compresses while it holds the GIL: that more of them write gains nothing, but they would
+# all come to their ends together, and wait for the disk together.
+_turns = threading.BoundedSemaphore(2)
 # Only the footer is read back.
 _READER_OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
 
@@ -66,7 +72,8 @@ def write_file(
         ConversionError: If the file cannot be written.
     """
     with folder.incoming(name) as path:
-        records = _write(path, batches, writer_options)
+        with _turns:
+            records = _write(path, batches, writer_options)
         return folder.publish(path, name, records=records)
 
 

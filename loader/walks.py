@@ -215,7 +215,7 @@ class _ChunkWalk(Walk):
 
     def _chunks(self) -> Iterator[IntArray]:
         """The numbers of all chunks, ascending, some at a time."""
-        step = max(1, _SLAB // self._across)
+        step = max(1, _SLAB // max(1, self._across))
         for pieces in self._pieces:
             for begin in range(0, len(pieces), step):
                 first = pieces[begin : begin + step] * self._across

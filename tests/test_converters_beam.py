@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import fsspec
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from tests.converted import CASES, COUNTS, RECORDS, Case, contents, make_inputs
+from tests.object_store import ObjectStore
 from windrow import converters
 from windrow.converters import beam as transforms
 from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
@@ -170,6 +172,39 @@ def test_finished_and_overwritten(inputs: Path, tmp_path: Path) -> None:
     (manifest,) = run(other(overwrite=True), repeat=1)[:1]
     assert manifest.settings["writer_options"] == "group_size:2"
     assert contents(out).keys() == before.keys()
+
+
+def test_a_lease_in_an_object_store(inputs: Path, tmp_path: Path) -> None:
+    with ObjectStore() as store:
+        options = store.storage_options
+        for path in inputs.glob("x.tfrecord-*"):
+            store.put(f"in/{path.name}", path.read_bytes())
+        fs = fsspec.filesystem("s3", **options)
+
+        def made(**run: Any) -> TFRecordToArrayRecord:
+            far = {"storage_options": options, "output_options": options}
+            return TFRecordToArrayRecord(
+                store.url("in/x.tfrecord-*"), store.url("out"), **far, **run
+            )
+
+        store.put(f"out/{LEASE}", b'{"token": "of another"}')
+        store.put(f"out/{UNFINISHED}", b"{}")
+        fs.invalidate_cache()
+        with pytest.raises(Exception, match="damaged"):  # no marker of ours
+            run(made())
+        store.remove(f"out/{UNFINISHED}")
+        with pytest.raises(ConversionError, match="another run is writing it"):
+            run(made())
+        (manifest,) = run(made(take_over=True), repeat=1)[:1]
+        assert manifest.records == RECORDS
+        fs.invalidate_cache()
+        found = {
+            name.partition("/out/")[2]: fs.cat_file(name) for name in fs.find(store.url("out"))
+        }
+        tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "local")
+        local = contents(tmp_path / "local")
+        assert found.keys() == local.keys()
+        assert all(found[name] == local[name] for name in local if name != MANIFEST_NAME)
 
 
 # --- array_record's name -------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from windrow.converters.zarr_layout import (
     ArrayLayout,
     codecs_of,
     encode_each,
+    encode_parts,
     rows_layout,
     training_rows,
 )
@@ -168,12 +169,11 @@ class RowFiles:
         self, folder: OutputFolder, layout: ArrayLayout, start: int, stop: int, *, counted: bool
     ) -> None:
         self._folder, self._layout, self._stop = folder, layout, stop
-        self._chunks = dataclasses.replace(layout, shard_shape=None)
         self._counted = counted
         self._at = start
         self._waiting: list[AnyArray] = []
         self._shard = bytearray()
-        self._spans: list[tuple[int, int]] = []
+        self._lengths: list[int] = []
         self.files: list[OutputFile] = []
         """Those that are written."""
 
@@ -201,33 +201,40 @@ class RowFiles:
     def _encode(self, rows: AnyArray) -> None:
         """Rows of one file, from a chunk's beginning on."""
         layout, file = self._layout, self._layout.file_shape[0]
-        origin = (self._at, *(0 for _ in layout.shape[1:]))
-        sharded = layout.shard_shape is not None
-        at = self._at
-        for name, data in encode_each(self._chunks, origin, rows):
-            if sharded:
-                self._spans.append((len(self._shard), len(data)))
-                self._shard += data
-            else:
-                self._write(name, data, min(layout.chunk_shape[0], self._stop - at))
-                at += layout.chunk_shape[0]
+        chunk, beside = layout.chunk_shape[0], (0,) * (len(layout.shape) - 1)
+        if layout.shard_shape is None:
+            for name, data in encode_each(layout, (self._at, *beside), rows):
+                size = min(chunk, self._stop - self._at)
+                self._write(name, data, size)
+                self._at += size
+            return
+        # As a shard of their own, of which the chunks are wanted, and not the index behind them.
+        whole = -(-len(rows) // chunk) * chunk
+        alone = dataclasses.replace(
+            layout, shape=rows.shape, shard_shape=(whole, *layout.chunk_shape[1:])
+        )
+        (parts,) = (list(stored) for _, stored in encode_parts(alone, (0, *beside), rows))
+        del parts[-1]
+        self._shard += b"".join(parts)
+        self._lengths += map(len, parts)
         self._at += len(rows)
-        if sharded and (self._at == self._stop or self._at % file == 0):
+        if self._at == self._stop or self._at % file == 0:
             first = (self._at - 1) // file
-            self._shard += _index(self._spans, file // layout.chunk_shape[0])
-            name = layout.key((first, *(0 for _ in layout.shape[1:])))
-            self._write(name, self._shard, self._at - first * file)
-            self._shard, self._spans = bytearray(), []
+            self._shard += _index(self._lengths, file // chunk)
+            self._write(layout.key((first, *beside)), self._shard, self._at - first * file)
+            self._shard, self._lengths = bytearray(), []
 
     def _write(self, name: str, data: bytes | bytearray, rows: int) -> None:
         records = rows if self._counted else 0
         self.files.append(self._folder.write_staged(name, data, records=records))
 
 
-def _index(spans: Sequence[tuple[int, int]], chunks: int) -> bytes:
+def _index(lengths: Sequence[int], chunks: int) -> bytes:
     """The end of a shard: offset and length of each of its chunks, and their checksum."""
     index = np.full((chunks, 2), _NOT_STORED, "<u8")
-    index[: len(spans)] = np.asarray(spans, np.uint64).reshape(-1, 2)
+    stored = np.asarray(lengths, np.uint64)
+    index[: len(stored), 0] = np.cumsum(stored) - stored
+    index[: len(stored), 1] = stored
     head = index.tobytes()
     return head + int(google_crc32c.value(head)).to_bytes(4, "little")
 

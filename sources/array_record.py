@@ -22,7 +22,8 @@ from windrow.sources.array_record_files import (
     find_ranges,
     refuse_unfinished_far,
 )
-from windrow.sources.array_record_package import LIBRARY, PackageReader, open_and_check
+from windrow.sources.array_record_library import LIBRARY
+from windrow.sources.array_record_package import PackageReader, open_and_check
 from windrow.sources.array_record_parts import File, RecordGroups, RecordReader
 from windrow.sources.base import IntArray, checked_indices
 from windrow.sources.paths import is_remote, listing, split_path

@@ -41,7 +41,7 @@ from windrow.sources.array_record_chunks import (
     made_chunks,
     varint,
 )
-from windrow.sources.array_record_package import LIBRARY, open_reader, why_broken
+from windrow.sources.array_record_library import LIBRARY, open_reader, why_broken
 from windrow.sources.process import refuse_forked
 
 _OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"

@@ -7,26 +7,24 @@ per call, and at most half of the files that the process may have open are kept 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import os
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.errors import ReadError, SourceError
 from windrow.sources.array_record_ends import asked_group, chunk_places, inspect_file
 from windrow.sources.array_record_files import WHAT
+from windrow.sources.array_record_format import indexed_places
+from windrow.sources.array_record_library import LIBRARY, open_reader, why_broken
 from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
 from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.open_files import OpenFiles
 from windrow.sources.process import refuse_forked
 
-LIBRARY: Final = "array_record"
 _READING_THREADS: Final = 4
 # In one call of up to 64 records the package hands each to a thread of its own, for some 15 us.
 # Read singly, a record costs 2 us, and 1.2 us per 1,000 chunks of its file, plus its decoding.
@@ -150,9 +148,6 @@ def _is_read_singly(file: File) -> bool:
 
 def _walked(file: File) -> IntArray:
     """What the headers of a file's groups say, int64 `(groups, 3)`; fewer where one is damaged."""
-    # Imported where it is used: only a verification asks, and it is as long as all that reads.
-    from windrow.sources.array_record_format import indexed_places
-
     try:
         at_once = indexed_places(file.path)
         if at_once is not None:
@@ -180,56 +175,6 @@ class _Opener:
                 f"{WHAT}: {path} can not be opened again: {why_broken(reader)}", file=path
             )
         return reader
-
-
-def open_reader(path: str, options: str) -> Any:
-    """The package's reader of a file; it may be one that is not `ok()`.
-
-    Raises:
-        ArgumentError: If the package refuses the options.
-    """
-    # Imported where it is used: many chains never read this format.
-    from array_record.python import array_record_module
-
-    try:
-        with _starting_patient_threads():
-            return array_record_module.ArrayRecordReader(path, options)
-    except (ValueError, RuntimeError) as error:
-        raise ArgumentError(f"{WHAT}: reader_options {options!r} were refused: {error}") from error
-
-
-@contextlib.contextmanager
-def _starting_patient_threads() -> Iterator[None]:
-    """Have threads that are started here wait for their turn, and push no other off its core.
-
-    The package starts 64 threads with its first reader, and wakes all of them for each read. As
-    ordinary threads they interrupt one another and those that run Python: on two cores with
-    nothing else to do, reading and the chain behind it are then 6% to 11% slower.
-    """
-    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        yield  # with a policy of its own the process knows better
-        return
-    _schedule_as(os.SCHED_BATCH)
-    try:
-        yield
-    finally:
-        _schedule_as(os.SCHED_OTHER)
-
-
-def _schedule_as(policy: int) -> None:
-    # A sandbox may forbid it; it is a matter of speed alone.
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
-
-
-def why_broken(reader: Any) -> str:
-    """What is wrong with a reader that did not open; only a read tells."""
-    try:
-        reader.read([0])
-    except (RuntimeError, IndexError) as error:
-        return str(error)
-    return "the array_record package could not open it and gives no reason"
 
 
 def open_and_check(path: str, options: str) -> File:

@@ -24,9 +24,10 @@ from windrow.converters.row_files import BLOCK_BYTES, RowFiles, ranges
 from windrow.converters.stages import Report
 from windrow.converters.zarr_layout import ArrayLayout
 from windrow.errors import ConversionError
+from windrow.sources.zarr_names import RAGGED
 
 # Of the group: by name, the features that are stored as values and offsets.
-ATTRIBUTE: Final = "windrow_ragged"
+ATTRIBUTE: Final = RAGGED
 VALUES: Final = "values"
 OFFSETS: Final = "offsets"
 

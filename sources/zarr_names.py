@@ -19,6 +19,9 @@ from windrow.sources.paths import listing
 from windrow.sources.zarr_access import Access
 
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+# Of a group: names, as keys of an object, the groups in it whose arrays are the values and offsets
+# of rows that differ in length, and so none of records.
+RAGGED: Final = "windrow_ragged"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +106,8 @@ def choose(
         what: Name of the source, for messages.
         tree: All that was found.
         names: Names of arrays or groups to take, in that order; None for all arrays that are data.
-            Without data all arrays are taken that have an axis.
+            Without data all arrays are taken that have an axis. Values and offsets of rows that
+            differ in length are never taken unless they are named.
 
     Raises:
         ArgumentError: If `names` are no names, or there is but one array.
@@ -111,6 +115,12 @@ def choose(
     """
     if names is None:
         found = _data_of(tree)
+        ragged = sorted({item.name.rpartition("/")[0] for item in _ragged(tree)})
+        if found == {} and ragged:
+            raise SourceError(
+                f"{what}: rows of all features differ in length ({listing(ragged)}): open the arrays"
+                f" of each by itself: names=['{ragged[0]}/values'], and names=['{ragged[0]}/offsets']"
+            )
         if found == {}:
             raise SourceError(
                 f"{what}: every array that was found has shape (), and the first axis counts"
@@ -136,10 +146,26 @@ def _leaves(tree: ChosenTree) -> Iterator[Found]:
 
 def _data_of(tree: FoundTree) -> ChosenTree:
     """The arrays that are data; where none are, those that have an axis."""
-    labels = set(_coordinates(tree))
-    if all(item in labels for item in arrays_of(tree)):
+    labels, ragged = set(_coordinates(tree)), set(_ragged(tree))
+    if all(item in labels or item in ragged for item in arrays_of(tree)):
         labels = {item for item in labels if item.shape == ()}
-    return _without(tree, labels)
+    return _without(tree, labels | ragged)
+
+
+def _ragged(tree: FoundTree) -> Iterator[Found]:
+    """The arrays of groups whose rows differ in length."""
+    if isinstance(tree, Found):
+        return
+    for item in _items(tree).values():
+        yield from _ragged(item)
+    told = tree.attributes.get(RAGGED) if isinstance(tree, FoundGroup) else None
+    for name in told if isinstance(told, dict) else ():
+        steps = _steps(tree, name)
+        at: FoundTree = tree
+        for step in steps or ():
+            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` went through it
+        if at is not tree and not isinstance(at, Found):
+            yield from arrays_of(at)
 
 
 def _coordinates(tree: FoundTree) -> Iterator[Found]:

@@ -28,7 +28,7 @@ from windrow.converters import (
 from windrow.converters.features import Feature
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.converters.records_to_zarr import tfrecord_to_zarr_conversion
-from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
 from windrow.sources import ZarrDataSource
 
 COUNTS = (5, 0, 1, 9)
@@ -219,6 +219,22 @@ def test_few_records_and_one_more_than_a_power_of_two(tmp_path: Path, rows: int)
     assert np.array_equal(found["a"], np.arange(rows))
     assert np.array_equal(np.diff(found["b/offsets"]), np.arange(rows))
     assert len([1 for file in manifest.files if file.name.startswith("a/c/")]) == -(-rows // 1024)
+
+
+def test_a_source_gives_the_features_of_one_shape_and_the_others_where_they_are_named(
+    tmp_path: Path,
+) -> None:
+    glob, out = shards(tmp_path / "in"), str(tmp_path / "out")
+    tfrecord_to_zarr(glob, out, decode=decode)
+    source = ZarrDataSource(out)
+    assert (len(source), sorted(source[3])) == (ROWS, ["label", "x"])
+    assert np.array_equal(source[3]["x"], expected()["x"][3])
+    values = ZarrDataSource(out, names=["text/values"])
+    assert len(values) == sum(len(text(row)) for row in range(ROWS))
+    assert len(ZarrDataSource(out, names=["text/offsets"])) == ROWS + 1
+    tfrecord_to_zarr(glob, tmp_path / "text", features={"text": Feature("bytes")})
+    with pytest.raises(SourceError, match=r"rows of all features differ.*names=\['text/values'\]"):
+        ZarrDataSource(str(tmp_path / "text"))
 
 
 def test_inputs_without_records_give_arrays_without_rows(tmp_path: Path) -> None:

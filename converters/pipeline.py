@@ -57,7 +57,7 @@ class _Run:
         self._show = show
         self._meter: Meter | None = None
         self._lock = threading.Lock()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def begin(self, stage: str, total_bytes: int) -> None:
         """Show the progress of a stage from now on."""
@@ -350,15 +350,15 @@ def _finish(
 def _noting_errors(folder: OutputFolder, token: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C too, of which Beam makes an error like others
         _note_error(folder, token, error)
         raise
 
 
-def _note_error(folder: OutputFolder, token: str, error: Exception) -> None:
+def _note_error(folder: OutputFolder, token: str, error: BaseException) -> None:
     run = _RUNS.get(token)
     if run is None:
-        if token:
+        if token and isinstance(error, Exception):
             with contextlib.suppress(Exception):  # perhaps it is the place that cannot be written
                 folder.note(_error_note(token), _error_to_json(error))
     elif run.error is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import signal
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.conversions import (
     write_number,
 )
 from tests.converted import CASES, RECORDS, Case, contents, make_inputs
+from tests.processes import Program
 from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr, write_records
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.job import carry_out
@@ -234,6 +236,28 @@ def test_wrong_runners_and_options(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
+
+
+HELD = """
+import sys, time
+from tests.conversions import conversion, stage
+from windrow.converters.job import carry_out
+
+def work(folder, item, report):
+    print("at work", flush=True)
+    time.sleep(600)
+
+carry_out(conversion(stage(range(9), work)), sys.argv[1], pipeline_options=[])
+"""
+
+
+def test_ctrl_c_is_ctrl_c(tmp_path: Path) -> None:
+    with Program(tmp_path, ["-c", HELD, str(tmp_path / "out")]) as program:
+        program.says("at work")
+        program.send_all(signal.SIGINT)
+        program.ends(-signal.SIGINT)
+        assert program.errors.rstrip().endswith("KeyboardInterrupt")
+        assert "ConversionError" not in program.errors
 
 
 class Fails(FnApiRunner):

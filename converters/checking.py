@@ -9,7 +9,9 @@ is wrong with the files is part of the report; a folder that can not be checked 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import json
 import os
 import re
 import time
@@ -29,6 +31,7 @@ from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.paths import LOCAL, joined, refuse_unfinished, what_is_there
 from windrow.sources.process import cores
 from windrow.sources.remote import RemoteOptions
+from windrow.sources.zarr_reasons import is_refused
 
 if TYPE_CHECKING:
     from windrow.sources.fetching import Fetcher
@@ -197,12 +200,27 @@ class FolderCheck:
         """
         target = target_of(folder, storage_options)
         root = _root(target)
-        if target.local is not None and not os.path.isdir(root):
-            raise NotFoundError(f"{WHAT}: {root} does not exist; {what_is_there(root)}")
-        fetcher = None if target.local is not None else _fetcher(storage_options)
-        refuse_unfinished(root, what=WHAT, names=LOCAL if fetcher is None else fetcher)
-        manifest = Manifest.read_in(target)
-        return None if manifest is None else cls(target, manifest, fetcher, storage_options)
+        if target.local is not None:
+            if not os.path.isdir(root):
+                raise NotFoundError(f"{WHAT}: {root} does not exist; {what_is_there(root)}")
+            refuse_unfinished(root, what=WHAT, names=LOCAL)
+            manifest = Manifest.read_in(target)
+            return None if manifest is None else cls(target, manifest, None, storage_options)
+        fetcher = _fetcher(storage_options)
+        with _nothing_where_refused():
+            refuse_unfinished(root, what=WHAT, names=fetcher)
+        data = None
+        with _nothing_where_refused():
+            data = fetcher.read_small(joined(root, MANIFEST_NAME))
+        if data is None:
+            return None
+        where = target.shown(MANIFEST_NAME)
+        try:
+            value: object = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ReadError(f"{where}: cannot be read: {error}") from error
+        manifest = Manifest.from_json(value, where=where)
+        return cls(target, manifest, fetcher, storage_options)
 
     @property
     def is_local(self) -> bool:
@@ -333,6 +351,16 @@ class FolderCheck:
 
     def _is_there(self, file: OutputFile) -> bool:
         return self._there is None or file.name in self._there
+
+
+@contextlib.contextmanager
+def _nothing_where_refused() -> Iterator[None]:
+    """A store that may be read and not listed refuses what is not there."""
+    try:
+        yield
+    except ReadError as error:
+        if not is_refused(error):
+            raise
 
 
 def _root(target: Target) -> str:

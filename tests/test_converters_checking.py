@@ -23,6 +23,7 @@ from tests.converted_folders import (
     zarr_folder,
 )
 from tests.object_store import ObjectStore
+from tests.range_server import RangeServer, status
 from windrow import converters
 from windrow.converters import BadFile, CheckReport, check
 from windrow.converters.manifest import MANIFEST_NAME, Manifest, OutputFile
@@ -33,7 +34,7 @@ FIRST = "data.array_record-00000-of-00003"
 SECOND = "data.array_record-00001-of-00003"
 
 
-def checked(folder: Path, **more: Any) -> CheckReport:
+def checked(folder: Path | str, **more: Any) -> CheckReport:
     report = check(folder, progress=False, **more)
     assert report.ok == (not report.bad)
     assert json.loads(json.dumps(report.to_json()))["ok"] == report.ok
@@ -353,6 +354,22 @@ def test_an_error_of_who_shows_progress_ends_the_check(records: Path) -> None:
 
 
 # --- far away ------------------------------------------------------------------------------------
+
+
+def test_a_server_that_refuses_what_is_not_there(records: Path) -> None:
+    with RangeServer(records) as server:
+        server.plan([status(403)])  # whether there is a marker
+        assert checked(server.address).ok
+        server.plan([None, status(403)])  # whether there is a manifest
+        with pytest.raises(NotFoundError, match="no conversion was finished"):
+            check(server.address, progress=False)
+        # What is left over is found by a page of links; without one it is not looked for.
+        shutil.copy(records / FIRST, records / "old.array_record")
+        assert [bad.name for bad in checked(server.address).bad] == ["old.array_record"]
+        server.listings = False
+        report = checked(server.address)
+        assert (report.ok, report.is_listed) == (True, False)
+        assert "could not be listed" in str(report)
 
 
 def test_a_folder_in_an_object_store(records: Path) -> None:

@@ -139,6 +139,10 @@ def check_features(what: str, features: object) -> None:
             raise ArgumentError(
                 f"{what}: features has {name!r:.40}: {feature!r:.80}; values are Feature, names str"
             )
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"{what}: the name {name!r:.40} is not UTF-8: {error}") from error
 
 
 def _numbered(error: ReadError, number: int) -> ReadError:

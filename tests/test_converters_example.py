@@ -160,3 +160,22 @@ raise SystemExit("our descriptors are in the default pool")
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("features", [{"\ud800": 1}, {"x": "\ud800"}, {"x": [b"a", "\ud800"]}])
+def test_text_that_is_not_utf_8(features: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match=r"^encode_example: feature '.*surrogates not allowed"):
+        encode_example(features)
+
+
+def test_a_name_is_a_text() -> None:
+    with pytest.raises(ArgumentError, match="a feature's name is a str, got 3"):
+        encode_example({3: 1, "a": 1})  # type: ignore[dict-item]
+
+
+def test_names_are_sorted_as_text_whatever_protobuf_does() -> None:
+    names = ["b", "ab", "a", "é", ""]
+    record = encode_example(dict.fromkeys(names, 1))
+    at = [record.index(entry(name.encode(), b"\x1a\x03\x0a\x01\x01")) for name in sorted(names)]
+    assert at == sorted(at)
+    assert list(decode_example(record)) == sorted(names)

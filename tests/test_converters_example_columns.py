@@ -343,12 +343,13 @@ def test_features_beside_those_named(times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "features", [{}, None, [Feature("int8")], {"a": "int8"}, {1: Feature("int8")}]
+    "features",
+    [{}, None, [Feature("int8")], {"a": "int8"}, {1: Feature("int8")}, {"\ud800": Feature("int8")}],
 )
 def test_features_that_are_none(features: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"^decode_examples: features"):
+    with pytest.raises(ArgumentError, match=r"^decode_examples: (features|the name)"):
         decode_examples([], features)
-    with pytest.raises(ArgumentError, match=r"^encode_examples: features"):
+    with pytest.raises(ArgumentError, match=r"^encode_examples: (features|the name)"):
         encode_examples({}, features)
 
 
@@ -492,7 +493,7 @@ class Counting:
         return parsed(record)
 
 
-def test_bad_records_in_front_do_not_keep_others_from_their_layout(
+def test_odd_records_in_front_do_not_keep_others_from_their_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protobuf = Counting()
@@ -500,7 +501,8 @@ def test_bad_records_in_front_do_not_keep_others_from_their_layout(
     features = {"label": Feature("uint8"), "pixels": FIXED["pixels"]}
     fine: dict[str, Stored] = {"label": np.array([200]), "pixels": [b"1234"]}
     wrong: dict[str, Stored] = {**fine, "label": np.array([300])}
-    # All of one length, in two orders of features: ten bad records, and ninety good ones.
+    # All of one length: three without a layout, ten bad ones, and ninety good ones in another order.
+    odd = [example(fine, Style(value_first=True), random.Random(0))] * 3
     records = [example(wrong, Style(), random.Random(0))] * 10
     records += [example(fine, Style(shuffled=True), random.Random(1))] * 90
     assert len({*map(len, records)}) == 1
@@ -509,6 +511,9 @@ def test_bad_records_in_front_do_not_keep_others_from_their_layout(
     bad: list[ReadError] = []
     decode_examples(records, features, bad=bad)
     assert (len(bad), protobuf.calls) == (10, 10)
+    assert len(odd[0]) == len(records[0])
+    decode_examples([*odd, *records], features, bad=bad)
+    assert (len(bad), protobuf.calls) == (20, 23)
 
 
 @pytest.mark.parametrize("name", ["wire", "layout", "columns", "encode"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -31,6 +33,7 @@ from windrow.converters.folder import OutputFolder
 from windrow.converters.job import carry_out
 from windrow.converters.stages import Report, Stage
 from windrow.converters.targets import LocalTarget
+from windrow.converters.worker import Done, Failed, Item, Job, StoppedError, Told, packed, serve
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.progress import Progress
 
@@ -331,6 +334,49 @@ def test_an_error_does_not_keep_the_results(folder: OutputFolder) -> None:
     gone = weakref.ref(caught.value)
     caught = None  # type: ignore[assignment]
     assert gone() is None  # no cycle keeps it
+
+
+# --- the worker's end of the socket ---------------------------------------------------------------
+
+
+def reported(folder: OutputFolder, item: int, report: Report) -> int:
+    if item == 0:
+        raise ReadError("zero", offset=0)
+    end_s = time.monotonic() + 60
+    while item == 9 and time.monotonic() < end_s:  # until it is told to stop
+        report(1, 1)
+    report(item, 10 * item)
+    return -item
+
+
+def test_what_a_worker_says(folder: OutputFolder) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ended: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            serve(theirs)
+        except (EOFError, OSError, StoppedError) as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for message in (Job(reported, folder), Item(3), Item(0), Item(4)):
+        ours.send_bytes(packed(message))
+    done, failed, again = (pickle.loads(ours.recv_bytes()) for _ in range(3))
+    assert done == Done(-3, Told(3, 30))
+    assert isinstance(failed, Failed)
+    assert (type(failed.error), failed.error.args) == (ReadError, ("zero",))
+    assert "in reported" in failed.text
+    assert again == Done(-4, Told(4, 40))
+    ours.send_bytes(packed(Item(9)))
+    told = pickle.loads(ours.recv_bytes())  # meanwhile
+    assert told.records == told.done_bytes > 0
+    ours.close()
+    thread.join(60)
+    theirs.close()
+    # By the look at the socket, or by the next message that nobody takes.
+    assert len(ended) == 1
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -76,8 +76,8 @@ def array_record_to_array_record(
             `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
             arguments. The records lie in the output's work folder meanwhile, not compressed: as
             much room as they take in memory, and that of the output.
-        memory_bytes: What the records that a shuffle holds may take, in one process; the writers'
-            and readers' buffers, some 50 MB, come on top.
+        memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
+            which need some 250 MB of it.
         max_bad_records: Records, of all inputs, that may be damaged: up to so many are left out, and
             listed in the manifest. A damaged group costs all of its records.
         storage_options: Settings of the inputs' file system, as in fsspec.

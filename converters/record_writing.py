@@ -31,8 +31,18 @@ AT_ONCE: Final = 4
 # The writer compresses while it holds the GIL: that more of them write gains nothing, but they would
 # all come to their ends together, and wait for the disk together.
 _turns = threading.BoundedSemaphore(2)
+# What the interpreter, the libraries, and two writers and readers take beside records that are held.
+_PROCESS_BYTES: Final = 240 << 20
 # Only the footer is read back.
 _READER_OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
+
+
+def records_bytes(memory_bytes: int) -> int:
+    """What records that are held may take of the memory of a process.
+
+    Below some 320 MB it is a quarter: then the process takes more than it was given.
+    """
+    return max(memory_bytes - _PROCESS_BYTES, memory_bytes // 4)
 
 
 def check_writer_options(writer_options: str) -> None:
@@ -51,6 +61,8 @@ def check_writer_options(writer_options: str) -> None:
             ArrayRecordWriter(os.path.join(folder, "trial"), writer_options).close()
         except ValueError as error:
             raise ConversionError(f"writer_options={writer_options!r}: {error}") from error
+        except RuntimeError as error:
+            raise _unwritable(folder, error) from error
 
 
 def write_file(

@@ -25,7 +25,13 @@ import numpy.typing as npt
 from windrow.converters.folder import OutputFolder, Part, output_file
 from windrow.converters.manifest import OutputFile
 from windrow.converters.record_reading import BATCH_BYTES, RecordFile, Span, cut, read_span
-from windrow.converters.record_writing import SkippedRecords, Steps, skipped_told, write_file
+from windrow.converters.record_writing import (
+    SkippedRecords,
+    Steps,
+    records_bytes,
+    skipped_told,
+    write_file,
+)
 from windrow.converters.stages import Report, Stage
 from windrow.errors import ConversionError
 from windrow.transforms.orders import shuffled
@@ -69,7 +75,7 @@ class Shuffle:
 
     @property
     def _share_bytes(self) -> int:
-        return self.memory_bytes // _AT_ONCE
+        return records_bytes(self.memory_bytes) // _AT_ONCE
 
     def bounds(self) -> list[list[int]]:
         """The places at which the buckets of each file begin, and where the last one ends."""

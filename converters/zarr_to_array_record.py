@@ -29,6 +29,7 @@ from windrow.converters.record_writing import (
     WRITER_OPTIONS,
     Steps,
     check_writer_options,
+    records_bytes,
     refuse_own_input,
     shard_names,
     write_file,
@@ -87,9 +88,10 @@ def zarr_to_array_record(
         encode: From a dict of the values of a row, by name, to the bytes of its record, instead of
             an Example. It is pickled by value, and must not depend on anything but the row.
         writer_options: Options of ArrayRecordWriter.
-        memory_bytes: What the rows that are worked on may take in one process, as long as a chunk is
-            no larger than an eighth of it. Where chunks are longer in records than that, each is
-            decoded several times: give such stores to `zarr_to_zarr` first.
+        memory_bytes: The most memory that a process takes, its libraries included, which need some
+            250 MB of it; as long as chunks are no larger than an eighth of the rest. Where they are
+            longer in records than that, each is decoded several times: give such stores to
+            `zarr_to_zarr` first.
         engine: Of xarray, which then opens the source whatever its name ends in.
         storage_options: Settings of the source's file system, as in fsspec.
         **run: How it runs: `RunOptions`.
@@ -429,7 +431,9 @@ class Rows:
         self, start: int, stop: int, ends: Sequence[Ends | None]
     ) -> Iterator[tuple[int, int]]:
         """The rows in blocks that fit into memory: whole chunks, if these do."""
-        most = max(1, min(_MOST_BLOCK_BYTES, self.memory_bytes // (_AT_ONCE * _COPIES)))
+        most = max(
+            1, min(_MOST_BLOCK_BYTES, records_bytes(self.memory_bytes) // (_AT_ONCE * _COPIES))
+        )
         sizes = np.zeros(stop - start + 1, np.int64)
         for field, found in zip(self.fields, ends, strict=True):
             facts = field.values.facts

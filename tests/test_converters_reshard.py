@@ -35,7 +35,7 @@ from windrow.progress import Progress
 from windrow.sources import ArrayRecordDataSource
 from windrow.transforms import orders as shuffled_orders
 
-SMALL = 1 << 16
+SMALL = 1 << 18
 
 
 def write(path: Path | str, records: Sequence[bytes], group: int = 1) -> None:
@@ -100,7 +100,7 @@ def test_file_by_file_with_other_options(tmp_path: Path) -> None:
     group=st.integers(1, 9),
     files=st.integers(1, 12),
     seed=st.none() | st.integers(0, 2**32 - 1),
-    memory=st.sampled_from([SMALL, 1 << 20]),
+    memory=st.sampled_from([SMALL, 1 << 22]),
 )
 def test_every_record_once_in_its_place(
     counts: list[int], group: int, files: int, seed: int | None, memory: int
@@ -133,7 +133,7 @@ def test_the_shuffle_is_the_same_however_it_runs(tmp_path: Path) -> None:
     shards(tmp_path / "in", (300, 1, 400), group=7, size=900)
     wanted = shuffled(tmp_path / "in", 11)
     whole: dict[str, bytes] | None = None
-    ways: list[dict[str, Any]] = [{"memory_bytes": SMALL}, {"memory_bytes": 1 << 18}]
+    ways: list[dict[str, Any]] = [{"memory_bytes": SMALL}, {"memory_bytes": 1 << 20}]
     ways += [{}, {"processes": 2}]
     for number, how in enumerate(ways):
         out = tmp_path / f"out{number}"
@@ -386,7 +386,7 @@ def kill(progress):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 array_record_to_array_record(
-    sys.argv[1], sys.argv[2], files=3, shuffle_seed=4, memory_bytes=1 << 16, progress=kill
+    sys.argv[1], sys.argv[2], files=3, shuffle_seed=4, memory_bytes=1 << 18, progress=kill
 )
 """
 
@@ -409,5 +409,5 @@ def test_killed_in_the_middle_of_a_shuffle(tmp_path: Path, moments: random.Rando
     assert done.returncode == -9
     with pytest.raises(ConversionError, match="has not finished"):
         read(tmp_path / "out")
-    shuffle("out", memory_bytes=moments.choice([SMALL, 1 << 19]))
+    shuffle("out", memory_bytes=moments.choice([SMALL, 1 << 21]))
     assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")

@@ -38,7 +38,7 @@ from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadEr
 from windrow.progress import Progress
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
-SMALL = 1 << 16
+SMALL = 1 << 18
 
 
 def store(
@@ -418,7 +418,7 @@ def kill(progress):
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-zarr_to_array_record(sys.argv[1], sys.argv[2], files=5, memory_bytes=1 << 16, progress=kill)
+zarr_to_array_record(sys.argv[1], sys.argv[2], files=5, memory_bytes=1 << 18, progress=kill)
 """
 
 

@@ -54,8 +54,9 @@ FIGURES: Final = (
     Figure("rechunk, one pass", "MiB of memory at most", "peak_mb", 512, most=True),
     Figure("rechunk, two passes", "of reading and writing alone", "ratio", 0.35),
     Figure("rechunk, two passes", "MiB of memory at most", "peak_mb", 512, most=True),
-    Figure("ArrayRecord to Zarr", "of writing the columns alone", "ratio_to_encoder", 0.8),
-    Figure("ArrayRecord to Zarr", "of TensorStore writing them", "ratio_to_tensorstore", 0.8),
+    Figure("plain ArrayRecord to Zarr", "of writing the columns alone", "ratio_to_encoder", 0.8),
+    Figure("plain ArrayRecord to Zarr", "of TensorStore writing them", "ratio_to_tensorstore", 0.8),
+    Figure("zstd ArrayRecord to Zarr", "of writing the columns alone", "ratio_to_encoder", 0.8),
 )
 
 
@@ -76,9 +77,13 @@ def _rechunk(at: int) -> Callable[[Path, float], Mapping[str, Any]]:
     return run
 
 
-def _to_zarr(folder: Path, share: float) -> Mapping[str, Any]:
-    case = records_to_zarr_side.Case(max(16, int(records_to_zarr_side.Case.records * share)))
-    return records_to_zarr_side.measured(folder, case, rounds=1)
+def _to_zarr(writer_options: str) -> Callable[[Path, float], Mapping[str, Any]]:
+    def run(folder: Path, share: float) -> Mapping[str, Any]:
+        records = max(16, int(records_to_zarr_side.Case.records * share))
+        case = records_to_zarr_side.Case(records, writer_options)
+        return records_to_zarr_side.measured(folder, case, rounds=1)
+
+    return run
 
 
 CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
@@ -86,7 +91,8 @@ CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
     "Examples to columns": _examples,
     "rechunk, one pass": _rechunk(0),
     "rechunk, two passes": _rechunk(1),
-    "ArrayRecord to Zarr": _to_zarr,
+    "plain ArrayRecord to Zarr": _to_zarr("group_size:1,uncompressed"),
+    "zstd ArrayRecord to Zarr": _to_zarr("group_size:1,zstd:3"),
 }
 
 

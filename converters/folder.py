@@ -44,7 +44,8 @@ from windrow.converters.manifest import (
 from windrow.converters.targets import WORK, Bytes, LocalTarget, Target
 from windrow.errors import ConversionError, ReadError, WindrowError
 
-_BLOCK_BYTES: Final = 1 << 22
+# Larger blocks are new pages each time, which cost more than reading them.
+_BLOCK_BYTES: Final = 1 << 18
 _NOTE: Final = "This folder is not finished."
 # What of the work folder is there while a run is, and no longer.
 _HELD: Final = frozenset({LOCK_NAME, LEASE_NAME})

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.converters.zarr_layout import ArrayLayout
-from windrow.converters.zarr_to_zarr import zarr_to_zarr, zarr_to_zarr_conversion
 
 _SLAB_BYTES = 64 << 20
 _MEMORY_BYTES = 512 << 20

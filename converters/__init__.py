@@ -18,10 +18,10 @@ from windrow.converters.example_encode import encode_examples
 from windrow.converters.features import Feature, Ragged
 from windrow.converters.manifest import Manifest
 from windrow.converters.match_shards import convert_tf_to_arrayrecord_disk_match_shards
+from windrow.converters.rechunk import zarr_to_zarr
 from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.tfrecord import read_records, write_records
 from windrow.converters.zarr_to_array_record import zarr_to_array_record
-from windrow.converters.zarr_to_zarr import zarr_to_zarr
 
 __all__ = [
     "BadFile",

@@ -36,6 +36,7 @@ from windrow.converters.folder import (
 from windrow.converters.locks import has_lease, locked_here, release_lease, take_lease
 from windrow.converters.manifest import Manifest
 from windrow.converters.pipeline import NUMBERS, transform
+from windrow.converters.rechunk import zarr_to_zarr_conversion
 from windrow.converters.record_writing import refuse_own_input
 from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
@@ -44,7 +45,6 @@ from windrow.converters.records_to_zarr import (
 from windrow.converters.stages import Conversion
 from windrow.converters.targets import target_of
 from windrow.converters.zarr_to_array_record import zarr_to_array_record_conversion
-from windrow.converters.zarr_to_zarr import zarr_to_zarr_conversion
 from windrow.errors import missing_extra
 
 try:

@@ -38,13 +38,13 @@ from windrow.converters.array_record_to_array_record import (
 )
 from windrow.converters.job import carry_out, describe
 from windrow.converters.manifest import Manifest
+from windrow.converters.rechunk import zarr_to_zarr_conversion
 from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
     tfrecord_to_zarr_conversion,
 )
 from windrow.converters.stages import Conversion
 from windrow.converters.zarr_to_array_record import zarr_to_array_record_conversion
-from windrow.converters.zarr_to_zarr import zarr_to_zarr_conversion
 from windrow.inspection import kind_of_head, kind_of_name
 from windrow.inspection_place import place_of
 from windrow.opening import contents_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -14,19 +13,18 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
+import windrow.converters.rechunk as rechunk
 import windrow.converters.rechunk_plan as rechunk_plan
 import windrow.converters.xarray_inputs as xarray_inputs
 import windrow.converters.zarr_layout as zarr_layout
 from tests.object_store import ObjectStore
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME
+from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.converters.zarr_inputs import find_arrays
-from windrow.converters.zarr_to_zarr import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 
-# Its package has a function of the same name.
-module: Any = importlib.import_module("windrow.converters.zarr_to_zarr")
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
 h5py = pytest.importorskip("h5py")
@@ -110,7 +108,7 @@ def test_windrow_decodes_the_copy(tmp_path: Path) -> None:
 def test_two_passes_with_another_axis_first(tmp_path: Path) -> None:
     make(tmp_path / "x.nc", chunks=(30, 1, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PROCESS_BYTES", 0)
+        patch.setattr(rechunk, "_PROCESS_BYTES", 0)
         patch.setattr(rechunk_plan, "_TURNS_BYTES", 0)
         patch.setattr(zarr_layout, "_TURN_BYTES", 1)
         patch.setattr(xarray_inputs, "_UNCHUNKED_BYTES", 64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import random
@@ -23,14 +22,15 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import windrow.converters.rechunk as rechunk
 import windrow.converters.rechunk_plan as rechunk_plan
 import windrow.converters.zarr_layout as zarr_layout
 from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
+from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.converters.zarr_inputs import find_arrays
-from windrow.converters.zarr_to_zarr import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.errors import (
     ArgumentError,
     ConversionError,
@@ -40,8 +40,6 @@ from windrow.errors import (
 )
 from windrow.sources import ZarrDataSource
 
-# Its package has a function of the same name.
-module: Any = importlib.import_module("windrow.converters.zarr_to_zarr")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -49,8 +47,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def no_overhead() -> Iterator[None]:
     """Nothing counts as memory but blocks and chunks, so that tiny arrays need several passes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PROCESS_BYTES", 0)
-        patch.setattr(module, "_PART_BYTES", 100)
+        patch.setattr(rechunk, "_PROCESS_BYTES", 0)
+        patch.setattr(rechunk, "_PART_BYTES", 100)
         patch.setattr(rechunk_plan, "_TURNS_BYTES", 0)
         patch.setattr(zarr_layout, "_TURN_BYTES", 1)
         yield
@@ -371,7 +369,7 @@ def test_too_little_memory_says_how_much_is_enough(tmp_path: Path) -> None:
 
 PEAK = """
 import sys
-from windrow.converters.zarr_to_zarr import zarr_to_zarr
+from windrow.converters.rechunk import zarr_to_zarr
 zarr_to_zarr(sys.argv[1], sys.argv[2], memory_bytes=int(sys.argv[3]), progress=False)
 line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(int(line.split()[1]) << 10)
@@ -417,13 +415,11 @@ def test_shards_are_read_without_being_mapped(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-import windrow.converters.folder as folder
+import windrow.converters.rechunk as rechunk
 import windrow.converters.rechunk_plan as plan
 import windrow.converters.zarr_layout as layout
-import importlib
-module = importlib.import_module("windrow.converters.zarr_to_zarr")
 from windrow.converters.targets import LocalTarget
-module._PROCESS_BYTES = plan._TURNS_BYTES = 0
+rechunk._PROCESS_BYTES = plan._TURNS_BYTES = 0
 layout._TURN_BYTES = 1
 left = [int(sys.argv[3])]
 def dying(real):
@@ -435,7 +431,7 @@ def dying(real):
     return die
 LocalTarget.put = dying(LocalTarget.put)
 LocalTarget.move = dying(LocalTarget.move)
-module.zarr_to_zarr(
+rechunk.zarr_to_zarr(
     sys.argv[1], sys.argv[2], chunks=1, shards=4, memory_bytes=20_000, progress=False
 )
 """

@@ -1,1 +1,0 @@
-from converters.zarr_to_zarr import *

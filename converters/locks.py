@@ -69,7 +69,7 @@ def locked_here(target: Target) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_lock(target: LocalTarget) -> Iterator[None]:
-    path = target.path(f"{WORK}/{LOCK_NAME}")
+    path = target.own(f"{WORK}/{LOCK_NAME}")
     lock = _acquired(target, path)
     try:
         yield

@@ -190,7 +190,7 @@ class LocalTarget(Target):
             self.put(temporary, name)
 
     def create(self, name: str, data: bytes) -> bool:
-        path = self._own(name)
+        path = self.own(name)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "xb") as file:
@@ -204,7 +204,7 @@ class LocalTarget(Target):
     @contextlib.contextmanager
     def incoming(self, name: str) -> Iterator[str]:
         base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
-        path = self._own(f"{_INCOMING}/{uuid.uuid4().hex}-{base}")
+        path = self.own(f"{_INCOMING}/{uuid.uuid4().hex}-{base}")
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             yield path
@@ -217,7 +217,7 @@ class LocalTarget(Target):
                 os.remove(path)
 
     def put(self, path: str, name: str) -> None:
-        final = self._own(name)
+        final = self.own(name)
         try:
             # What has its name has its bytes, even if the machine goes down now.
             descriptor = os.open(path, os.O_RDONLY)
@@ -232,7 +232,7 @@ class LocalTarget(Target):
 
     def move(self, name: str, final: str) -> None:
         """Give a file, or a folder and all in it, another name; what is there is replaced by it."""
-        source, goal = self._own(name), self._own(final)
+        source, goal = self.own(name), self.own(final)
         try:
             if os.path.isdir(source) and os.path.isdir(goal):
                 # A run that was killed in the middle of it left some there already.
@@ -247,7 +247,7 @@ class LocalTarget(Target):
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            path = self._own(name)
+            path = self.own(name)
             with _removing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.remove(path)
             parent = os.path.dirname(path)
@@ -259,14 +259,14 @@ class LocalTarget(Target):
                 parent = os.path.dirname(parent)
 
     def remove_all(self, name: str) -> None:
-        path = self._own(name)
+        path = self.own(name)
         with _removing(path), contextlib.suppress(FileNotFoundError):
             if os.path.isdir(path) and not os.path.islink(path):
                 shutil.rmtree(path)
             else:
                 os.remove(path)
 
-    def _own(self, name: str) -> str:
+    def own(self, name: str) -> str:
         """The path of `name`, to be written or removed.
 
         Raises:

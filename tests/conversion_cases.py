@@ -39,7 +39,8 @@ class Case:
     """A conversion, of something small, in more than one file.
 
     `give` writes the inputs into a folder and tells what names them; `settings` are its arguments,
-    `others` those of another plan; `first` is a file of the inputs.
+    `others` those of another plan; `first` is a file of the inputs, which is damaged if its byte at
+    `spoil_at` is another.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Case:
     settings: Mapping[str, Any] = dataclasses.field(hash=False)
     others: Mapping[str, Any] = dataclasses.field(hash=False)
     first: str
+    spoil_at: int
 
     @property
     def is_zarr(self) -> bool:
@@ -115,14 +117,15 @@ _LAYOUT = {"chunk_rows": 2, "shard_rows": 4}
 _OTHER_LAYOUT = {"chunk_rows": 3, "shard_rows": 0}
 _TFRECORD, _ARRAY_RECORD = "x.tfrecord-00000-of-00003", "x.array_record-00000-of-00003"
 _ALL = (
-    Case("tfrecord_to_array_record", _plain, {}, {"writer_options": "zstd:1"}, _TFRECORD),
-    Case("tfrecord_to_zarr", _examples, _LAYOUT, _OTHER_LAYOUT, _TFRECORD),
+    Case("tfrecord_to_array_record", _plain, {}, {"writer_options": "zstd:1"}, _TFRECORD, 40),
+    Case("tfrecord_to_zarr", _examples, _LAYOUT, _OTHER_LAYOUT, _TFRECORD, 40),
     Case(
         "array_record_to_array_record",
         functools.partial(_array_records, records=_plain),
         {"files": 4, "shuffle_seed": 3},
         {"files": 2},
         _ARRAY_RECORD,
+        130,
     ),
     Case(
         "array_record_to_zarr",
@@ -130,11 +133,17 @@ _ALL = (
         _LAYOUT,
         _OTHER_LAYOUT,
         _ARRAY_RECORD,
+        130,
     ),
     Case(
-        "zarr_to_zarr", _zarr, {"chunks": 2, "shards": 4}, {"chunks": 3, "shards": 0}, "a/c/0/0/0"
+        "zarr_to_zarr",
+        _zarr,
+        {"chunks": 2, "shards": 4},
+        {"chunks": 3, "shards": 0},
+        "a/c/0/0/0",
+        0,
     ),
-    Case("zarr_to_array_record", _zarr, {}, {"writer_options": "zstd:1"}, "a/c/0/0/0"),
+    Case("zarr_to_array_record", _zarr, {}, {"writer_options": "zstd:1"}, "a/c/0/0/0", 0),
 )
 CASES = tuple(case for case in _ALL if hasattr(converters, case.name))
 BY_NAME = {case.name: case for case in CASES}

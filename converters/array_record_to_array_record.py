@@ -34,7 +34,6 @@ from windrow.converters.record_writing import (
     check_max_bad_records,
     check_writer_options,
     manifest_of,
-    refuse_own_input,
     shard_names,
     write_file,
 )
@@ -103,7 +102,6 @@ def array_record_to_array_record(
         max_bad_records=max_bad_records,
         storage_options=storage_options,
     )
-    refuse_own_input(conversion.sources, output)
     return carry_out(conversion, output, **run)
 
 

@@ -33,11 +33,11 @@ from windrow.converters.folder import (
     is_begun,
     refuse_foreign,
 )
+from windrow.converters.inputs import refuse_own_input
 from windrow.converters.locks import has_lease, locked_here, release_lease, take_lease
 from windrow.converters.manifest import Manifest
 from windrow.converters.pipeline import NUMBERS, transform
 from windrow.converters.rechunk import zarr_to_zarr_conversion
-from windrow.converters.record_writing import refuse_own_input
 from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
     tfrecord_to_zarr_conversion,

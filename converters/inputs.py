@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -111,6 +112,29 @@ def source_texts(paths: Paths) -> tuple[str, ...]:
     """`paths` as the command line takes them."""
     patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     return tuple(os.fspath(pattern) for pattern in patterns)
+
+
+def refuse_own_input(sources: Iterable[str], output: str | os.PathLike[str]) -> None:
+    """Refuse an output that an input lies in: to overwrite it would remove the input.
+
+    Raises:
+        ConversionError: If one does.
+    """
+    here = _canonical(os.fspath(output))
+    for source in sources:
+        found = [source]
+        if not is_remote(source) and _MAGIC & set(source):
+            found += glob.glob(source)
+        for url in found:
+            if f"{_canonical(url)}/".startswith(f"{here}/"):
+                raise ConversionError(
+                    f"output {shown_url(here)}: the input {shown_url(url)} lies in it; choose another"
+                    " folder"
+                )
+
+
+def _canonical(url: str) -> str:
+    return url.rstrip("/") if is_remote(url) else os.path.realpath(url).rstrip("/")
 
 
 def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[Input]:

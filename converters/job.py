@@ -21,7 +21,7 @@ from windrow.converters.folder import (
     plan_in,
     refuse_foreign,
 )
-from windrow.converters.inputs import Input
+from windrow.converters.inputs import Input, refuse_own_input
 from windrow.converters.locks import locked
 from windrow.converters.manifest import Manifest, Plan, Setting, is_own_name
 from windrow.converters.pipeline import run_pipeline
@@ -86,6 +86,7 @@ def carry_out(
     """
     _check(run)
     target = target_of(output, run.get("output_options"))
+    refuse_own_input(conversion.sources, output)
     plan, overwrite = conversion.plan, run.get("overwrite", False)
     refuse_foreign(target)
     if not overwrite and is_finished(target):

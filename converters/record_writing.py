@@ -21,8 +21,6 @@ from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
 from windrow.converters.stages import Report
 from windrow.errors import ArgumentError, ConversionError, ReadError
-from windrow.sources.paths import is_remote
-from windrow.sources.secrets import shown_url
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -246,24 +244,3 @@ def manifest_of(plan: Plan, records: Sequence[int], parts: Sequence[Part], limit
     )
     files = tuple(file for part in parts for file in part.files)
     return Manifest(plan.format, inputs, plan.settings, files, skipped)
-
-
-def refuse_own_input(urls: Iterable[str], output: str | os.PathLike[str]) -> None:
-    """Refuse an output that an input lies in: to overwrite it would remove the input.
-
-    Raises:
-        ConversionError: If one does.
-    """
-    if not isinstance(output, str | os.PathLike):
-        return
-    here = _canonical(os.fspath(output))
-    for url in urls:
-        if f"{_canonical(url)}/".startswith(f"{here}/"):
-            raise ConversionError(
-                f"output {shown_url(here)}: the input {shown_url(url)} lies in it; choose another"
-                " folder"
-            )
-
-
-def _canonical(url: str) -> str:
-    return url.rstrip("/") if is_remote(url) else os.path.realpath(url).rstrip("/")

@@ -30,7 +30,6 @@ from windrow.converters.record_writing import (
     Steps,
     check_writer_options,
     records_bytes,
-    refuse_own_input,
     shard_names,
     write_file,
 )
@@ -119,7 +118,6 @@ def zarr_to_array_record(
         engine=engine,
         storage_options=storage_options,
     )
-    refuse_own_input(conversion.sources, output)
     return carry_out(conversion, output, **run)
 
 

@@ -197,3 +197,18 @@ def test_renamed_arrays(there: Path) -> None:
     columns: Any = ZarrDataSource(there / "y").read(np.arange(40))
     assert sorted(columns) == ["label", "picture"]
     np.testing.assert_array_equal(columns["picture"], IMAGES)
+
+
+def test_an_input_that_lies_in_the_output_is_never_overwritten(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    before = {path.name: path.read_bytes() for path in (there / "a").iterdir()}
+    convert("a", "z", "--to", "zarr", "--quiet")
+    for source in ("a", "a/x.array_record-*", "*/x.array_record-00000-of-00002"):
+        capsys.readouterr()
+        convert(source, "a", "--to", "array_record", "--overwrite", "--files", "1", code=1)
+        assert "lies in it; choose another folder" in capsys.readouterr().err
+    convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=1)
+    assert "lies in it; choose another folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (there / "a").iterdir()} == before

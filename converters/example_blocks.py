@@ -1,7 +1,10 @@
 """Blocks: records of one length, cut up by NumPy along the layouts that they have.
 
+A little at a time is joined, while it is in the processor's cache: large values are copied from
+there to where they belong, the rest is put together for many records and then looked at.
+
 Invariant: what is filled in is what protobuf and the feature would say of each record. Whatever
-they might say no to is left to them.
+they might say no to is left to them, whose values then take the place of what was copied.
 """
 
 from __future__ import annotations
@@ -20,12 +23,20 @@ from windrow.converters.features import Array, Column, Feature, Ragged, cast
 Rows: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# A block stays in the processor's cache between being joined and being cut up.
-_BLOCK_BYTES: Final = 2 << 20
+# Joined at a time: little beside the caches of a processor, much beside what a call costs.
+_BLOCK_BYTES: Final = 1 << 18
+# Of records that are looked at together, without their large values; and the most of them.
+_REST_BYTES: Final = 1 << 21
+_MOST_ROWS: Final = 4096
+# Values from this size on are copied by themselves.
+_LARGE_BYTES: Final = 256
 # Of fewer records of one length, protobuf is as quick.
 _FEWEST: Final = 16
 # A file has as many orders of features as programs wrote it. Where there are more, layouts do not help.
 _MOST_LAYOUTS: Final = 8
+# Of so many records that are tried, a layout is to fit more than this share.
+_TRIED: Final = 64
+_LEAST_SHARE: Final = 1 / 32
 _NO_ROWS: Final[Rows] = np.empty(0, np.int64)
 
 
@@ -46,9 +57,7 @@ class Filling:
     def put(self, rows: Rows, values: Array, counts: Rows | int) -> None:
         """Put in `rows`, in ascending order; `values` are all theirs, of `counts` items each."""
         if not self._pieces:
-            span = slice(rows[0], rows[-1] + 1)
-            alike = span.stop - span.start == len(rows)
-            self._of_rows()[span if alike else rows] = values.reshape(len(rows), *self._shape)
+            self._of_rows()[_span(rows)] = values.reshape(len(rows), *self._shape)
             return
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         start = 0
@@ -56,6 +65,11 @@ class Filling:
         for row, stop in zip(rows.tolist(), stops.tolist(), strict=True):
             self._pieces[row] = data[start:stop]
             start = stop
+
+    def put_bytes(self, rows: Rows, data: Block) -> None:
+        """Put in the bytes of whole rows, uint8 `(rows, bytes)`, where rows do not differ."""
+        # As bytes, since numbers in a record lie anywhere.
+        self._of_rows().reshape(self._rows, -1).view(np.uint8)[_span(rows)] = data
 
     def put_row(self, row: int, value: Array | bytes) -> None:
         """Put in one row: flat, of the column's dtype, or its bytes."""
@@ -103,39 +117,32 @@ def fill_by_layouts(
         rows, start = by_size[start:stop], stop
         if len(rows) < _FEWEST or not len(records[rows[0]]):
             left.append(rows)
-            continue
-        cutter = _Cutter(fillings, exact=exact)
-        for some, block in _blocks(records, rows):
-            left += cutter.cut(some, block)
+        else:
+            left += _OfOneLength(records, fillings, exact=exact).fill(rows)
     return np.sort(np.concatenate(left))
 
 
-def _blocks(records: Sequence[bytes], rows: Rows) -> Iterator[tuple[Rows, Block]]:
-    """Records of one length as blocks, uint8 `(records, bytes)`."""
-    step = max(_BLOCK_BYTES // len(records[rows[0]]), 1)
-    for at in range(0, len(rows), step):
-        some = rows[at : at + step]
-        data = b"".join(_picked(records, some))
-        yield some, np.frombuffer(data, np.uint8).reshape(len(some), -1)
-
-
-def _picked(records: Sequence[bytes], rows: Rows) -> Sequence[bytes]:
-    """The records at `rows`, which ascend."""
+def _span(rows: Rows) -> Rows | slice:
+    """Rows that ascend, as a slice if none is left out."""
     start, stop = int(rows[0]), int(rows[-1]) + 1
-    if stop - start == len(rows):
-        return records[start:stop]
-    return [records[row] for row in rows.tolist()]
+    return slice(start, stop) if stop - start == len(rows) else rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cut:
     """A layout, and what to do with its parts.
 
-    `wanted` are the parts that columns are made of, None where the feature is missing; `others` are
-    varints that nobody wants, which have to be varints all the same.
+    Args:
+        layout: Of whole records.
+        large: Parts that are copied by themselves, or not at all if nobody wants them.
+        rest: The layout without those.
+        wanted: The other parts that columns are made of, None where the feature is missing.
+        others: Varints that nobody wants, which have to be varints all the same.
     """
 
     layout: Layout
+    large: tuple[Part, ...]
+    rest: Layout
     wanted: Mapping[str, tuple[Feature, Part | None]]
     others: tuple[Part, ...]
 
@@ -150,12 +157,26 @@ class _Cut:
             return None
         if not all(_suits(feature, parts.get(name)) for name, feature in features.items()):
             return None
+        large = {name: part for name, part in parts.items() if _is_large(features.get(name), part)}
+        rest = layout.without(large)
+        parts = {part.name: part for part in rest.parts if part.kind != NO_LIST}
         others = (part for name, part in parts.items() if name not in features)
         return cls(
             layout,
-            {name: (feature, parts.get(name)) for name, feature in features.items()},
+            tuple(large.values()),
+            rest,
+            {name: (f, parts.get(name)) for name, f in features.items() if name not in large},
             tuple(part for part in others if part.kind == INT64_LIST and part.spans),
         )
+
+    @property
+    def kept(self) -> Iterator[tuple[int, int]]:
+        """The bytes of a record that `rest` is about."""
+        at = 0
+        for start, stop in sorted(span for part in self.large for span in part.spans):
+            yield at, start
+            at = stop
+        yield at, self.layout.record_bytes
 
     def values(self, block: Block) -> tuple[dict[str, tuple[Array, Rows | int]], Mask]:
         """By feature, values and counts of items, as `Filling.put` takes them; which rows are good.
@@ -174,38 +195,48 @@ class _Cut:
         return found, good
 
 
-class _Cutter:
-    """Cuts up records of one length, by the layouts that it meets."""
+class _OfOneLength:
+    """Records of one length, cut up by the layouts that they have."""
 
-    def __init__(self, fillings: Mapping[str, Filling], *, exact: bool) -> None:
+    def __init__(
+        self, records: Sequence[bytes], fillings: Mapping[str, Filling], *, exact: bool
+    ) -> None:
+        self._records = records
         self._fillings = fillings
         self._features = {name: filling.feature for name, filling in fillings.items()}
         self._exact = exact
-        self._cuts: list[_Cut] = []
 
-    def cut(self, rows: Rows, block: Block) -> Iterator[Rows]:
-        """Fill in the records of `block`, which are `rows`; the rows that are left."""
-        for cut in self._cuts:
-            bad, rows, block = self._fill(cut, rows, block)
-            yield bad
-        for _ in range(_MOST_LAYOUTS - len(self._cuts)):
-            if not len(rows):
+    def fill(self, rows: Rows) -> Iterator[Rows]:
+        """Fill in the records at `rows`; those that are left."""
+        for turn in range(_MOST_LAYOUTS):
+            if len(rows) < _FEWEST:
                 break
-            new = _Cut.of(block[0].tobytes(), self._features, exact=self._exact)
-            if new is None:
-                bad, rows, block = rows[:1], rows[1:], block[1:]
-            else:
-                self._cuts.append(new)
-                bad, rows, block = self._fill(new, rows, block)
-            yield bad
+            # Here and there, since odd ones may come together.
+            record = self._records[rows[len(rows) * turn // _MOST_LAYOUTS]]
+            cut = _Cut.of(record, self._features, exact=self._exact)
+            if cut is None or not self._is_worth(cut, rows):
+                continue
+            step = max(min(_MOST_ROWS, _REST_BYTES // cut.rest.record_bytes), 1)
+            others = []
+            for at in range(0, len(rows), step):
+                bad, other = self._fill(cut, rows[at : at + step])
+                yield bad
+                others.append(other)
+            rows = np.concatenate(others)
         yield rows
 
-    def _fill(self, cut: _Cut, rows: Rows, block: Block) -> tuple[Rows, Rows, Block]:
+    def _is_worth(self, cut: _Cut, rows: Rows) -> bool:
+        """Whether not only few records have the layout, of some that are tried."""
+        some = rows[:: max(len(rows) // _TRIED, 1)]
+        return bool(cut.layout.fits(self._block(some)).mean() > _LEAST_SHARE)
+
+    def _fill(self, cut: _Cut, rows: Rows) -> tuple[Rows, Rows]:
         """Fill in what has this layout; rows of it with bad values, and those that have it not."""
-        has = cut.layout.fits(block)
-        others = rows[:0], block[:0]
+        block = self._rest(cut, rows)
+        has = cut.rest.fits(block)
+        others = rows[:0]
         if not has.all():
-            others = rows[~has], block[~has]
+            others = rows[~has]
             rows, block = rows[has], block[has]
         found, good = cut.values(block)
         bad = rows[:0]
@@ -215,7 +246,43 @@ class _Cutter:
         if len(rows):
             for name, (values, counts) in found.items():
                 self._fillings[name].put(rows, values, counts)
-        return bad, *others
+        return bad, others
+
+    def _rest(self, cut: _Cut, rows: Rows) -> Block:
+        """The records without large values, which are filled in, whether the layout fits or not."""
+        rest = np.empty((len(rows), cut.rest.record_bytes), np.uint8)
+        wanted = [part for part in cut.large if part.name in self._fillings]
+        step = max(_BLOCK_BYTES // cut.layout.record_bytes, 1)
+        for at in range(0, len(rows), step):
+            some = rows[at : at + step]
+            block = self._block(some)
+            for part in wanted:
+                self._fillings[part.name].put_bytes(some, _bytes(block, part))
+            to = 0
+            for start, stop in cut.kept:
+                rest[at : at + step, to : to + stop - start] = block[:, start:stop]
+                to += stop - start
+        return rest
+
+    def _block(self, rows: Rows) -> Block:
+        """The records at `rows` as uint8 `(rows, bytes)`."""
+        span = _span(rows)
+        if isinstance(span, slice):
+            data = b"".join(self._records[span])
+        else:
+            data = b"".join([self._records[row] for row in rows.tolist()])
+        return np.frombuffer(data, np.uint8).reshape(len(rows), -1)
+
+
+def _is_large(feature: Feature | None, part: Part) -> bool:
+    """Whether a part is large, and any bytes of its are good ones."""
+    if part.size_bytes < _LARGE_BYTES:
+        return False
+    if feature is None:
+        return part.kind != INT64_LIST
+    if feature.ragged or part.kind == INT64_LIST:
+        return False
+    return feature.dtype == "float32" or (feature.raw and feature.dtype != "bool")
 
 
 def _suits(feature: Feature, part: Part | None) -> bool:

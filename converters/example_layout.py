@@ -12,7 +12,7 @@ unknown fields) has no layout, and protobuf has to say what it means.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -49,6 +49,11 @@ class Part:
     kind: int
     spans: tuple[tuple[int, int], ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its values."""
+        return sum(stop - start for start, stop in self.spans)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
@@ -79,6 +84,23 @@ class Layout:
             )
             good &= found == np.void(expected)
         return good
+
+    def without(self, names: Collection[str]) -> Layout:
+        """The layout of these records where the values of some parts are cut out."""
+        gone = [span for part in self.parts if part.name in names for span in part.spans]
+
+        def moved(at: int) -> int:
+            return at - sum(stop - start for start, stop in gone if stop <= at)
+
+        return Layout(
+            moved(self.record_bytes),
+            tuple(
+                Part(part.name, part.kind, tuple((moved(a), moved(b)) for a, b in part.spans))
+                for part in self.parts
+                if part.name not in names
+            ),
+            tuple(_merged([(moved(at), data) for at, data in self.fixed])),
+        )
 
 
 def layout_of(record: bytes) -> Layout | None:
@@ -159,3 +181,15 @@ def _between(record: bytes, parts: tuple[Part, ...]) -> Iterator[tuple[int, byte
         at = stop
     if at < len(record):
         yield at, record[at:]
+
+
+def _merged(fixed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Pieces that follow one another as one."""
+    start, data = fixed[0]
+    for at, more in fixed[1:]:
+        if at == start + len(data):
+            data += more
+        else:
+            yield start, data
+            start, data = at, more
+    yield start, data

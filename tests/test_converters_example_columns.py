@@ -8,7 +8,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
-from windrow.converters import decode_example, encode_example, example_columns
+from windrow.converters import decode_example, encode_example, example_blocks, example_columns
 from windrow.converters.example import parsed
 from windrow.converters.example_columns import decode_examples, infer_features
 from windrow.converters.example_encode import encode_examples
@@ -37,7 +37,7 @@ def any_features(draw: st.DrawFn) -> dict[str, Feature]:
     for name in draw(st.lists(st.text(max_size=3), min_size=1, max_size=4, unique=True)):
         dtype = draw(st.sampled_from(["bytes", "int64", "float32", *DTYPES]))
         raw = dtype != "bytes" and (dtype.startswith("complex") or draw(st.booleans()))
-        shapes: list[Any] = [(), (1,), (2, 3), (0, 2), (None,), (None, 2)]
+        shapes: list[Any] = [(), (1,), (2, 3), (0, 2), (70,), (None,), (None, 2)]
         features[name] = Feature(
             dtype, () if dtype == "bytes" else draw(st.sampled_from(shapes)), raw
         )
@@ -131,7 +131,16 @@ def by_protobuf(records: Sequence[bytes], features: Mapping[str, Feature]) -> di
     return out
 
 
-@settings(max_examples=150)
+@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
+def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many bytes on values are copied by themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example_blocks, "_LARGE_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("large_bytes")
+@settings(max_examples=100)
 @given(any_features(), SEEDS, st.sampled_from([0, 1, 7, MANY, 90]))
 def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: int) -> None:
     draw = np.random.default_rng(seed)
@@ -148,7 +157,8 @@ def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: i
         assert record == example(row, Style(), random.Random(0))
 
 
-@settings(max_examples=150)
+@pytest.mark.usefixtures("large_bytes")
+@settings(max_examples=100)
 @given(any_features(), SEEDS)
 def test_any_way_of_writing_is_what_protobuf_says(features: dict[str, Feature], seed: int) -> None:
     draw, numbers = random.Random(seed), np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, mutated, varint
-from windrow.converters import decode_example
+from windrow.converters import decode_example, example_blocks
 from windrow.converters.example_columns import decode_examples, infer_features
 from windrow.converters.example_layout import layout_of
 from windrow.converters.features import Feature, Ragged
@@ -137,6 +137,15 @@ def errors(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[in
     return {error.records[0]: error.why for error in bad if error.records}
 
 
+@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
+def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many bytes on values are copied by themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example_blocks, "_LARGE_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("large_bytes")
 @settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_changed_records_are_what_protobuf_says(seed: int) -> None:
@@ -144,6 +153,7 @@ def test_changed_records_are_what_protobuf_says(seed: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("large_bytes")
 def test_changed_records_are_what_protobuf_says_many_times(moments: random.Random) -> None:
     for _ in range(30):
         attack(moments)
@@ -230,6 +240,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.usefixtures("large_bytes")
 @pytest.mark.parametrize("times", [1, MANY])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_records(name: str, times: int) -> None:

@@ -175,7 +175,7 @@ def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: Far
         with leased(far, True) as second:
             assert first != second
             check_lease(far, second)
-            with pytest.raises(ConversionError, match="another run has taken it over .process"):
+            with pytest.raises(ConversionError, match=r"another run has taken it over \(process"):
                 check_lease(far, first)
         assert lease_of(far) is None
         with leased(far, False) as third:
@@ -188,7 +188,7 @@ def test_a_damaged_lease_is_that_of_another_run(far: FarTarget) -> None:
     for text in (b"", b"{", b"[1]", b'{"token": 1}', b"\xff"):
         far.write(LEASE, text)
         with (
-            pytest.raises(ConversionError, match="another run is writing it|cannot be read"),
+            pytest.raises(ConversionError, match="another run is writing it"),
             locked(far, take_over=False),
         ):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import pty
@@ -100,7 +101,7 @@ def _check(steps: list[Progress], case: Case) -> None:
         of = [step for step in steps if step.stage == stage]
         assert of[-1].done_bytes == of[-1].total_bytes, (case, stage)
         assert len({step.total_bytes for step in of}) == 1
-        for before, after in zip(of, of[1:], strict=False):
+        for before, after in itertools.pairwise(of):
             assert before.records <= after.records
             assert before.done_bytes <= after.done_bytes
     # Stages come one after the other.

@@ -212,10 +212,8 @@ class _Worker:
         def work(item: Any, report: Report) -> Any:
             nonlocal is_sent
             try:
-                if not is_sent:
-                    self._send(job)
-                    is_sent = True
-                self._send(packed(Item(item)))
+                self._send(packed(Item(packed(item), None if is_sent else job)))
+                is_sent = True
                 return self._answer(report)
             except _DiedError as error:
                 raise ConversionError(

@@ -44,7 +44,7 @@ class StoppedError(BaseException):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """The first message of a stage: what to do with the items that follow."""
+    """What to do with the items of a stage."""
 
     work: Callable[[OutputFolder, Any, Report], Any]
     folder: OutputFolder
@@ -52,9 +52,13 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """A message to a worker: the next item."""
+    """A message to a worker: the next item, and its job where that is another than before.
 
-    value: Any
+    Both are `packed` by themselves: what cannot be loaded here is an error like others.
+    """
+
+    value: bytes
+    job: bytes | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,9 +85,9 @@ class Failed:
     text: str
 
 
-def packed(message: Job | Item | Told | Done | Failed) -> bytes:
-    """A message as bytes; functions and classes of `__main__` travel by value."""
-    data: bytes = cloudpickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+def packed(value: Any) -> bytes:
+    """A message, or a part of one, as bytes; functions and classes of `__main__` go by value."""
+    data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     return data
 
 
@@ -106,25 +110,34 @@ def main(socket_descriptor: int, watch_descriptor: int, parent: int) -> None:
 
 def serve(end: Connection) -> None:
     """Answer items until there are no more; EOFError, OSError or StoppedError then."""
-    job: Job | None = None
+    bench = _Bench(end)
     while True:
-        message = pickle.loads(end.recv_bytes())
-        if isinstance(message, Job):
-            job = message
-        elif job is not None:
-            end.send_bytes(_answer(end, job, message.value))
-        del message  # it may be large, and the next one may be long in coming
+        # Nothing here keeps an item: it may be large, and the next one may be long in coming.
+        end.send_bytes(bench.answer(pickle.loads(end.recv_bytes())))
 
 
-def _answer(end: Connection, job: Job, value: Any) -> bytes:
-    counts = _Counts(end)
-    try:
-        result = job.work(job.folder, value, counts.report)
-        return packed(Done(result, counts.taken()))
-    except StoppedError:
-        raise
-    except BaseException as error:  # raised by the parent
-        return packed(_failed(error))
+class _Bench:
+    """The job that a worker is at."""
+
+    def __init__(self, end: Connection) -> None:
+        self._end = end
+        self._job: Job | None = None
+
+    def answer(self, item: Item) -> bytes:
+        """The answer to an item."""
+        counts = _Counts(self._end)
+        try:
+            if item.job is not None:
+                self._job = None
+                self._job = pickle.loads(item.job)
+            if self._job is None:
+                raise ConversionError("an item has come without its job")
+            result = self._job.work(self._job.folder, pickle.loads(item.value), counts.report)
+            return packed(Done(result, counts.taken()))
+        except StoppedError:
+            raise
+        except BaseException as error:  # raised by the parent
+            return packed(_failed(error))
 
 
 class _Counts:

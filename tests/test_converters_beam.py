@@ -182,7 +182,7 @@ def test_a_lease_in_an_object_store(inputs: Path, tmp_path: Path) -> None:
         fs = fsspec.filesystem("s3", **options)
 
         def made(**run: Any) -> TFRecordToArrayRecord:
-            far = {"storage_options": options, "output_options": options}
+            far: Any = {"storage_options": options, "output_options": options}
             return TFRecordToArrayRecord(
                 store.url("in/x.tfrecord-*"), store.url("out"), **far, **run
             )

@@ -361,15 +361,22 @@ def test_what_a_worker_says(folder: OutputFolder) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    for message in (Job(reported, folder), Item(3), Item(0), Item(4)):
-        ours.send_bytes(packed(message))
-    done, failed, again = (pickle.loads(ours.recv_bytes()) for _ in range(3))
+    lost = b"cno.such.module\nname\n."  # a pickle of what only another process has
+    job = packed(Job(reported, folder))
+    items = [Item(packed(3), job), Item(packed(0)), Item(lost), Item(packed(4))]
+    for item in [*items, Item(packed(5), lost), Item(packed(5))]:
+        ours.send_bytes(packed(item))
+    answers = [pickle.loads(ours.recv_bytes()) for _ in range(6)]
+    done, failed, unknown, again, unfit, without = answers
     assert done == Done(-3, Told(3, 30))
     assert isinstance(failed, Failed)
     assert (type(failed.error), failed.error.args) == (ReadError, ("zero",))
     assert "in reported" in failed.text
     assert again == Done(-4, Told(4, 40))
-    ours.send_bytes(packed(Item(9)))
+    assert isinstance(unknown.error, ModuleNotFoundError)
+    assert isinstance(unfit.error, ModuleNotFoundError)
+    assert isinstance(without.error, ConversionError)  # never by the job before
+    ours.send_bytes(packed(Item(packed(9), job)))
     told = pickle.loads(ours.recv_bytes())  # meanwhile
     assert told.records == told.done_bytes > 0
     ours.close()

@@ -10,7 +10,6 @@ under a final name is complete.
 from __future__ import annotations
 
 from windrow.converters.array_record import tfrecord_to_array_record
-from windrow.converters.array_record_to_array_record import array_record_to_array_record
 from windrow.converters.checking import BadFile, CheckReport, check
 from windrow.converters.example import decode_example, encode_example
 from windrow.converters.example_columns import decode_examples, infer_features
@@ -20,8 +19,9 @@ from windrow.converters.manifest import Manifest
 from windrow.converters.match_shards import convert_tf_to_arrayrecord_disk_match_shards
 from windrow.converters.rechunk import zarr_to_zarr
 from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
+from windrow.converters.reshard import array_record_to_array_record
+from windrow.converters.rows_to_records import zarr_to_array_record
 from windrow.converters.tfrecord import read_records, write_records
-from windrow.converters.zarr_to_array_record import zarr_to_array_record
 
 __all__ = [
     "BadFile",

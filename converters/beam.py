@@ -23,9 +23,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from windrow.converters.array_record import tfrecord_to_array_record_conversion
-from windrow.converters.array_record_to_array_record import (
-    array_record_to_array_record_conversion,
-)
 from windrow.converters.folder import (
     OutputFolder,
     begin,
@@ -42,9 +39,12 @@ from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
     tfrecord_to_zarr_conversion,
 )
+from windrow.converters.reshard import (
+    array_record_to_array_record_conversion,
+)
+from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
 from windrow.converters.targets import target_of
-from windrow.converters.zarr_to_array_record import zarr_to_array_record_conversion
 from windrow.errors import missing_extra
 
 try:

@@ -33,9 +33,6 @@ from windrow.commands import (
     storage_option,
 )
 from windrow.converters.array_record import tfrecord_to_array_record_conversion
-from windrow.converters.array_record_to_array_record import (
-    array_record_to_array_record_conversion,
-)
 from windrow.converters.job import carry_out, describe
 from windrow.converters.manifest import Manifest
 from windrow.converters.rechunk import zarr_to_zarr_conversion
@@ -43,8 +40,11 @@ from windrow.converters.records_to_zarr import (
     array_record_to_zarr_conversion,
     tfrecord_to_zarr_conversion,
 )
+from windrow.converters.reshard import (
+    array_record_to_array_record_conversion,
+)
+from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
-from windrow.converters.zarr_to_array_record import zarr_to_array_record_conversion
 from windrow.inspection import kind_of_head, kind_of_name
 from windrow.inspection_place import place_of
 from windrow.opening import contents_of

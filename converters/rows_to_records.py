@@ -17,7 +17,6 @@ from typing import Any, Final, Unpack
 import numpy as np
 
 from windrow.converters.array_inputs import AnyArray, InputArray
-from windrow.converters.array_record_to_array_record import MEMORY_BYTES, check_number, flags_of
 from windrow.converters.example_encode import encode_examples
 from windrow.converters.features import BYTES, Column, Feature, Ragged, features_to_json
 from windrow.converters.folder import OutputFolder, Part
@@ -33,6 +32,7 @@ from windrow.converters.record_writing import (
     shard_names,
     write_file,
 )
+from windrow.converters.reshard import MEMORY_BYTES, check_number, flags_of
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.zarr_inputs import Inputs, find_arrays
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError

@@ -1,0 +1,1 @@
+from converters.rows_to_records import *

@@ -1,1 +1,0 @@
-from converters.zarr_to_array_record import *

@@ -202,8 +202,13 @@ class SkippedRecords:
         return {"skipped": self.found} if self.found else {}
 
 
-def skipped_told(parts: Iterable[Part], limit: int) -> dict[str, Any]:
+def skipped_told(parts: Iterable[Part], limit: int, names: Sequence[str]) -> dict[str, Any]:
     """What `told` of several parts has of records left out, as that of one.
+
+    Args:
+        parts: All of them.
+        limit: How many records may have been left out.
+        names: Of the inputs.
 
     Raises:
         ReadError: If they are more than the limit.
@@ -212,10 +217,12 @@ def skipped_told(parts: Iterable[Part], limit: int) -> dict[str, Any]:
     found.sort(key=lambda one: (one["input"], one["record"]))
     if len(found) > limit:
         one = found[limit]
+        name, number = names[one["input"]], one["record"]
         raise ReadError(
-            f"input {one['input']}, record {one['record']}: {one['error']}; {len(found)} records of"
-            f" the inputs are bad, and max_bad_records={limit}: raise it, and run it again, or mend"
-            " the inputs",
+            f"{name}: record {number}: {one['error']}; {len(found)} records of the inputs are bad,"
+            f" and max_bad_records={limit}: raise it, and run it again, or mend the inputs",
+            file=name,
+            records=(number, number + 1),
             why=one["error"],
         )
     return {"skipped": found} if found else {}
@@ -233,7 +240,8 @@ def manifest_of(plan: Plan, records: Sequence[int], parts: Sequence[Part], limit
     Raises:
         ReadError: If more were.
     """
-    found = skipped_told(parts, limit).get("skipped", ())
+    names = [one.name for one in plan.inputs]
+    found = skipped_told(parts, limit, names).get("skipped", ())
     left_out = Counter(one["input"] for one in found)
     inputs = tuple(
         InputFile(one.name, one.size_bytes, count - left_out[at], one.version, left_out[at])

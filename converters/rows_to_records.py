@@ -144,7 +144,12 @@ def zarr_to_array_record_conversion(
         raise ArgumentError(f"encode must be a function, got {encode!r}")
     names = None if arrays is None else _names(arrays)
     find = functools.partial(
-        find_arrays, source, names=names, engine=engine, storage_options=storage_options
+        find_arrays,
+        source,
+        names=names,
+        engine=engine,
+        storage_options=storage_options,
+        what="zarr_to_array_record",
     )
     inputs = find()
     fields = _fields(inputs, chosen=names is not None)

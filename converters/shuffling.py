@@ -187,7 +187,8 @@ class Shuffle:
         runs = sorted((file for part in results for file in part.files), key=lambda run: run.name)
         total = sum(run.size_bytes for run in runs)
         names = tuple(run.name for run in runs)
-        told = skipped_told(results, self.max_bad_records)
+        inputs = [file.source.shown for file in self.found]
+        told = skipped_told(results, self.max_bad_records, inputs)
         bounds = self.bounds()
         files, bucket = [], 0
         for at, (name, places) in enumerate(zip(self.names, bounds, strict=True)):

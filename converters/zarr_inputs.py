@@ -39,7 +39,6 @@ from windrow.sources.zarr_open import find_all
 from windrow.sources.zarr_python import PythonBoxReader
 from windrow.sources.zarr_python_metadata import of_any_length
 
-_WHAT: Final = "zarr_to_zarr"
 # File systems that list all files below a folder, with sizes, in few requests.
 _LISTED: Final = ("file", "local", "memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 _VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
@@ -79,6 +78,7 @@ def find_arrays(
     names: Sequence[str] | None = None,
     engine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    what: str = "zarr_to_zarr",
 ) -> Inputs:
     """The arrays at `source`: only metadata is read.
 
@@ -87,6 +87,7 @@ def find_arrays(
         names: Arrays, or groups of arrays, to find; None for all.
         engine: Of xarray, which then opens the source, whatever it is called.
         storage_options: As in fsspec.
+        what: The conversion that asks, for messages.
 
     Raises:
         NotFoundError: If there is nothing.
@@ -100,10 +101,10 @@ def find_arrays(
         file = XarrayFile(found.url, engine=engine, storage_options=storage_options)
         variables, attributes = find_variables(file, names)
         return Inputs({item.facts.name: item for item in variables}, attributes, {}, found.id)
-    access = Access(_WHAT, storage_options)
-    tree = find_all(_WHAT, url, names, access)
+    access = Access(what, storage_options)
+    tree = find_all(what, url, names, access)
     chosen = [item for item in arrays_of(tree) if names is None or _named(item.name, names)]
-    _refuse_unknown(tree, names)
+    _refuse_unknown(tree, names, what)
     for item in chosen:
         if of_any_length(item.metadata or {}):
             raise _no_numbers(item, "texts or objects of any length")
@@ -117,18 +118,18 @@ def _named(name: str, names: Sequence[str]) -> bool:
     return any(name == wanted or name.startswith(f"{wanted}/") for wanted in names)
 
 
-def _refuse_unknown(tree: FoundTree, names: Sequence[str] | None) -> None:
+def _refuse_unknown(tree: FoundTree, names: Sequence[str] | None, what: str) -> None:
     there = [item.name for item in arrays_of(tree)]
     for wanted in names or ():
         if not any(_named(name, [wanted]) for name in there):
             raise SourceError(
-                f"{_WHAT}: there is no array {wanted!r}; there are {', '.join(sorted(there))}"
+                f"{what}: there is no array {wanted!r}; there are {', '.join(sorted(there))}"
             )
 
 
 def _no_numbers(found: Found, what: str) -> SourceError:
     return SourceError(
-        f"{_WHAT}: {found.named} in {found.where} holds {what}, which is not converted; choose the"
+        f"{found.what}: {found.named} in {found.where} holds {what}, which is not converted; choose the"
         " others: arrays=[...]"
     )
 
@@ -156,7 +157,7 @@ def _is_json(value: Any) -> bool:
 def _zarr_array(found: Found) -> InputArray:
     if found.shape == ():
         return _Scalar(_scalar_facts(found), found)
-    (opened,) = open_arrays(_WHAT, (found,))
+    (opened,) = open_arrays(found.what, (found,))
     return _ZarrArray(_facts(found, opened), found)
 
 
@@ -175,7 +176,7 @@ def _facts(found: Found, opened: OpenArray) -> ArrayFacts:
         chunk_shape=chunk_shape,
         shift=shift,
         dims=found.dims,
-        attributes={**_times(opened.dtype), **attributes} if times else attributes,
+        attributes={**_times(found, opened.dtype), **attributes} if times else attributes,
         fill_value=None if times else stored_fill(_fill_of(opened)),
     )
 
@@ -200,13 +201,13 @@ def _attributes(found: Found, missing_value: Any) -> dict[str, Any]:
     return told
 
 
-def _times(dtype: np.dtype[Any]) -> dict[str, Any]:
+def _times(found: Found, dtype: np.dtype[Any]) -> dict[str, Any]:
     """What says that integers are times, in the words of the CF conventions."""
     unit, count = np.datetime_data(dtype)
     if unit not in _UNITS or count != 1:
         raise SourceError(
-            f"{_WHAT}: {dtype} has no name in the CF conventions; write it with a unit of"
-            f" {', '.join(_UNITS)}"
+            f"{found.what}: {found.named} in {found.where} is of {dtype}, which has no name in the CF"
+            f" conventions; write it with a unit of {', '.join(_UNITS)}"
         )
     if dtype.kind == "m":
         return {"units": _UNITS[unit]}
@@ -253,7 +254,7 @@ class _ZarrArray(InputArray):
 
     def _open(self) -> OpenArray:
         if self._opened is None:
-            (opened,) = open_arrays(_WHAT, (self._found,))
+            (opened,) = open_arrays(self._found.what, (self._found,))
             if _facts(self._found, opened) != self.facts:
                 raise ConversionError(
                     f"{self._found.named} in {self.facts.where} was written anew while it was"
@@ -299,7 +300,7 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         access = found.access
         if access is None or found.url is None:
             raise ValueError("only TensorStore reads its format, and it does not open such URLs")
-        array = _zarr().open_array(
+        array = _zarr(found.what).open_array(
             found.url, mode="r", storage_options=access.storage_options or None
         )
         return np.asarray(array[...]), array.fill_value
@@ -308,11 +309,11 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
 
 
-def _zarr() -> Any:
+def _zarr(what: str) -> Any:
     try:
         import zarr
     except ImportError as error:
-        raise missing_extra(f"{_WHAT}: one value in a store of fsspec", "zarr") from error
+        raise missing_extra(f"{what}: one value in a store of fsspec", "zarr") from error
     return zarr
 
 
@@ -350,7 +351,7 @@ def _identity(url: str, storage_options: Mapping[str, Any] | None, facts: Sequen
 
 def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[str, int, str]]:
     if not is_remote(url):
-        yield from _walked(local_path(url, what=_WHAT), "")
+        yield from _walked(local_path(url, what="source"), "")
         return
     if url.partition("://")[0] not in _LISTED or "|" in url or "::" in url:
         return

@@ -16,7 +16,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
@@ -28,7 +28,7 @@ from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.job import RunOptions, carry_out
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan
 from windrow.converters.rechunk_layout import Axis, Converted, Settings, Sizes, converted
-from windrow.converters.rechunk_plan import Box, RechunkPlan, plan_rechunk
+from windrow.converters.rechunk_plan import Box, RechunkPlan, plan_rechunk, runs
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.targets import LocalTarget
 from windrow.converters.zarr_inputs import Inputs, find_arrays
@@ -335,9 +335,10 @@ class _Work:
             with folder.incoming(name) as path:
                 with open(path, "wb") as file:
                     for piece, _ in job.plan.pieces_of_read(item.box):
-                        data = values[_cut(piece, item.box)].tobytes()
-                        checksum = google_crc32c.extend(checksum, data)
-                        size_bytes += file.write(data)
+                        for part, _ in runs(piece, _PART_BYTES // values.itemsize):
+                            data = values[_cut(part, item.box)].tobytes()
+                            checksum = google_crc32c.extend(checksum, data)
+                            size_bytes += file.write(data)
                 _put(folder, path, name)
             return Part(key, 0, (OutputFile(name, size_bytes, 0, f"{checksum:08x}"),))
 
@@ -385,8 +386,11 @@ class _Work:
             held = np.frombuffer(data, values.dtype).reshape(piece.shape)
             values[_cut(piece, item.box)] = held
 
+        # In parts, so that little is held of them beside the block.
         pieces = (
-            part for found in job.plan.pieces_of_block(item.box) for part in _parts(*found, values)
+            (read, part, begin + at)
+            for read, piece, begin in job.plan.pieces_of_block(item.box)
+            for part, at in runs(piece, _PART_BYTES // values.itemsize)
         )
         if folder.target.local is not None:
             for piece in pieces:
@@ -398,16 +402,6 @@ class _Work:
 
     def _between(self, folder: OutputFolder, item: _Item) -> str:
         return folder.data_name(f"{_key(item)}.values")
-
-
-def _parts(read: Box, piece: Box, begin: int, values: AnyArray) -> Iterator[tuple[Box, Box, int]]:
-    """A piece in runs of its rows, so that little is held of it beside the block."""
-    row = Box(piece.first, (1, *piece.shape[1:]))
-    step = max(1, _PART_BYTES // max(1, row.cells * values.itemsize))
-    for at in range(0, piece.shape[0], step):
-        first = (piece.first[0] + at, *piece.first[1:])
-        shape = (min(step, piece.shape[0] - at), *piece.shape[1:])
-        yield read, Box(first, shape), begin + at * row.cells
 
 
 def _key(item: _Item) -> str:

@@ -83,6 +83,7 @@ class Converted:
             facts.dtype.itemsize,
             layout.numpy_dtype.itemsize,
             encoding_bytes(layout.chunk_bytes),
+            layout.index_bytes,
         )
 
 

@@ -63,6 +63,7 @@ class Grids:
         source_itemsize: Bytes of a value in the source.
         itemsize: Bytes of a value in the target, and in blocks.
         encoding_bytes: Memory for one chunk of the target while it is encoded.
+        index_bytes: Memory for what says where the chunks of a file lie in it.
     """
 
     shape: Cells
@@ -72,6 +73,7 @@ class Grids:
     source_itemsize: int
     itemsize: int
     encoding_bytes: int
+    index_bytes: int = 0
 
     @property
     def chunk_bytes(self) -> int:
@@ -92,8 +94,9 @@ class Grids:
     def least_bytes(self) -> int:
         """Memory with which the array can be converted, in one pass or in two."""
         chunk = math.prod(_least(self.source_chunk, self.shape)) * self.itemsize
-        one = self.file_bytes + max(self.decoding_bytes, self.encoding_bytes)
-        two = max(chunk + self.decoding_bytes, self.file_bytes + self.encoding_bytes)
+        encoding = self.encoding_bytes + self.index_bytes
+        one = self.file_bytes + max(self.decoding_bytes, encoding)
+        two = max(chunk + self.decoding_bytes, self.file_bytes + encoding)
         return min(one, two) + _TURNS_BYTES
 
 
@@ -187,7 +190,8 @@ def plan_rechunk(grids: Grids, memory_bytes: int, *, name: str = "") -> RechunkP
 
 def _plans(grids: Grids, room_bytes: int, at_once: int) -> Iterator[RechunkPlan]:
     """In one pass and in two, where blocks leave room for chunks that are in flight at once."""
-    decoding, encoding = (size * at_once for size in (grids.decoding_bytes, grids.encoding_bytes))
+    decoding = grids.decoding_bytes * at_once
+    encoding = grids.encoding_bytes * at_once + grids.index_bytes
     both = max(decoding, encoding)
     axes = [_multiples(n, f, s) for n, f, s in _axes(grids)]
     best = _cheapest(grids, axes, room_bytes - both)
@@ -217,7 +221,7 @@ def _plan(
         amplification=math.prod(_reads_of(grids, read)),
         memory_bytes=used_bytes + _TURNS_BYTES,
         decoders=max(1, left // max(1, grids.decoding_bytes)),
-        ahead_bytes=room_bytes - _bytes(grids, block),
+        ahead_bytes=room_bytes - _bytes(grids, block) - grids.index_bytes,
     )
 
 
@@ -326,6 +330,24 @@ def _pieces(shape: Cells, a: Cells, b: Cells) -> int:
 
 
 # --- boxes ---------------------------------------------------------------------------------------
+
+
+def runs(box: Box, most_cells: int) -> Iterator[tuple[Box, int]]:
+    """A box in parts of at most so many cells that follow one another in its C order.
+
+    Yields:
+        Each part, and the number of cells of `box` before it.
+    """
+    rest = [math.prod(box.shape[k:]) for k in range(len(box.shape) + 1)]
+    # What lies below this axis is taken whole, what lies above it one by one.
+    axis = next((k for k, cells in enumerate(rest[1:]) if cells <= most_cells), 0)
+    step = max(1, most_cells // max(1, rest[axis + 1])) if box.shape else 1
+    size = (*(1 for _ in box.shape[:axis]), step, *box.shape[axis + 1 :])
+    begin = 0
+    for part in _cut(Box((0,) * len(box.shape), box.shape), size[: len(box.shape)]):
+        first = tuple(f + k for f, k in zip(box.first, part.first, strict=True))
+        yield Box(first, part.shape), begin
+        begin += part.cells
 
 
 def _boxes(shape: Cells, size: Cells) -> Iterator[Box]:

@@ -45,8 +45,9 @@ DTYPES: Final = (
 # Records of this size are read one by one without waste; smaller ones share a chunk.
 _LEAST_CHUNK_BYTES: Final = 4096
 _SHARD_BYTES: Final = 128 << 20
-# What one thread encodes at a time: worth the way to it.
+# What one thread encodes at a time: worth the way to it, and few enough to take no more memory.
 _TURN_BYTES: Final = 1 << 20
+_TURN_CHUNKS: Final = 4096
 _MANY: Final = "multi_compress_to_buffer"
 _NOT_STORED: Final = 2**64 - 1
 _LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -183,6 +184,12 @@ class ArrayLayout:
     def chunk_bytes(self) -> int:
         """Bytes of the values of one whole chunk in memory."""
         return math.prod(self.chunk_shape) * self.numpy_dtype.itemsize
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory for the index of a shard, and for its bytes as they are stored."""
+        chunks = math.prod(self.file_shape) // math.prod(self.chunk_shape)
+        return 0 if self.shard_shape is None else 3 * 16 * chunks
 
     def key(self, at: Sequence[int]) -> str:
         """Name, in the group, of the file at coordinates `at` of the grid of files."""
@@ -389,7 +396,8 @@ def encode_parts(
         ahead_bytes: Memory for what is encoded ahead, beside the block. One chunk is, in any case.
 
     Yields:
-        One file after the other; the parts of one must be taken before the next.
+        One file after the other; the parts of one must be taken before the next. Of a shard they
+        are its chunks, and last its index.
 
     Raises:
         ConversionError: If the block is of another dtype, or not of whole files.
@@ -425,9 +433,13 @@ def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) ->
 def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
     """Coordinates and place of each part of `size` of an array of `shape`, in C order."""
     grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
-    for at in itertools.product(*grid):
-        # NumPy ends a slice at the end of the axis.
-        yield at, tuple(slice(k * c, (k + 1) * c) for k, c in zip(at, size, strict=True))
+    # A product holds all of its axes, and the first one may be long.
+    heads = ((k,) for k in grid[0]) if grid else iter([()])
+    for head in heads:
+        for rest in itertools.product(*grid[1:]):
+            at = (*head, *rest)
+            # NumPy ends a slice at the end of the axis.
+            yield at, tuple(slice(k * c, (k + 1) * c) for k, c in zip(at, size, strict=True))
 
 
 def _shard(
@@ -448,16 +460,21 @@ def _chunks(
     block: AnyArray, layout: ArrayLayout, steps: Sequence[_Step], ahead_bytes: int
 ) -> Iterator[tuple[Cells, bytes]]:
     """Coordinates in `block` and stored bytes of its chunks, in C order."""
-    cuts = list(_cuts(block.shape, layout.chunk_shape))
-    turn = max(1, _TURN_BYTES // max(1, layout.chunk_bytes))
-    turns = [cuts[k : k + turn] for k in range(0, len(cuts), turn)]
+    # One turn after the other: all of tiny chunks would take far more memory than their values.
+    cuts = _cuts(block.shape, layout.chunk_shape)
+    turn = min(_TURN_CHUNKS, max(1, _TURN_BYTES // max(1, layout.chunk_bytes)))
+    turns = iter(lambda: list(itertools.islice(cuts, turn)), [])
     pool = shared_pool()
     # Never on the main thread, on which blosc starts threads of its own, whose turns it stores.
-    jobs = (pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps) for some in turns)
+    jobs = (
+        (some, pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps))
+        for some in turns
+    )
     most = max(1, min(2 * cores(), ahead_bytes // encoding_bytes(layout.chunk_bytes)))
     ahead = collections.deque(itertools.islice(jobs, most))
-    for some in turns:
-        yield from zip((at for at, _ in some), ahead.popleft().result(), strict=True)
+    while ahead:
+        some, job = ahead.popleft()
+        yield from zip((at for at, _ in some), job.result(), strict=True)
         ahead.extend(itertools.islice(jobs, 1))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.converters.rechunk_plan import Box, Grids, RechunkPlan, plan_rechunk
+from windrow.converters.rechunk_plan import Box, Grids, RechunkPlan, plan_rechunk, runs
 from windrow.errors import ConversionError
 
 MIB = 1 << 20
@@ -71,6 +71,20 @@ def test_pieces_lead_every_cell_from_its_read_to_its_block(plan: RechunkPlan) ->
             held = between[read][begin : begin + piece.cells]
             found[cells_of(piece)] = held.reshape(piece.shape)
     assert (found == values).all()
+
+
+@given(plans(), st.integers(0, 200))
+def test_runs_of_a_box_follow_one_another(plan: RechunkPlan, most: int) -> None:
+    for box in plan.blocks():
+        values = np.arange(box.cells).reshape(box.shape)
+        for part, begin in runs(box, most):
+            assert part.cells <= max(1, most)
+            cut = tuple(
+                slice(f - w, f - w + n)
+                for f, n, w in zip(part.first, part.shape, box.first, strict=True)
+            )
+            assert (values[cut].ravel() == np.arange(begin, begin + part.cells)).all()
+        assert sum(part.cells for part, _ in runs(box, most)) == box.cells
 
 
 @given(grids(), st.integers(0, 100 * MIB))

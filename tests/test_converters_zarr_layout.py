@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import tempfile
+import tracemalloc
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,6 +113,19 @@ def test_files_are_the_same_from_any_block_and_any_number_in_flight(
         )
         for name, parts in found:
             assert b"".join(parts) == whole[name]
+
+
+def test_many_tiny_chunks_take_no_more_memory_than_large_ones() -> None:
+    layout = ArrayLayout("x", "int8", (100_000,), (1,), (100_000,), codecs=())
+    tracemalloc.start()
+    try:
+        for _, parts in zarr_layout.encode_parts(layout, (0,), np.zeros(100_000, np.int8)):
+            assert sum(map(len, parts)) == 100_000 * 17 + 4
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert layout.index_bytes == 4_800_000
+    assert peak_bytes < layout.index_bytes + zarr_layout.AHEAD_BYTES
 
 
 def test_chunks_of_the_fill_value_are_stored() -> None:

@@ -86,9 +86,9 @@ def carry_out(
     """
     _check(run)
     target = target_of(output, run.get("output_options"))
-    refuse_own_input(conversion.sources, output)
     plan, overwrite = conversion.plan, run.get("overwrite", False)
     refuse_foreign(target)
+    refuse_own_input(conversion.sources, output)
     if not overwrite and is_finished(target):
         manifest = finished_before(target, plan)
         if manifest is not None:

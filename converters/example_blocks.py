@@ -134,7 +134,7 @@ class _Cut:
 
     Args:
         layout: Of whole records.
-        large: Parts that are copied by themselves, or not at all if nobody wants them.
+        large: Parts, in their order, that are copied by themselves, or not at all if nobody wants them.
         rest: The layout without those.
         wanted: The other parts that columns are made of, None where the feature is missing.
         others: Varints that nobody wants, which have to be varints all the same.
@@ -173,7 +173,7 @@ class _Cut:
     def kept(self) -> Iterator[tuple[int, int]]:
         """The bytes of a record that `rest` is about."""
         at = 0
-        for start, stop in sorted(span for part in self.large for span in part.spans):
+        for start, stop in (span for part in self.large for span in part.spans):
             yield at, start
             at = stop
         yield at, self.layout.record_bytes

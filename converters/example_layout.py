@@ -12,7 +12,7 @@ unknown fields) has no layout, and protobuf has to say what it means.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -99,7 +99,7 @@ class Layout:
                 for part in self.parts
                 if part.name not in names
             ),
-            tuple(_merged([(moved(at), data) for at, data in self.fixed])),
+            tuple((moved(at), data) for at, data in self.fixed),
         )
 
 
@@ -181,15 +181,3 @@ def _between(record: bytes, parts: tuple[Part, ...]) -> Iterator[tuple[int, byte
         at = stop
     if at < len(record):
         yield at, record[at:]
-
-
-def _merged(fixed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Pieces that follow one another as one."""
-    start, data = fixed[0]
-    for at, more in fixed[1:]:
-        if at == start + len(data):
-            data += more
-        else:
-            yield start, data
-            start, data = at, more
-    yield start, data

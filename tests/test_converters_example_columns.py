@@ -524,6 +524,10 @@ def test_odd_records_in_front_do_not_keep_others_from_their_layout(
     assert len(odd[0]) == len(records[0])
     decode_examples([*odd, *records], features, bad=bad)
     assert (len(bad), protobuf.calls) == (20, 23)
+    # A layout that too few records have is no help: then all go the other way.
+    monkeypatch.setattr(example_blocks, "_LEAST_SHARE", 0.95)
+    decode_examples(records, features, bad=bad)
+    assert (len(bad), protobuf.calls) == (30, 123)
 
 
 @pytest.mark.parametrize("name", ["wire", "layout", "columns", "encode"])

@@ -23,7 +23,7 @@ FEATURES = {
     "box": Feature("float32", (2,)),
     "ids": Feature("int64", (None,)),
     "label": Feature("int8"),
-    "mask": Feature("bool", (3,), raw=True),
+    "mask": Feature("bool", (5,), raw=True),
     "pixels": Feature("int16", (None, 2), raw=True),
     "text": Feature("bytes"),
 }
@@ -38,7 +38,7 @@ def row(draw: random.Random) -> dict[str, Stored]:
         "box": np.frombuffer(draw.randbytes(8), np.float32),
         "ids": np.array([draw.getrandbits(14), -draw.getrandbits(9)], np.int64),
         "label": np.array([draw.randrange(128)], np.int64),
-        "mask": [bytes(draw.choices([0, 1], k=3))],
+        "mask": [bytes(draw.choices([0, 1], k=5))],
         "pixels": [draw.randbytes(8)],
         "text": [draw.randbytes(5)],
     }

@@ -87,8 +87,8 @@ def carry_out(
     _check(run)
     target = target_of(output, run.get("output_options"))
     plan, overwrite = conversion.plan, run.get("overwrite", False)
-    refuse_foreign(target)
     refuse_own_input(conversion.sources, output)
+    refuse_foreign(target)
     if not overwrite and is_finished(target):
         manifest = finished_before(target, plan)
         if manifest is not None:

@@ -31,6 +31,7 @@ from windrow.sources.secrets import Secrets, shown_url
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
+_OF_ZARR: Final = ("zarr.json", ".zarray", ".zgroup")
 _MAGIC: Final = frozenset("*?[")
 # What file systems call the thing that changes when a file is written anew.
 _VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
@@ -115,7 +116,9 @@ def source_texts(paths: Paths) -> tuple[str, ...]:
 
 
 def refuse_own_input(sources: Iterable[str], output: str | os.PathLike[str]) -> None:
-    """Refuse an output that an input lies in: to overwrite it would remove the input.
+    """Refuse an output that an input lies in, and one that lies in a Zarr store that is read.
+
+    To overwrite the first would remove the input; the second would become a part of it.
 
     Raises:
         ConversionError: If one does.
@@ -129,6 +132,12 @@ def refuse_own_input(sources: Iterable[str], output: str | os.PathLike[str]) -> 
             if f"{_canonical(url)}/".startswith(f"{here}/"):
                 raise ConversionError(
                     f"output {shown_url(here)}: the input {shown_url(url)} lies in it; choose another"
+                    " folder"
+                )
+            within = f"{here}/".startswith(f"{_canonical(url)}/")
+            if within and any(os.path.exists(os.path.join(url, name)) for name in _OF_ZARR):
+                raise ConversionError(
+                    f"output {shown_url(here)} lies in the input {shown_url(url)}; choose another"
                     " folder"
                 )
 

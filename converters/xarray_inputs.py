@@ -120,6 +120,11 @@ def find_variables(
     with file.lock:
         dataset = file.dataset()
         there = [str(name) for name in dataset.variables]
+        if not there:
+            raise SourceError(
+                f"{shown_url(file.url)} holds no variables outside of groups, and those in groups are"
+                " not read; write them to a file or a Zarr store of their own"
+            )
         wanted = there if names is None else list(names)
         for name in wanted:
             if name not in there:
@@ -169,32 +174,37 @@ def plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     found = {}
     for key, value in attributes.items():
         name = str(key)
-        found[name] = fill_attribute(value) if name == "_FillValue" else _plain(value)
-    # The same NaN twice: JSON has none, and xarray compares texts with no numbers.
-    if found.get("missing_value") == "NaN" and "_FillValue" in found:
-        del found["missing_value"]
-    return found
+        found[name] = fill_attribute(value) if name == "_FillValue" else plain(value)
+    return without_two_nans(found)
+
+
+def without_two_nans(attributes: dict[str, Any]) -> dict[str, Any]:
+    """`attributes`, but no NaN twice: JSON has none, and xarray compares texts with no numbers."""
+    if attributes.get("missing_value") == "NaN" and "_FillValue" in attributes:
+        return {key: value for key, value in attributes.items() if key != "missing_value"}
+    return attributes
 
 
 def fill_attribute(value: Any) -> Any:
     """A `_FillValue` as xarray has it among the attributes of Zarr v3."""
-    number = _plain(np.asarray(value).reshape(-1)[0] if np.size(value) == 1 else value)
+    number = plain(np.asarray(value).reshape(-1)[0] if np.size(value) == 1 else value)
     if isinstance(number, float) or number in ("NaN", "Infinity", "-Infinity"):
         return base64.standard_b64encode(struct.pack("<d", float(number))).decode()
     return number
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """An attribute as JSON has it; what is no number is a text, as JSON has none."""
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +23,16 @@ from fsspec.core import url_to_fs
 from windrow.converters.array_inputs import AnyArray, ArrayFacts, InputArray
 from windrow.converters.inputs import find_inputs
 from windrow.converters.manifest import InputId
-from windrow.converters.xarray_inputs import SUFFIXES, XarrayFile, fill_attribute, find_variables
+from windrow.converters.xarray_inputs import (
+    SUFFIXES,
+    XarrayFile,
+    fill_attribute,
+    find_variables,
+    plain,
+    without_two_nans,
+)
 from windrow.converters.zarr_layout import DTYPES, stored_fill
-from windrow.errors import ConversionError, ReadError, SourceError, missing_extra
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, missing_extra
 from windrow.sources.arrays import OpenArray, open_arrays
 from windrow.sources.box_readers import DirectBoxReader, box_reader
 from windrow.sources.paths import is_remote, local_path
@@ -97,7 +103,11 @@ def find_arrays(
     """
     url = os.fspath(source)
     if engine is not None or url.lower().endswith(SUFFIXES):
-        (found,) = find_inputs(url, storage_options=storage_options)
+        found, *others = find_inputs(url, storage_options=storage_options)
+        if others:
+            raise ArgumentError(
+                f"{shown_url(url)}: these are {len(others) + 1} files; convert one at a time"
+            )
         file = XarrayFile(found.url, engine=engine, storage_options=storage_options)
         variables, attributes = find_variables(file, names)
         return Inputs({item.facts.name: item for item in variables}, attributes, {}, found.id)
@@ -138,17 +148,9 @@ def _groups(tree: FoundTree, name: str = "") -> Iterator[tuple[str, dict[str, An
     """Names and attributes of all groups; the outermost one is ''."""
     if not isinstance(tree, FoundGroup):
         return
-    yield name, {key: value for key, value in tree.attributes.items() if _is_json(value)}
+    yield name, {str(key): plain(value) for key, value in tree.attributes.items()}
     for key, item in tree.items.items():
         yield from _groups(item, f"{name}/{key}" if name else key)
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 # --- arrays of Zarr ------------------------------------------------------------------------------
@@ -195,10 +197,10 @@ def _fill_of(opened: OpenArray) -> Any:
 
 def _attributes(found: Found, missing_value: Any) -> dict[str, Any]:
     """Attributes, with what Zarr v2 keeps elsewhere where xarray looks for it in v3."""
-    told = {key: value for key, value in found.attributes.items() if _is_json(value)}
+    told = {str(key): plain(value) for key, value in found.attributes.items()}
     if told.pop(_DIMENSIONS_V2, None) is not None and missing_value is not None:
         told.setdefault("_FillValue", fill_attribute(missing_value))
-    return told
+    return without_two_nans(told)
 
 
 def _times(found: Found, dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -343,15 +345,20 @@ def _identity(url: str, storage_options: Mapping[str, Any] | None, facts: Sequen
     digest = hashlib.sha256("\n".join(sorted(facts)).encode())
     total = 0
     for name, size, version in sorted(_listed(url, storage_options)):
-        digest.update(f"\n{name} {size} {version}".encode())
+        digest.update(f"\n{name} {size} {version}".encode(errors="surrogateescape"))
         total += size
     name = shown_url(url).rstrip("/").rpartition("/")[2]
     return InputId(name, total, digest.hexdigest()[:16])
 
 
 def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[str, int, str]]:
+    if url.startswith("file://") and "|" in url:
+        return
     if not is_remote(url):
-        yield from _walked(local_path(url, what="source"), "")
+        try:
+            yield from _walked(local_path(url, what="source"), "")
+        except OSError as error:
+            raise ReadError(f"{shown_url(url)} cannot be listed: {error}") from error
         return
     if url.partition("://")[0] not in _LISTED or "|" in url or "::" in url:
         return
@@ -376,5 +383,6 @@ def _walked(folder: str, below: str) -> Iterator[tuple[str, int, str]]:
             if entry.is_dir():
                 yield from _walked(folder, name)
             else:
-                stat = entry.stat()
+                # A link that leads nowhere is known by itself.
+                stat = entry.stat(follow_symlinks=os.path.exists(entry.path))
                 yield name, stat.st_size, str(stat.st_mtime_ns)

@@ -22,7 +22,7 @@ from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME
 from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.converters.zarr_inputs import find_arrays
-from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
 
 xarray = pytest.importorskip("xarray")
@@ -148,6 +148,12 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         zarr_to_zarr(tmp_path / "y.nc", tmp_path / "out")
     with pytest.raises(SourceError, match=r"no variable 't2'; there are flag, height, lat, sparse"):
         zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", arrays=["t2"])
+    with h5py.File(tmp_path / "groups.nc", "w") as file:
+        file["group/x"] = np.arange(3)
+    with pytest.raises(SourceError, match=r"groups\.nc holds no variables outside of groups"):
+        zarr_to_zarr(tmp_path / "groups.nc", tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"\*\.nc: these are 2 files; convert one at a time"):
+        zarr_to_zarr(tmp_path / "*.nc", tmp_path / "out")
     (tmp_path / "z.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     with pytest.raises(ReadError, match=r"z\.nc: xarray cannot open it"):
         zarr_to_zarr(tmp_path / "z.nc", tmp_path / "out")

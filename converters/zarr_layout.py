@@ -51,6 +51,7 @@ _TURN_CHUNKS: Final = 4096
 _MANY: Final = "multi_compress_to_buffer"
 _NOT_STORED: Final = 2**64 - 1
 _LITTLE: Final = {"name": "bytes", "configuration": {"endian": "little"}}
+_BLOSC: Final = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _SHUFFLES: Final = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -68,6 +69,8 @@ def codecs_of(text: str, *, itemsize: int = 1) -> tuple[dict[str, Any], ...]:
     Raises:
         ArgumentError: If it names none.
     """
+    if not isinstance(text, str):
+        raise ArgumentError(f"codecs must be a text such as 'zstd:3', or JSON in one, got {text!r}")
     name, *settings = text.split(":")
     match name, settings:
         case "none", []:
@@ -526,24 +529,31 @@ _of_thread = _OfThread()
 
 def _encoder(codec: Mapping[str, Any], layout: ArrayLayout) -> _Step:
     """What encodes the bytes of one chunk; ArgumentError if there is no such codec."""
-    match dict(codec):
-        case {"name": "zstd", "configuration": {"level": int(level), **rest}} if not set(rest) - {
-            "checksum"
-        }:
+    match codec:
+        case {"name": "zstd", "configuration": {"level": int(level), **rest}} if (
+            not set(rest) - {"checksum"} and level <= zstandard.MAX_COMPRESSION_LEVEL
+        ):
             return functools.partial(_zstd, level, bool(rest.get("checksum", False)))
-        case {"name": "gzip", "configuration": {"level": int(level), **rest}} if not rest:
+        case {"name": "gzip", "configuration": {"level": int(level), **rest}} if (
+            not rest and 0 <= level <= 9
+        ):
             return functools.partial(_gzip, level)
         case {"name": "blosc", "configuration": dict(settings)} if (
             set(settings) == {"cname", "clevel", "shuffle", "typesize", "blocksize"}
-            and settings["shuffle"] in _SHUFFLES
+            and settings["cname"] in _BLOSC
+            and settings["clevel"] in range(10)
+            and settings["shuffle"] in list(_SHUFFLES)
+            and settings["typesize"] in range(1, 256)
+            and settings["blocksize"] in range(1 << 31)
         ):
             return functools.partial(_blosc, settings)
         case {"name": "crc32c", **rest} if not rest.get("configuration"):
             return _crc32c
     raise ArgumentError(
-        f"array {layout.name!r}: codec {json.dumps(codec)} is not known; there are zstd and gzip"
-        " (with 'level'), blosc (with 'cname', 'clevel', 'shuffle', 'typesize' and 'blocksize') and"
-        " crc32c"
+        f"array {layout.name!r}: codec {json.dumps(codec)} is not known; there are zstd (with"
+        f" 'level', up to {zstandard.MAX_COMPRESSION_LEVEL}), gzip ('level', 0 to 9), blosc (with"
+        f" 'cname', one of {', '.join(_BLOSC)}, 'clevel', 0 to 9, 'shuffle', 'typesize' and"
+        " 'blocksize') and crc32c"
     )
 
 

@@ -165,6 +165,14 @@ def test_layouts_travel_as_json_and_by_pickle() -> None:
         ({"shard_shape": (3, 4)}, r"shards of \[3, 4\] are no whole number of chunks of \[2, 4\]"),
         ({"dimension_names": ("t",)}, "1 dimension names for 2 axes"),
         ({"codecs": ({"name": "lzma"},)}, 'codec {"name": "lzma"} is not known'),
+        ({"codecs": (1,)}, "codec 1 is not known"),
+        (
+            {"codecs": codecs_of("zstd:99")},
+            r"codec .*99.* is not known; there are zstd .* up to 22",
+        ),
+        ({"codecs": codecs_of("gzip:10")}, r"codec .*10.* is not known; .* 0 to 9"),
+        ({"codecs": codecs_of("blosc:lz5")}, r"codec .*lz5.* is not known; .* lz4"),
+        ({"codecs": codecs_of("blosc:lz4:10")}, r"codec .*10.* is not known"),
     ],
 )
 def test_a_layout_that_does_not_fit_together(fields: dict[str, Any], words: str) -> None:

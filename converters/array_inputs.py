@@ -28,6 +28,7 @@ Cast = Literal["checked", "unsafe"]
 
 # Small chunks are read some at a time, and so much at once.
 _TURN_BYTES: Final = 1 << 20
+_TURN_CHUNKS: Final = 4096
 _IN_FLIGHT_BYTES: Final = 8 << 20
 
 
@@ -147,7 +148,7 @@ class InputArray(abc.ABC):
         for box in self._boxes(first, out):
             turn.append(box)
             held += max(box.out.nbytes, self.facts.chunk_bytes)
-            if held >= _TURN_BYTES:
+            if held >= _TURN_BYTES or len(turn) == _TURN_CHUNKS:
                 yield turn
                 turn, held = [], 0
         if turn:
@@ -167,11 +168,13 @@ class InputArray(abc.ABC):
 
 def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
     """Where `cast` is not what `values` are: out of range, or cut off; rounding floats is neither."""
-    if cast.dtype.kind in "biu":
-        with np.errstate(all="ignore"):
-            back = cast.astype(values.dtype)
+    if cast.dtype.kind not in "biu":
+        wrong = np.isnan(cast) & ~np.isnan(values) | np.isinf(cast) & ~np.isinf(values)
+        return np.asarray(wrong, np.bool_)
+    with np.errstate(all="ignore"):
         # An integer of another sign may come back as it was.
-        wrong = (back != values) | ((cast < 0) != (values < 0))
-    else:
-        wrong = ~np.isfinite(cast) & np.isfinite(values)
+        wrong = (cast.astype(values.dtype) != values) | ((cast < 0) != (values < 0))
+        if values.dtype.kind not in "biu" and cast.dtype.kind != "b":
+            # So may a number just out of range, where a processor takes the last one in it.
+            wrong |= values >= np.asarray(float(int(np.iinfo(cast.dtype).max) + 1), values.dtype)
     return np.asarray(wrong, np.bool_)

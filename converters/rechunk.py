@@ -16,7 +16,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
@@ -26,14 +26,15 @@ import numpy as np
 from windrow.converters.array_inputs import AnyArray, Cast, InputArray
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.job import RunOptions, carry_out
-from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan
+from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, is_own_name
 from windrow.converters.rechunk_layout import Axis, Converted, Settings, Sizes, converted
 from windrow.converters.rechunk_plan import Box, RechunkPlan, plan_rechunk, runs
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.targets import LocalTarget
 from windrow.converters.zarr_inputs import Inputs, find_arrays
-from windrow.converters.zarr_layout import encode_parts, metadata_files
+from windrow.converters.zarr_layout import METADATA, encode_parts, metadata_files
 from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.zarr_names import RAGGED
 
 MEMORY_BYTES: Final = 512 << 20
 _FORMAT: Final = "zarr"
@@ -142,13 +143,17 @@ def zarr_to_zarr_conversion(
     """The conversion that `zarr_to_zarr` carries out; arguments and errors as there."""
     if cast not in ("checked", "unsafe"):
         raise ArgumentError(f"cast must be 'checked' or 'unsafe', got {cast!r}")
+    if type(memory_bytes) is not int:
+        raise ArgumentError(f"memory_bytes must be an integer, got {memory_bytes!r}")
     names = None if arrays is None else _names(arrays)
     find = functools.partial(
         find_arrays, source, names=names, engine=engine, storage_options=storage_options
     )
     inputs = find()
     settings = Settings(record_axis, chunks, shards, codecs, dtype, select or {})
-    found, records = converted(_renamed(inputs.arrays, arrays), settings)
+    named = _renamed(inputs.arrays, arrays)
+    _check_new_names(named)
+    found, records = converted(named, settings, apart=_ragged(inputs))
     plans, at_once = _planned(found, memory_bytes)
     jobs = tuple(_Job(*pair, cast) for pair in zip(found, plans, strict=True))
     chosen = dict(arrays) if isinstance(arrays, Mapping) else names
@@ -176,7 +181,12 @@ def zarr_to_zarr_conversion(
 
 def _names(arrays: Sequence[str] | Mapping[str, str]) -> list[str]:
     names = list(arrays.values()) if isinstance(arrays, Mapping) else arrays
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names) or not names:
+    if (
+        not isinstance(names, Sequence)
+        or isinstance(names, str)
+        or not all(isinstance(name, str) for name in names)
+        or not names
+    ):
         raise ArgumentError(
             f'arrays must be a list of names such as ["image", "meta/id"], or a dict from new names'
             f" to names, got {arrays!r}"
@@ -204,6 +214,26 @@ def _renamed(
         if above & set(renamed):
             raise ArgumentError(f"arrays: {new!r} would lie in an array of the same dict")
     return renamed
+
+
+def _check_new_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name and (not is_own_name(name) or METADATA in name.split("/")):
+            raise ArgumentError(
+                f"arrays: {name!r:.200} cannot be the name of an array in the output; give it"
+                " another: arrays={NEW: NAME, ...}"
+            )
+
+
+def _ragged(inputs: Inputs) -> set[str]:
+    """The arrays whose rows are no records: those that hold rows of varying length."""
+    found = set()
+    for group, attributes in {"": inputs.attributes, **inputs.group_attributes}.items():
+        told = attributes.get(RAGGED)
+        for feature in told if isinstance(told, Mapping) else ():
+            within = f"{group}/{feature}/" if group else f"{feature}/"
+            found |= {name for name in inputs.arrays if name.startswith(within)}
+    return found
 
 
 def _flags(

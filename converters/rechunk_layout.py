@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,7 +48,10 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """As manifests have it."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        found["select"] = {name: [s.start, s.stop] for name, s in self.select.items()}
+        found["select"] = {
+            name: [None if k is None else operator.index(k) for k in (s.start, s.stop)]
+            for name, s in self.select.items()
+        }
         return {name: _as_json(value) for name, value in found.items()}
 
 
@@ -104,19 +108,28 @@ class _Taken:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
-def converted(arrays: Mapping[str, InputArray], settings: Settings) -> tuple[list[Converted], int]:
+def converted(
+    arrays: Mapping[str, InputArray], settings: Settings, *, apart: Collection[str] = ()
+) -> tuple[list[Converted], int]:
     """What becomes of `arrays`, by their new names, and the number of records.
+
+    Those of the names `apart` in the source hold no records, unless there are no others.
 
     Raises:
         ArgumentError: If the settings name what is not there, or do not fit.
     """
     _check_names(arrays, settings)
     taken = [_taken(name, array, settings) for name, array in arrays.items()]
-    lead = _lead(taken)
+    lead = _lead(taken, settings, apart)
     members = [item for item in taken if lead is not None and _shares_records(item, lead)]
     records = 0 if lead is None else lead.shape[0]
     rows, shard_rows = training_rows([item.row_bytes for item in members], records)
     chunk_rows = {item.name: size for item, size in zip(members, rows, strict=True)}
+    if isinstance(settings.dtype, str) and not any(_wanted_kind(item, settings) for item in taken):
+        raise ArgumentError(
+            f"dtype {settings.dtype!r} is for arrays of its kind, and there are none; name those to"
+            f" cast in a dict: dtype={{{taken[0].name!r}: {settings.dtype!r}}}"
+        )
     found = []
     for item in taken:
         sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, settings)
@@ -134,12 +147,15 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
                     f" {', '.join(sorted(arrays))}"
                 )
     there = {dim for array in arrays.values() for dim in array.facts.dims if dim}
-    axis = settings.record_axis
-    wanted = [*settings.select, *([axis] if isinstance(axis, str) else [])]
-    for dim in wanted:
+    named = ", ".join(sorted(there))
+    for dim in settings.select:
         if dim not in there:
-            named = ", ".join(sorted(there)) or "none: name axes by their number"
-            raise ArgumentError(f"dimension {dim!r} is not there; there are {named}")
+            names = named or "none: the axes of these arrays have no names to select by"
+            raise ArgumentError(f"select: dimension {dim!r} is not there; there are {names}")
+    axis = settings.record_axis
+    if isinstance(axis, str) and axis not in there:
+        names = named or "none: give the number of the axis"
+        raise ArgumentError(f"record_axis: dimension {axis!r} is not there; there are {names}")
 
 
 def _taken(name: str, array: InputArray, settings: Settings) -> _Taken:
@@ -189,7 +205,12 @@ def _axis(name: str, facts: ArrayFacts, axis: Axis, settings: Settings) -> int:
 def _span(dim: str, wanted: slice, size: int) -> range:
     if not isinstance(wanted, slice) or wanted.step not in (None, 1):
         raise ArgumentError(f"select: {dim!r} must be a slice without a step, got {wanted!r}")
-    start, stop, _ = wanted.indices(size)
+    try:
+        start, stop, _ = wanted.indices(size)
+    except TypeError as error:
+        raise ArgumentError(
+            f"select: {dim!r}: {wanted!r} has bounds that are no integers"
+        ) from error
     return range(start, max(start, stop))
 
 
@@ -197,7 +218,7 @@ def _dtype(name: str, facts: ArrayFacts, settings: Settings) -> np.dtype[Any]:
     wanted = _of(settings.dtype, name, None)
     if wanted is None:
         return facts.dtype
-    if wanted not in DTYPES:
+    if not isinstance(wanted, str) or wanted not in DTYPES:
         raise ArgumentError(f"dtype {wanted!r} is none of {', '.join(DTYPES)}")
     found = numpy_dtype(wanted)
     # One dtype for all is for those of its kind: floats become no integers by the way.
@@ -208,14 +229,21 @@ def _dtype(name: str, facts: ArrayFacts, settings: Settings) -> np.dtype[Any]:
     return found
 
 
+def _wanted_kind(item: _Taken, settings: Settings) -> bool:
+    return _kind(item.source.facts.dtype) == _kind(numpy_dtype(str(settings.dtype)))
+
+
 def _kind(dtype: np.dtype[Any]) -> str:
     kinds = {"b": "bool", "i": "integer", "u": "integer", "c": "complex"}
     return kinds.get(dtype.kind, "float")
 
 
-def _lead(taken: Sequence[_Taken]) -> _Taken | None:
-    """The array whose first axis counts the records: the one with most bytes."""
+def _lead(taken: Sequence[_Taken], settings: Settings, apart: Collection[str]) -> _Taken | None:
+    """The array whose first axis counts the records: of those that have it, the one with most bytes."""
     ranked = [item for item in taken if item.shape]
+    ranked = [item for item in ranked if item.source.facts.name not in apart] or ranked
+    if isinstance(settings.record_axis, str):
+        ranked = [item for item in ranked if item.dims[0] == settings.record_axis] or ranked
     sizes = [math.prod(item.shape) * item.dtype.itemsize for item in ranked]
     return ranked[int(np.argmax(sizes))] if ranked else None
 
@@ -241,7 +269,10 @@ def _sizes(
     elif chunk_rows is not None:
         chunk = (chunk_rows, *row)
     else:
-        return _like_source(item)
+        chunk, shard = _like_source(item)
+        # Shards of so many records are none of arrays that hold none, unless they are named.
+        if asked_shard is None or (any(asked_shard) and not isinstance(settings.shards, Mapping)):
+            return chunk, shard
     if asked_shard == (0,) * len(chunk):
         return chunk, None
     if asked_shard is not None:

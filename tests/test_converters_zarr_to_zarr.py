@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import random
@@ -28,6 +29,8 @@ import windrow.converters.zarr_layout as zarr_layout
 from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
+from windrow.converters import encode_example, tfrecord_to_zarr, write_records
+from windrow.converters.array_inputs import unfit
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
 from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
 from windrow.converters.zarr_inputs import find_arrays
@@ -224,6 +227,56 @@ def test_a_part_along_an_axis(tmp_path: Path) -> None:
     )
 
 
+def test_records_are_those_of_the_axis_that_is_named(tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "source"), mode="w")
+    for name, dims, shape in (("still", ("y", "x"), (100, 100)), ("a", ("t", "x"), (7, 100))):
+        group.create_array(name, shape=shape, chunks=shape, dtype="f4", dimension_names=dims)
+    asked: dict[str, Any] = {"record_axis": "t", "progress": False}
+    assert zarr_to_zarr(tmp_path / "source", tmp_path / "out", **asked).records == 7
+    found: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
+    assert (found["a"].chunks, found["still"].chunks) == ((16, 100), (100, 100))
+    # Shards that are asked for by name are those of arrays without records too, and so are none.
+    zarr_to_zarr(tmp_path / "source", tmp_path / "by", shards={"still": 200}, **asked)
+    zarr_to_zarr(tmp_path / "source", tmp_path / "no", shards=0, **asked)
+    assert zarr.open_array(str(tmp_path / "by" / "still")).shards == (200, 100)
+    assert zarr.open_array(str(tmp_path / "no" / "a")).shards is None
+
+
+def test_values_of_ragged_features_are_no_records(tmp_path: Path) -> None:
+    rows = [encode_example({"x": np.arange(i % 5), "y": i}) for i in range(20)]
+    write_records(str(tmp_path / "a.tfrecord"), rows)
+    tfrecord_to_zarr(tmp_path / "a.tfrecord", tmp_path / "source", progress=False)
+    manifest = zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
+    assert manifest.records == 20
+    for name in ("x/values", "x/offsets", "y"):
+        assert np.array_equal(
+            values_in(tmp_path / "out", name), values_in(tmp_path / "source", name)
+        )
+
+
+def test_attributes_that_json_lacks_are_kept_as_texts(tmp_path: Path) -> None:
+    group = zarr.open_group(str(tmp_path / "source"), mode="w", zarr_format=2)
+    array: Any = group.create_array("a", shape=(3,), chunks=(3,), dtype="f4")
+    array.attrs.update({"range": [0.5, math.inf], "missing_value": math.nan})
+    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
+    stored = (tmp_path / "out" / "a" / "zarr.json").read_text()
+    found = json.loads(stored, parse_constant=pytest.fail)["attributes"]
+    assert found == {"range": [0.5, "Infinity"], "missing_value": "NaN"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are no text, and links")
+def test_other_files_beside_the_chunks(tmp_path: Path) -> None:
+    values = some_bits("int32", (8, 4))
+    make(tmp_path / "source", values, (2, 4))
+    Path(os.fsdecode(bytes(tmp_path / "source") + b"/\xff.txt")).touch()
+    (tmp_path / "source" / "link").symlink_to("nowhere")
+    zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=False)
+    assert np.array_equal(values_in(tmp_path / "out"), values)
+    (tmp_path / "source" / "loop").symlink_to(".")
+    with pytest.raises(ReadError, match=r"source cannot be listed: .* symbolic links"):
+        zarr_to_zarr(tmp_path / "source", tmp_path / "two", progress=False)
+
+
 @pytest.mark.usefixtures("tiny")
 def test_settings_of_single_arrays(tmp_path: Path) -> None:
     make_group(tmp_path / "source")
@@ -294,6 +347,9 @@ def test_what_xarray_wrote_to_v2_means_the_same_in_v3(tmp_path: Path) -> None:
         ("uint64", 2**63, "int64"),
         ("float32", 1e30, "float16"),
         ("float64", 2.0**63, "int64"),
+        ("float64", 2.0**64, "uint64"),
+        ("float32", 2.0**32, "uint32"),
+        ("float32", math.inf, "float8_e4m3fn"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(
@@ -309,8 +365,17 @@ def test_a_value_that_does_not_fit_is_named(
     zarr_to_zarr(tmp_path / "source", tmp_path / "any", **asked, cast="unsafe")
     with np.errstate(all="ignore"):
         assert np.array_equal(
-            values_in(tmp_path / "any"), values.astype(after), equal_nan=after[0] == "f"
+            values_in(tmp_path / "any").astype("f8"),
+            values.astype(zarr_layout.numpy_dtype(after)).astype("f8"),
+            equal_nan=True,
         )
+
+
+def test_the_end_of_a_range_does_not_fit_where_it_is_what_the_processor_gives() -> None:
+    # Casts of what is out of range differ by processor: some take the end of the range.
+    values = np.array([2.0**32, 2.0**31, -1.0, 2.0**32 - 512], "f4")
+    cast = np.array([2**32 - 1, 2**31, 0, 2**32 - 512], "u4")
+    assert unfit(values, cast).tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -355,6 +420,12 @@ def test_two_passes_leave_nothing_behind(tmp_path: Path) -> None:
     # The budget does not change what comes out.
     zarr_to_zarr(tmp_path / "source", tmp_path / "one", chunks=1, shards=4, progress=False)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "out")
+
+
+def test_the_index_of_a_shard_counts_as_memory(tmp_path: Path) -> None:
+    make(tmp_path / "source", np.zeros(10, "f4"), (10,))
+    with pytest.raises(ConversionError, match=r"give at least 48(,\d{3}){3},"):
+        zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=1, shards=10**9)
 
 
 def test_too_little_memory_says_how_much_is_enough(tmp_path: Path) -> None:
@@ -498,6 +569,13 @@ def test_a_source_written_anew_meanwhile_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
 
 
+def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
+    with pytest.raises(ConversionError, match=r"lies in the input .*source; choose another"):
+        zarr_to_zarr(tmp_path / "source", tmp_path / "source" / "out")
+    assert not (tmp_path / "source" / "out").exists()
+
+
 def test_other_settings_are_refused_and_the_same_are_done(tmp_path: Path) -> None:
     make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
     manifest = zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=2, progress=False)
@@ -602,7 +680,15 @@ def test_over_http(tmp_path: Path) -> None:
         ({"dtype": "float31"}, "dtype 'float31' is none of"),
         ({"cast": "safe"}, "cast must be 'checked' or 'unsafe', got 'safe'"),
         ({"select": {"time": slice(0, 9, 2)}}, "'time' must be a slice without a step"),
-        ({"select": {"tme": slice(3)}}, "dimension 'tme' is not there"),
+        ({"select": {"tme": slice(3)}}, "select: dimension 'tme' is not there"),
+        ({"select": {"time": slice("1")}}, "has bounds that are no integers"),
+        ({"arrays": 5}, "arrays must be a list of names"),
+        ({"arrays": {"a/zarr.json": "time"}}, "'a/zarr.json' cannot be the name of an array"),
+        ({"arrays": {"a\0": "time"}}, "cannot be the name of an array"),
+        ({"dtype": "complex64"}, "'complex64' is for arrays of its kind, and there are none"),
+        ({"dtype": np.dtype("float32")}, "is none of bool, int8"),
+        ({"codecs": ["zstd"]}, r"codecs must be a text .* got \['zstd'\]"),
+        ({"memory_bytes": "1GB"}, "memory_bytes must be an integer, got '1GB'"),
         ({"proceses": 2}, "'proceses' is no argument"),
     ],
 )

@@ -23,6 +23,7 @@ from windrow.converters.example_wire import (
     INT64_LIST,
     entry_head,
     framed,
+    varint,
     write_varints,
 )
 from windrow.converters.extras import optional
@@ -31,6 +32,7 @@ from windrow.errors import ArgumentError, ReadError, SourceError
 Values: TypeAlias = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
 _PURPOSE = "tf.train.Example"
+_FEW = 64  # numbers up to which NumPy is the slower way to write them
 
 
 def decode_example(record: bytes, *, features: Sequence[str] | None = None) -> dict[str, Values]:
@@ -176,7 +178,10 @@ def _numbers(value: object, name: str) -> tuple[int, bytes]:
     if array.dtype.kind in "iub":
         if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
             raise _unfit(name, f"an integer that does not fit int64: {array.max()}")
-        return INT64_LIST, write_varints(array.astype(np.int64).reshape(-1))[0].tobytes()
+        whole = array.astype(np.int64).reshape(-1)
+        if len(whole) <= _FEW:
+            return INT64_LIST, b"".join(map(varint, whole.tolist()))
+        return INT64_LIST, write_varints(whole)[0].tobytes()
     if array.dtype.kind == "S" or array.dtype.kind == "U":
         raise _unfit(name, "an array of strings, which drops trailing NULs: give a list of bytes")
     raise _unfit(name, f"{type(value).__name__} (NumPy dtype {array.dtype})")

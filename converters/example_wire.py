@@ -90,18 +90,24 @@ def write_varints(values: Int64s) -> tuple[npt.NDArray[np.uint8], Int64s]:
     return out, sizes
 
 
-def field_head(tag: int, size_bytes: int) -> bytes:
-    r"""What stands before the bytes of a field: its tag and a varint.
+def varint(number: int) -> bytes:
+    r"""One varint, of an int64.
 
     Example:
-        >>> field_head(0x0A, 300)
-        b'\n\xac\x02'
+        >>> varint(300), len(varint(-1))
+        (b'\xac\x02', 10)
     """
-    out = [tag]
-    while size_bytes > _BITS:
-        out.append(size_bytes & _BITS | _MORE)
-        size_bytes >>= 7
-    return bytes([*out, size_bytes])
+    number &= 2**64 - 1
+    out = []
+    while number > _BITS:
+        out.append(number & _BITS | _MORE)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field_head(tag: int, size_bytes: int) -> bytes:
+    """What stands before the bytes of a field: its tag and their number."""
+    return bytes([tag]) + varint(size_bytes)
 
 
 def framed(tag: int, data: bytes) -> bytes:

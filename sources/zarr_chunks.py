@@ -37,6 +37,7 @@ from windrow.sources.zarr_codecs import (
 from windrow.sources.zarr_frames import MOST_CHUNK_BYTES, coded_chunks
 from windrow.sources.zarr_plain import PlainArray, damaged, held_records
 from windrow.sources.zarr_shards import MISSING, ShardIndex, StoredFiles
+from windrow.sources.zarr_small import SmallChunks, small_chunks
 from windrow.sources.zarr_strays import strays_of
 
 AnyArray = npt.NDArray[Any]
@@ -254,6 +255,7 @@ class DirectReader:
         self._across = math.prod(plain.grid[1:])
         self._whole_rows = plain.straight and plain.chunk_shape[1:] == plain.shape[1:]
         self._only = next(self._cells(), None) if self._across == 1 else None
+        self._small = small_chunks(plain)
 
     def checks(self) -> Checks:
         """The chunks of the array."""
@@ -274,6 +276,12 @@ class DirectReader:
         answer = recycled.empty((len(rows), *plain.shape[1:]), plain.dtype)
         if not answer.size:
             return answer
+        if self._small is not None:
+            try:
+                self._read_small(self._small, rows, answer)
+                return answer
+            except (DamageError, OSError):
+                pass  # one by one, to tell the chunk
         takes = list(self._takes(rows))
         missed = [False] * len(takes)
 
@@ -285,6 +293,17 @@ class DirectReader:
         self._chunks.check(any(missed))
         return answer
 
+    def _read_small(self, small: SmallChunks, rows: IntArray, answer: AnyArray) -> None:
+        rounds = small.rounds(rows)
+        missed = [False] * len(rounds)
+
+        def work(k: int) -> None:
+            answer[rounds[k]], missed[k] = small.take(rows[rounds[k]])
+
+        few = len(rounds) * small.at_once * self._plain.chunk_bytes <= _WORTH_THREADS_BYTES
+        side_by_side(work, len(rounds), threads=1 if few else cores())
+        self._chunks.check(any(missed))
+
     def stored_bytes(self, pieces: IntArray) -> IntArray:
         """Bytes of pieces in storage, judged by the first stored object."""
         whole = self._plain.chunk_bytes * self._across
@@ -292,6 +311,12 @@ class DirectReader:
 
     def _fill(self, spans: list[Span]) -> None:
         missed = False
+        if self._small is not None:
+            try:
+                missed = self._small.fill(spans)
+                spans = []
+            except (DamageError, OSError):
+                pass  # one by one, to tell the chunk
         for span in spans:
             piece = span.first // self._rows
             begin = piece * self._rows

@@ -136,8 +136,15 @@ class CodedChunks:
         self._checked = names[-1:] == ["crc32c"]
         self._zstd = names[: len(names) - self._checked] == ["zstd"] and _MANY_AT_ONCE
 
-    def fetch(self, chunks: IntArray, threads: int) -> tuple[ByteArray, bool]:
+    def fetch(
+        self, chunks: IntArray, threads: int, *, whole: bool = False
+    ) -> tuple[ByteArray, bool]:
         """Decoded bytes of chunks, joined, in new memory; and whether one is not stored.
+
+        Args:
+            chunks: Their numbers.
+            threads: Beside this one, to decode on; 0 for none.
+            whole: Whether chunks that something follows are damaged too.
 
         Raises:
             OSError: If a file can not be read.
@@ -146,13 +153,13 @@ class CodedChunks:
         frames = self._frames.get(chunks)
         stored = [frame for frame in frames if frame is not None]
         if len(stored) == len(frames):
-            return self._decoded(stored, threads), False
+            return self._decoded(stored, threads, whole=whole), False
         out = np.frombuffer(
             bytearray(self._fill) * (len(frames) * self._size // len(self._fill)), np.uint8
         )
         if stored:
             there = [k for k, frame in enumerate(frames) if frame is not None]
-            found = self._decoded(stored, threads)
+            found = self._decoded(stored, threads, whole=whole)
             out.reshape(len(frames), -1)[there] = found.reshape(len(stored), -1)
         return out, True
 
@@ -186,9 +193,10 @@ class CodedChunks:
         """Stored bytes of a chunk, from a sample; None if none is stored."""
         return self._frames.mean_bytes()
 
-    def _decoded(self, frames: list[Frame], threads: int) -> ByteArray:
+    def _decoded(self, frames: list[Frame], threads: int, *, whole: bool = False) -> ByteArray:
         """Decoded bytes of at least one frame, joined."""
-        found = self._at_once(frames, threads)
+        odd = whole and not self._are_whole(frames)
+        found = None if odd else self._at_once(frames, threads)
         if found is not None:
             return joined(list(found), len(frames) * self._size)
         return self._one_by_one(frames)

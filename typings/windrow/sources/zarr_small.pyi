@@ -1,0 +1,1 @@
+from sources.zarr_small import *

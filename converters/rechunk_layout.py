@@ -14,14 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.array_inputs import ArrayFacts, Cells, InputArray
+from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.converters.rechunk_plan import Grids
 from windrow.converters.zarr_layout import (
-    DTYPES,
     ArrayLayout,
     codecs_of,
     encoding_bytes,
     fill_scalar,
-    numpy_dtype,
     stored_fill,
     training_rows,
 )

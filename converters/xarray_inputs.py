@@ -19,8 +19,9 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.array_inputs import ArrayFacts, InputArray
-from windrow.converters.zarr_layout import DTYPES
+from windrow.converters.features import DTYPES
 from windrow.errors import MissingExtraError, ReadError, SourceError, missing_extra
+from windrow.sources.file_systems import missing_package
 from windrow.sources.pieces import Box
 from windrow.sources.secrets import shown_url
 
@@ -63,6 +64,8 @@ class XarrayFile:
                 self._opened = xarray.open_dataset(
                     self._file(), engine=self._engine, decode_cf=False, cache=False, chunks=None
                 )
+            except MissingExtraError:
+                raise
             except ImportError as error:
                 raise MissingExtraError(f"{shown_url(self.url)}: {error}") from error
             except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
@@ -74,7 +77,10 @@ class XarrayFile:
             return self.url
         import fsspec
 
-        return fsspec.open(self.url, "rb", **(self._options or {})).open()
+        try:
+            return fsspec.open(self.url, "rb", **(self._options or {})).open()
+        except ImportError as error:
+            raise missing_package(f"reading {shown_url(self.url)}", self.url, error) from error
 
 
 class XarrayVariable(InputArray):

@@ -21,6 +21,7 @@ import tensorstore as ts
 from fsspec.core import url_to_fs
 
 from windrow.converters.array_inputs import AnyArray, ArrayFacts, InputArray
+from windrow.converters.features import DTYPES
 from windrow.converters.inputs import find_inputs
 from windrow.converters.manifest import InputId
 from windrow.converters.xarray_inputs import (
@@ -31,7 +32,7 @@ from windrow.converters.xarray_inputs import (
     plain,
     without_two_nans,
 )
-from windrow.converters.zarr_layout import DTYPES, stored_fill
+from windrow.converters.zarr_layout import stored_fill
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, missing_extra
 from windrow.sources.arrays import OpenArray, open_arrays
 from windrow.sources.box_readers import DirectBoxReader, box_reader

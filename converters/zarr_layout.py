@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import google_crc32c
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.process import cores
 from windrow.sources.threads import shared_pool
@@ -36,11 +36,6 @@ Cells: TypeAlias = tuple[int, ...]
 
 AHEAD_BYTES: Final = 32 << 20
 METADATA: Final = "zarr.json"
-DTYPES: Final = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-)
 
 # Records of this size are read one by one without waste; smaller ones share a chunk.
 _LEAST_CHUNK_BYTES: Final = 4096
@@ -249,11 +244,6 @@ class ArrayLayout:
         if self.fill_value is not None:
             return self.fill_value
         return stored_fill(np.zeros((), self.numpy_dtype)[()])
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of one of `DTYPES`."""
-    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def stored_fill(value: Any) -> Any:

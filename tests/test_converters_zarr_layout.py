@@ -20,15 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import zarr_layout
+from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.converters.zarr_layout import (
-    DTYPES,
     ArrayLayout,
     codecs_of,
     encode,
     encode_each,
     fill_scalar,
     metadata_files,
-    numpy_dtype,
     rows_layout,
     stored_fill,
     training_rows,

@@ -29,7 +29,7 @@ import windrow.converters.zarr_layout as zarr_layout
 from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
-from windrow.converters import encode_example, tfrecord_to_zarr, write_records
+from windrow.converters import encode_example, features, tfrecord_to_zarr, write_records
 from windrow.converters.array_inputs import unfit
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
@@ -90,7 +90,7 @@ def some_bits(dtype: str, shape: tuple[int, ...]) -> Any:
     rng = np.random.default_rng(7)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    found = zarr_layout.numpy_dtype(dtype)
+    found = features.numpy_dtype(dtype)
     raw = rng.integers(0, 256, math.prod(shape) * found.itemsize, dtype=np.uint8)
     return raw.view(found).reshape(shape)
 
@@ -373,7 +373,7 @@ def test_a_value_that_does_not_fit_is_named(
     with np.errstate(all="ignore"):
         assert np.array_equal(
             values_in(tmp_path / "any").astype("f8"),
-            values.astype(zarr_layout.numpy_dtype(after)).astype("f8"),
+            values.astype(features.numpy_dtype(after)).astype("f8"),
             equal_nan=True,
         )
 

@@ -191,9 +191,13 @@ class FolderCheck:
 
     @classmethod
     def of(
-        cls, folder: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        what: str = WHAT,
     ) -> FolderCheck | None:
-        """The check of a folder; None where no conversion has written it.
+        """The check of a folder; None where no conversion has written it. `what` is who asks.
 
         Raises:
             ArgumentError, NotFoundError, ReadError, ConversionError: As `check` raises them.
@@ -202,13 +206,13 @@ class FolderCheck:
         root = _root(target)
         if target.local is not None:
             if not os.path.isdir(root):
-                raise NotFoundError(f"{WHAT}: {root} does not exist; {what_is_there(root)}")
-            refuse_unfinished(root, what=WHAT, names=LOCAL)
+                raise NotFoundError(f"{what}: {root} does not exist; {what_is_there(root)}")
+            refuse_unfinished(root, what=what, names=LOCAL)
             manifest = Manifest.read_in(target)
             return None if manifest is None else cls(target, manifest, None, storage_options)
-        fetcher = _fetcher(storage_options)
+        fetcher = _fetcher(storage_options, what)
         with _nothing_where_refused():
-            refuse_unfinished(root, what=WHAT, names=fetcher)
+            refuse_unfinished(root, what=what, names=fetcher)
         data = None
         with _nothing_where_refused():
             data = fetcher.read_small(joined(root, MANIFEST_NAME))
@@ -367,11 +371,11 @@ def _root(target: Target) -> str:
     return target.url if isinstance(target, FarTarget) else target.shown()
 
 
-def _fetcher(storage_options: Mapping[str, Any] | None) -> Fetcher:
+def _fetcher(storage_options: Mapping[str, Any] | None, what: str) -> Fetcher:
     # Imported where it is used: it takes as long as all else that windrow imports.
     from windrow.sources.fetching import Fetcher
 
-    return Fetcher(WHAT, storage_options, RemoteOptions())
+    return Fetcher(what, storage_options, RemoteOptions())
 
 
 def _far_blocks(fetcher: Fetcher, url: str, wanted_bytes: int) -> tuple[int, Iterator[bytes]]:

@@ -45,9 +45,8 @@ from windrow.converters.reshard import (
 )
 from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
-from windrow.inspection import kind_of_head, kind_of_name
 from windrow.inspection_place import place_of
-from windrow.opening import contents_of
+from windrow.opening import contents_of, kind_of_head, kind_of_name
 from windrow.sources.secrets import shown_url
 
 CONVERSIONS: Final[Mapping[tuple[str, str], Callable[..., Conversion]]] = {
@@ -58,6 +57,7 @@ CONVERSIONS: Final[Mapping[tuple[str, str], Callable[..., Conversion]]] = {
     ("zarr", "array_record"): zarr_to_array_record_conversion,
     ("zarr", "zarr"): zarr_to_zarr_conversion,
     ("netcdf", "zarr"): zarr_to_zarr_conversion,
+    ("netcdf", "array_record"): zarr_to_array_record_conversion,
 }
 _SOURCES: Final = tuple(dict.fromkeys(source for source, _ in CONVERSIONS))
 _TARGETS: Final = tuple(dict.fromkeys(target for _, target in CONVERSIONS))
@@ -365,7 +365,9 @@ def _planned(
 
 def _kind_of(source: str, storage_options: Mapping[str, Any]) -> str:
     """What SRC is, by its name, what lies in it, or its first bytes."""
-    place = place_of(source, storage_options or None)
+    place = place_of(source, storage_options or None, what="convert")
+    if place.is_local and os.path.isdir(place.path):  # whatever its name ends in
+        return contents_of(place, what="convert").kind
     kind = kind_of_name(place.name)
     if kind is None and place.is_local and os.path.isfile(place.path):
         kind = kind_of_head(place)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
 import os
 import re
@@ -30,23 +29,14 @@ from windrow.inspection_arrays import (
 from windrow.inspection_facts import Inspection, ManifestFacts, RecordFiles
 from windrow.inspection_netcdf import inspect_netcdf
 from windrow.inspection_place import WHAT, Place, place_of
-from windrow.inspection_records import array_record_files, looks_like_tfrecord, tfrecord_files
-from windrow.sources.array_record_chunks import FIRST_CHUNK, SIGNATURE
-from windrow.sources.paths import UNFINISHED_MARKER, listing, parted, what_is_there
+from windrow.inspection_records import array_record_files, tfrecord_files
+from windrow.opening import held, is_glob, is_range, kind_of_head, kind_of_name, matched
+from windrow.sources.paths import UNFINISHED_MARKER, listing, what_is_there
 from windrow.sources.zarr_names import FoundTree, arrays_of
 
-_NAMES: Final = (
-    ("array_record", r"(?i:.*\.array_?records?(-\d+-of-\d+)?(\[\d+:\d+\])?)"),
-    ("tfrecord", r"(?i:.*\.tf_?rec(ord)?s?(-\d+-of-\d+)?(\.gz|\.gzip)?)"),
-    ("netcdf", r"(?i:.*\.(nc|nc3|nc4|cdf|netcdf))"),
-)
-_RANGE: Final = r".\[\d+:\d+\]$"
 _ZARR_NAME: Final = r"(?i:.*\.(zarr|n5|zip))"
 _SPLIT: Final = r"(?P<name>.+)-(?P<split>[^-/]+)\.(?P<format>[a-z_]+)-\d{5,}-of-\d{5,}"
 _INFO: Final = "dataset_info.json"
-_NETCDF_MAGIC: Final = (b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x02", b"CDF\x05")
-_HEAD_BYTES: Final = 64 << 10
-_READ: Final = "ArrayRecord, TFRecord, Zarr, N5, Neuroglancer's precomputed volumes and NetCDF"
 
 
 def inspect(
@@ -86,10 +76,10 @@ def inspect(
     place = place_of(url, storage_options)
     # A path that exists is never a glob, whatever is in its name.
     if not (place.is_local and os.path.exists(place.path)):
-        # Records of a file, as `ArrayRecordDataSource` takes them.
-        ranged = re.search(_RANGE, place.name) is not None
-        if glob.has_magic(parted(place.path)[0]) and not ranged:
-            return _of_glob(place)
+        ranged = is_range(place)
+        if is_glob(place):
+            of, files = matched(place, what=WHAT)
+            return _of_files(place, files, of)
         if place.is_local and not ranged:
             raise NotFoundError(f"{WHAT}: {place.path} does not exist; {what_is_there(place.path)}")
         kind = "array_record" if ranged else kind_of_name(place.name)
@@ -97,20 +87,6 @@ def inspect(
     if os.path.isdir(place.path):
         return _of_folder(place, sizes)
     return _of_files(place, [place], kind_of_name(place.name) or kind_of_head(place))
-
-
-def _of_glob(place: Place) -> Inspection:
-    found = [place.at(path) for path in place.names.glob(place.path)]
-    if not found:
-        raise NotFoundError(f"{WHAT}: no file matches {place.shown}; check the pattern")
-    kinds = {kind_of_name(file.name) for file in found}
-    if len(kinds) > 1:
-        names = [file.name for file in found]
-        raise SourceError(
-            f"{WHAT}: {place.shown} matches files of more than one kind: {listing(names)}; name one"
-            " kind, such as '*.array_record'"
-        )
-    return _of_files(place, found, kinds.pop() or kind_of_head(found[0]))
 
 
 def _of_files(place: Place, files: Sequence[Place], kind: str) -> Inspection:
@@ -153,7 +129,7 @@ def _of_folder(place: Place, sizes: bool | None) -> Inspection:
     if manifest is not None:
         found = _of_converted(place, manifest, sizes)
         return dataclasses.replace(found, manifest=_facts_of(manifest))
-    tree = None if place.name and kind_of_name(place.name) else _arrays_at(place)
+    tree = _arrays_at(place)
     if tree is not None:
         return inspect_arrays(place, tree, _stored(place, tree, sizes))
     return _of_listed(place)
@@ -203,28 +179,19 @@ def _of_listed(place: Place) -> Inspection:
         ) from error
     if not place.is_local and not names and place.names.is_file(place.path):
         return _of_files(place, [place], kind_of_head(place))
-    by_kind: dict[str, list[str]] = {}
-    for name in names:
-        if (kind := kind_of_name(name)) is not None:
-            by_kind.setdefault(kind, []).append(name)
-    if not by_kind:
-        if not names and not place.is_local:
-            raise NotFoundError(f"{WHAT}: there is nothing at {place.shown}; check the URL")
-        raise SourceError(
-            f"{WHAT}: {place.shown} holds nothing that Windrow reads ({_READ}); it holds"
-            f" {listing(names)}"
-        )
-    kind = next(kind for kind, _ in _NAMES if kind in by_kind)
+    if not names and not place.is_local:
+        raise NotFoundError(f"{WHAT}: there is nothing at {place.shown}; check the URL")
+    kind, found_names = held(place, names, what=WHAT)
     if _INFO in names and kind != "netcdf":
-        return _of_tfds(place, kind, by_kind[kind])
+        return _of_tfds(place, kind, found_names)
     if kind == "array_record":
         # By the folder, so that a missing shard is found.
         found = array_record_files(place.path, storage_options=place.storage_options)
         return _of_records(place, kind, "folder", [found])
-    files = [place.child(name) for name in by_kind[kind]]
+    files = [place.child(name) for name in found_names]
     if kind == "netcdf" and len(files) > 1:
         raise SourceError(
-            f"{WHAT}: {place.shown} holds {len(files)} NetCDF files: {listing(by_kind[kind])};"
+            f"{WHAT}: {place.shown} holds {len(files)} NetCDF files: {listing(found_names)};"
             " inspect them one by one"
         )
     if kind == "netcdf":
@@ -361,27 +328,3 @@ def _json_object(raw: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def kind_of_name(name: str) -> str | None:
-    """The kind of a file, by its name."""
-    return next((kind for kind, pattern in _NAMES if re.fullmatch(pattern, name)), None)
-
-
-def kind_of_head(file: Place) -> str:
-    """The kind of a file, by its first bytes.
-
-    Raises:
-        SourceError: If it is none that is read.
-    """
-    head = file.head(_HEAD_BYTES)
-    if head[:FIRST_CHUNK][-len(SIGNATURE[24:]) :] == SIGNATURE[24:]:
-        return "array_record"
-    if head.startswith(_NETCDF_MAGIC):
-        return "netcdf"
-    if looks_like_tfrecord(head):
-        return "tfrecord"
-    began = f"begins with {head[:8]!r}" if head else "is empty"
-    raise SourceError(
-        f"{WHAT}: {file.shown} {began} and is of no format that Windrow reads ({_READ})"
-    )

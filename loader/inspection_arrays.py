@@ -47,15 +47,15 @@ def find_arrays(place: Place, names: Sequence[str] = ()) -> FoundTree:
         WindrowError: As `ZarrDataSource` raises it.
     """
     if place.fetcher is None:
-        return find_all(WHAT, place.path)
+        return find_all(place.what, place.path)
     try:
-        return find_all(WHAT, place.path, names, Access(WHAT, place.storage_options))
+        return find_all(place.what, place.path, names, Access(place.what, place.storage_options))
     except SourceError:
         # Sources do not list a store far away, since in a group of old its chunks are listed too.
         folders = () if names else _folders_in(place)
         if not folders:
             raise
-    return find_all(WHAT, place.path, folders, Access(WHAT, place.storage_options))
+    return find_all(place.what, place.path, folders, Access(place.what, place.storage_options))
 
 
 def array_names(files: Sequence[str]) -> list[str]:

@@ -32,11 +32,13 @@ class Place:
         path: Absolute, where it is local.
         storage_options: Settings of fsspec's file systems.
         fetcher: Asks about URLs; None for a local path.
+        what: Who asks, for messages.
     """
 
     path: str
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     fetcher: Fetcher | None = dataclasses.field(default=None, repr=False)
+    what: str = WHAT
     _ends: dict[str, Tail] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
@@ -93,7 +95,7 @@ class Place:
         try:
             return os.path.getsize(self.path)
         except FileNotFoundError as error:
-            raise NotFoundError(f"{WHAT}: {self.path} does not exist") from error
+            raise NotFoundError(f"{self.what}: {self.path} does not exist") from error
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read: {error.strerror}") from error
 
@@ -138,5 +140,5 @@ def place_of(
         from windrow.sources.fetching import Fetcher
 
         fetcher = Fetcher(what, storage_options, RemoteOptions())
-        return Place(text, storage_options, fetcher)
-    return Place(local_path(text, what=what))
+        return Place(text, storage_options, fetcher, what)
+    return Place(local_path(text, what=what), what=what)

@@ -1,5 +1,7 @@
 """Opening: from a path or URL to what lies there, as sources or as files.
 
+The one place that tells of what kind something is, by names and first bytes; all commands ask it.
+
 Invariant: names come first, then listings, then first bytes: what a name tells is not asked for. No
 record is read.
 """
@@ -9,20 +11,31 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
+import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
-from windrow.inspection import kind_of_head, kind_of_name
 from windrow.inspection_place import Place
+from windrow.inspection_records import looks_like_tfrecord
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
-from windrow.sources.paths import parted, refuse_unfinished, what_is_there
+from windrow.sources.array_record_chunks import FIRST_CHUNK, SIGNATURE
+from windrow.sources.paths import listing, parted, refuse_unfinished, what_is_there
 
 Kind = Literal["array_record", "tfrecord", "zarr"]
 
 _ZARR: Final = frozenset(
     {"zarr.json", ".zarray", ".zgroup", ".zmetadata", "attributes.json", "info"}
 )
+_NAMES: Final = (
+    ("array_record", r"(?i:.*\.array_?records?(-\d+-of-\d+)?(\[\d+:\d+\])?)"),
+    ("tfrecord", r"(?i:.*\.tf_?rec(ord)?s?(-\d+-of-\d+)?(\.gz|\.gzip)?)"),
+    ("netcdf", r"(?i:.*\.(nc|nc3|nc4|cdf|netcdf))"),
+)
+_RANGE: Final = r".\[\d+:\d+\]$"
+_NETCDF_MAGIC: Final = (b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HEAD_BYTES: Final = 64 << 10
+_READ: Final = "ArrayRecord, TFRecord, Zarr, N5, Neuroglancer's precomputed volumes and NetCDF"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,14 +64,13 @@ def contents_of(place: Place, *, what: str) -> Contents:
         if os.path.isdir(place.path):
             return _of_folder(place, what)
         return _of_files(place, [place], what)
-    if not place.name.endswith("]"):  # of [10:20], the records of a file
-        if glob.has_magic(parted(place.path)[0]):
-            found = [place.at(path) for path in place.names.glob(place.path)]
-            if not found:
-                raise NotFoundError(f"{what}: no file matches {place.shown}; check the pattern")
-            return _of_files(place, found, what)
-        if place.is_local:
-            raise NotFoundError(f"{what}: {place.path} does not exist; {what_is_there(place.path)}")
+    if is_range(place):
+        return Contents(place, "array_record", (place,))
+    if is_glob(place):
+        kind, found = matched(place, what=what)
+        return _of_files(place, found, what, kind)
+    if place.is_local:
+        raise NotFoundError(f"{what}: {place.path} does not exist; {what_is_there(place.path)}")
     if kind_of_name(place.name) is not None:
         return _of_files(place, [place], what)
     return _of_folder(place, what)
@@ -94,14 +106,80 @@ def open_source(
     return ArrayRecordDataSource(place.path, split=split, storage_options=options)
 
 
-def _of_files(place: Place, files: Sequence[Place], what: str) -> Contents:
+def is_range(place: Place) -> bool:
+    """Whether it names records of a file, `x.array_record[10:20]`, as `ArrayRecordDataSource` does."""
+    return re.search(_RANGE, place.name) is not None
+
+
+def is_glob(place: Place) -> bool:
+    """Whether it is a pattern of names."""
+    return glob.has_magic(parted(place.path)[0]) and not is_range(place)
+
+
+def matched(place: Place, *, what: str) -> tuple[str, list[Place]]:
+    """The kind of the files that a glob matches, and the files.
+
+    Raises:
+        NotFoundError: If there are none.
+        SourceError: If they are of more than one kind, or of none that is read.
+    """
+    files = [place.at(path) for path in place.names.glob(place.path)]
+    if not files:
+        raise NotFoundError(f"{what}: no file matches {place.shown}; check the pattern")
     kinds = {kind_of_name(file.name) for file in files}
     if len(kinds) > 1:
         raise SourceError(
-            f"{what}: {place.shown} matches files of more than one kind; name one kind, such as"
-            " '*.array_record'"
+            f"{what}: {place.shown} matches files of more than one kind:"
+            f" {listing([file.name for file in files])}; name one kind, such as '*.array_record'"
         )
-    kind = kinds.pop() or kind_of_head(files[0])
+    return kinds.pop() or kind_of_head(files[0]), files
+
+
+def held(place: Place, names: Sequence[str], *, what: str) -> tuple[str, list[str]]:
+    """The kind of the files that a folder without arrays holds, by `names`, and their names.
+
+    Raises:
+        SourceError: If none is of a kind that is read.
+    """
+    by_kind: dict[str, list[str]] = {}
+    for name in names:
+        # Hidden files are nobody's data, such as what a copy that was stopped has left.
+        kind = None if name.startswith((".", "_")) else kind_of_name(name)
+        if kind is not None:
+            by_kind.setdefault(kind, []).append(name)
+    for kind, _ in _NAMES:
+        if kind in by_kind:
+            return kind, by_kind[kind]
+    raise SourceError(
+        f"{what}: {place.shown} holds nothing that Windrow reads ({_READ}); it holds"
+        f" {listing(list(names))}; name files by a pattern if their names do not tell"
+    )
+
+
+def kind_of_name(name: str) -> str | None:
+    """The kind of a file, by its name."""
+    return next((kind for kind, pattern in _NAMES if re.fullmatch(pattern, name)), None)
+
+
+def kind_of_head(file: Place) -> str:
+    """The kind of a file, by its first bytes.
+
+    Raises:
+        SourceError: If it is none that is read.
+    """
+    head = file.head(_HEAD_BYTES)
+    if head[:FIRST_CHUNK][-len(SIGNATURE[24:]) :] == SIGNATURE[24:]:
+        return "array_record"
+    if head.startswith(_NETCDF_MAGIC):
+        return "netcdf"
+    if looks_like_tfrecord(head):
+        return "tfrecord"
+    began = f"begins with {head[:8]!r}" if head else "is empty"
+    raise SourceError(f"{file.shown} {began} and is of no format that Windrow reads ({_READ})")
+
+
+def _of_files(place: Place, files: Sequence[Place], what: str, kind: str | None = None) -> Contents:
+    kind = kind or kind_of_name(files[0].name) or kind_of_head(files[0])
     if kind not in ("array_record", "tfrecord"):
         raise ArgumentError(
             f"{what}: {place.shown} is of format {kind}, which is not read record by record;"
@@ -119,9 +197,12 @@ def _of_folder(place: Place, what: str) -> Contents:
         names = []  # a store may be read and not listed
     if not place.is_local and not names and place.names.is_file(place.path):
         return _of_files(place, [place], what)
-    if not _ZARR & set(names):
-        for kind in ("array_record", "tfrecord"):
-            found = [place.child(name) for name in names if kind_of_name(name) == kind]
-            if found:
-                return Contents(place, kind, tuple(found))
+    # A store may be read and not listed: only of a folder that is, what it lacks is known.
+    if not _ZARR & set(names) and (names or place.is_local):
+        kind, found = held(place, names, what=what)
+        if kind == "netcdf":
+            raise SourceError(
+                f"{what}: {place.shown} holds {len(found)} NetCDF files: {listing(found)}; name one"
+            )
+        return _of_files(place, [place.child(name) for name in found], what, kind)
     return Contents(place, "zarr")

@@ -22,10 +22,9 @@ from windrow.converters.checking import BadFile, CheckReport, FolderCheck
 from windrow.converters.manifest import OutputFile
 from windrow.converters.tfrecord import read_batches
 from windrow.errors import NotFoundError, ReadError, SourceError
-from windrow.inspection import kind_of_name
 from windrow.inspection_arrays import array_names, find_arrays
 from windrow.inspection_place import Place, place_of
-from windrow.opening import Contents, contents_of
+from windrow.opening import Contents, contents_of, kind_of_name
 from windrow.progress import ShowProgress
 from windrow.report import Report
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ZarrDataSource
@@ -170,7 +169,7 @@ def _check_of(place: Place) -> FolderCheck | None:
         folder = kind_of_name(place.name) is None and not re.search(r"[*?\[]", place.name)
     if not folder:
         return None
-    return FolderCheck.of(place.path, storage_options=place.storage_options)
+    return FolderCheck.of(place.path, storage_options=place.storage_options, what=WHAT)
 
 
 def _opened(place: Place, check: FolderCheck | None) -> _Opened:

@@ -19,6 +19,7 @@ from fsspec.core import url_to_fs
 from windrow.converters.manifest import InputId
 from windrow.converters.targets import untold
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, WindrowError
+from windrow.sources.file_systems import missing_package
 from windrow.sources.paths import (
     UNFINISHED_MARKER,
     is_remote,
@@ -86,8 +87,8 @@ def find_inputs(
         ArgumentError: If a path is not a path.
         NotFoundError: If a path or a glob names nothing.
         ReadError: If the files cannot be listed.
-        ConversionError: If a folder has no such file or is unfinished, a file comes twice, or
-            fsspec lacks a package.
+        ConversionError: If a folder has no such file or is unfinished, or a file comes twice.
+        MissingExtraError: If a protocol needs a package that is not installed.
     """
     patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not patterns:
@@ -174,6 +175,8 @@ def _opened(url: str, options: dict[str, Any] | None) -> tuple[Any, str]:
     """The file system of a URL, and the path there."""
     try:
         fs, path = url_to_fs(url, **(options or {}))
+    except ImportError as error:
+        raise missing_package(f"inputs: reading {shown_url(url)}", url, error) from error
     except Exception as error:  # each file system has its own for settings that it cannot take
         raise ConversionError(
             f"inputs: {shown_url(url)} cannot be opened: {Secrets(options).hide(str(error))}"

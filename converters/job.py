@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from windrow.converters.executor import run_here
+from windrow.converters.extras import optional
 from windrow.converters.folder import (
     OutputFolder,
     Part,
@@ -24,7 +25,7 @@ from windrow.converters.folder import (
 from windrow.converters.inputs import Input, refuse_own_input
 from windrow.converters.locks import locked
 from windrow.converters.manifest import Manifest, Plan, Setting, is_own_name
-from windrow.converters.pipeline import run_pipeline
+from windrow.converters.pipeline import PURPOSE, run_pipeline
 from windrow.converters.stages import Conversion
 from windrow.converters.targets import Target, target_of
 from windrow.errors import ArgumentError, ConversionError
@@ -210,6 +211,8 @@ def _check(run: RunOptions) -> None:
         raise ArgumentError(
             f"processes={processes} is for runs without a runner; give the runner its own option"
         )
+    if run.get("runner") is not None or run.get("pipeline_options") is not None:
+        optional("apache_beam", PURPOSE)  # before anything is written
     show = run.get("progress", True)
     if not isinstance(show, bool) and not callable(show):
         raise ArgumentError(f"progress must be a bool or a function, got {show!r}")

@@ -34,7 +34,7 @@ from windrow.converters.stages import Conversion, Report, Stage
 from windrow.errors import ArgumentError, ConversionError, MissingExtraError, WindrowError
 from windrow.progress import Meter, ShowProgress
 
-_PURPOSE: Final = "converting with Apache Beam"
+PURPOSE: Final = "converting with Apache Beam"
 
 # Elements that a pipeline begins with. Dask's runner puts 128 into a partition, and has as many
 # partitions to the end, each worked on by one process at a time.
@@ -107,7 +107,7 @@ def run_pipeline(
         ArgumentError: If there is no such runner, or the options are none.
         MissingExtraError: If Apache Beam, or what the runner needs, is not installed.
     """
-    beam = optional("apache_beam", _PURPOSE)
+    beam = optional("apache_beam", PURPOSE)
     pipeline = new_pipeline(runner, options)
     token = uuid.uuid4().hex
     run = _RUNS[token] = _Run(show)
@@ -135,13 +135,13 @@ def run_pipeline(
 
 def new_pipeline(runner: object | None, options: object | None) -> Any:
     """An empty Beam pipeline; arguments and errors as of `run_pipeline`."""
-    beam = optional("apache_beam", _PURPOSE)
+    beam = optional("apache_beam", PURPOSE)
     if runner in _DASK:
         runner = _dask_runner()  # first: it brings options
     parsed = _parsed(options)
     if runner is None and not parsed.get_all_options(drop_default=True).get("runner"):
         # By its full name: DirectRunner first tries to download another runner.
-        runners = optional("apache_beam.runners.portability.fn_api_runner.fn_runner", _PURPOSE)
+        runners = optional("apache_beam.runners.portability.fn_api_runner.fn_runner", PURPOSE)
         runner = runners.FnApiRunner()
     try:
         return beam.Pipeline(runner=runner, options=parsed)
@@ -157,12 +157,12 @@ def _dask_runner() -> object:
             "runner 'DaskRunner' needs the packages dask and distributed, which are not installed:"
             " pip install dask distributed"
         ) from error
-    runner: object = optional("apache_beam.runners.dask.dask_runner", _PURPOSE).DaskRunner()
+    runner: object = optional("apache_beam.runners.dask.dask_runner", PURPOSE).DaskRunner()
     return runner
 
 
 def _parsed(options: object | None) -> Any:
-    module = optional("apache_beam.options.pipeline_options", _PURPOSE)
+    module = optional("apache_beam.options.pipeline_options", PURPOSE)
     if isinstance(options, module.PipelineOptions):
         return options
     if options is None:
@@ -244,7 +244,7 @@ def transform(
         begin: What makes the folder ready, if it is not; it may run twice.
         end: What comes after the manifest; it may run twice.
     """
-    beam = optional("apache_beam", _PURPOSE)
+    beam = optional("apache_beam", PURPOSE)
 
     def expand(numbers: Any) -> Any:
         def mapped(name: str, function: Callable[..., Any], *bound: Any) -> Any:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from fsspec.core import url_to_fs
 
 from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
+from windrow.sources.file_systems import missing_package
 from windrow.sources.paths import is_remote, local_path
 from windrow.sources.secrets import Secrets, shown_url
 
@@ -406,6 +407,8 @@ class FarTarget(Target):
     def _at(self, name: str) -> tuple[Any, str]:
         try:
             fs, root = url_to_fs(self.url, **self.options)
+        except ImportError as error:
+            raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
         except Exception as error:  # each file system has its own for settings that it cannot take
             raise ConversionError(
                 f"output {self.shown()}: cannot be opened: {self._hide(error)}"

@@ -30,6 +30,21 @@ _QUIET: Final = frozenset({"http", "https", "s3", "s3a", "memory", "file", "loca
 _MOST_URLS: Final = 100_000
 
 
+def missing_package(what: str, url: str, error: ImportError) -> MissingExtraError:
+    """The error for a URL, or a protocol, whose file system is not installed.
+
+    Args:
+        what: What the user asked for, the subject of the message.
+        url: The URL, which may be a chain of several.
+        error: What fsspec said.
+    """
+    protocols = [part.partition("://")[0] for part in url.split("::")]
+    extra = next((_EXTRAS[name] for name in protocols if name in _EXTRAS), None)
+    if extra is not None:
+        return missing_extra(what, extra)
+    return MissingExtraError(f"{what} needs another package: {error}")
+
+
 class FileSystems:
     """Opens the file systems of URLs and keeps them."""
 
@@ -109,10 +124,7 @@ class FileSystems:
         try:
             return fsspec.get_filesystem_class(protocol)
         except ImportError as missing:
-            if protocol in _EXTRAS:
-                error = missing_extra(what, _EXTRAS[protocol])
-            else:
-                error = MissingExtraError(f"{what} needs another package: {missing}")
+            error = missing_package(what, protocol, missing)
         except ValueError:
             error = ArgumentError(
                 f"{what}: fsspec knows no protocol {protocol!r}; it knows such as file, memory,"

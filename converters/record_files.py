@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.inputs import Input
+from windrow.converters.record_groups import opened
 from windrow.converters.tfrecord import read_batches, scan
 from windrow.errors import ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
@@ -33,7 +33,6 @@ from windrow.sources import ArrayRecordDataSource
 STRIDE_RECORDS: Final = 256
 # ArrayRecord files whose ends are looked at together.
 _FILES_AT_ONCE: Final = 64
-_MOST_OPENED: Final = 8
 _SAMPLE_BYTES: Final = 32 << 20
 # Of a TFRecord beside its data.
 _FRAME_BYTES: Final = 16
@@ -317,7 +316,8 @@ def _runs(
         span.source.url,
         start_byte=span.start_byte,
         start_record=span.start_record,
-        skip_bad=bad is not None or bool(span.skipped),
+        # What is read beside the span may be damaged: only the span's own records are judged.
+        skip_bad=True,
         storage_options=span.source.options,
     ):
         lost = [error.records[0] for error in batch.bad if error.records]
@@ -385,7 +385,7 @@ class ArrayRecordFiles(RecordFiles):
                 record_bytes=int(found.decoded_bytes_each),
                 group=found.group,
             )
-            for file, found in zip(files, _opened(files).files, strict=True)
+            for file, found in zip(files, opened(files).source.files, strict=True)
         ]
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> Block:
@@ -414,25 +414,27 @@ class ArrayRecordFiles(RecordFiles):
         self, spans: Sequence[Span], bad: list[Bad] | None, block_bytes: int
     ) -> Iterator[Block]:
         files = list({span.source.url: span.source for span in spans}.values())
-        source = _opened(files)
-        ends = np.cumsum([file.records for file in source.files], dtype=np.int64)
-        firsts = {
-            file.url: int(end) - found.records
-            for file, found, end in zip(files, source.files, ends, strict=True)
-        }
-        last = 0
+        if not files:
+            return
+        open_files = opened(files)
+        source = open_files.source
         todo = collections.deque((span, span.start) for span in spans if span.rows)
         while todo:
-            block, wanted = Block(), []
+            block = Block()
+            wanted: list[IntArray] = []
             size = 0
             while todo and size < block_bytes:
                 span, start = todo.popleft()
-                stop = _stop(span, start, block_bytes - size, max(last, span.record_bytes, 1))
+                stop = open_files.fitting(span.source, start, span.stop, block_bytes - size)
                 numbers = span.numbers(start, stop)
-                size += (stop - start) * max(last, span.record_bytes, 1)
+                more = open_files.nbytes(span.source, start, stop)
+                if wanted and size + more > block_bytes:
+                    todo.appendleft((span, start))
+                    break
+                size += more
                 if len(numbers):
                     block.runs.append(Run(span.source, numbers))
-                    wanted.append(numbers + firsts[span.source.url])
+                    wanted.append(numbers + open_files.first(span.source))
                 if stop < span.stop:
                     todo.appendleft((span, stop))
             if not wanted:
@@ -442,14 +444,7 @@ class ArrayRecordFiles(RecordFiles):
                 block.records = source.read(indices)
             else:
                 block = _good_block(source, files[0], indices, bad)
-            last = sum(map(len, block.records)) // max(1, len(block.records))
             yield block
-
-
-def _stop(span: Span, start: int, room_bytes: int, record_bytes: int) -> int:
-    """Where to stop reading for now: with a whole group, which is decoded as one."""
-    stop = start + max(1, room_bytes // record_bytes)
-    return min(-(-stop // span.group) * span.group, span.stop)
 
 
 def _good_block(
@@ -470,30 +465,6 @@ def _good_block(
         else:
             return Block(records, [Run(file, indices)])
     return Block()
-
-
-# Sources that were opened last, since a large file is read by many pieces.
-_sources: collections.OrderedDict[Any, tuple[Any, ArrayRecordDataSource]] = (
-    collections.OrderedDict()
-)
-_lock: Final = threading.Lock()
-
-
-def _opened(files: Sequence[Input]) -> ArrayRecordDataSource:
-    """The files as one source."""
-    key = tuple((file.url, file.size_bytes, file.version) for file in files)
-    options = files[0].options
-    with _lock:
-        held = _sources.get(key)
-        if held is not None and held[0] == options:
-            _sources.move_to_end(key)
-            return held[1]
-    source = ArrayRecordDataSource([file.url for file in files], storage_options=options)
-    with _lock:
-        _sources[key] = options, source
-        while len(_sources) > _MOST_OPENED:
-            _sources.popitem(last=False)
-    return source
 
 
 @functools.cache

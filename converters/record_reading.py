@@ -16,6 +16,7 @@ import numpy as np
 
 from windrow.converters.inputs import Input, Paths, find_inputs
 from windrow.converters.manifest import Manifest
+from windrow.converters.record_groups import opened
 from windrow.converters.record_writing import SkippedRecords
 from windrow.errors import ConversionError, NotFoundError, ReadError
 from windrow.sources.array_record import ArrayRecordDataSource
@@ -75,10 +76,10 @@ def find_record_files(
         ReadError, ConversionError, ArgumentError: As for `find_inputs`.
     """
     found = find_inputs(inputs, storage_options=storage_options, marks=MARKS)
-    opened = ArrayRecordDataSource([one.url for one in found], storage_options=storage_options)
+    source = ArrayRecordDataSource([one.url for one in found], storage_options=storage_options)
     return tuple(
         RecordFile(at, one, file.records, file.group, file.decoded_bytes_each)
-        for at, (one, file) in enumerate(zip(found, opened.files, strict=True))
+        for at, (one, file) in enumerate(zip(found, source.files, strict=True))
     )
 
 
@@ -127,27 +128,26 @@ def read_span(
         ConversionError: If the file has changed since it was found.
     """
     file = span.file
-    opened = ArrayRecordDataSource(file.source.url, storage_options=file.source.options)
-    if len(opened) != file.records:
+    open_file = opened([file.source])
+    source = open_file.source
+    if len(source) != file.records:
         raise ConversionError(
-            f"{file.source.shown}: has {len(opened)} records now, and had {file.records} when it was"
+            f"{file.source.shown}: has {len(source)} records now, and had {file.records} when it was"
             " found; leave inputs alone meanwhile, and start anew with overwrite=True"
         )
-    step = max(1, int(batch_bytes / max(1.0, file.record_bytes)))
-    step = -(-step // file.group) * file.group
     begin = span.start
     while begin < span.stop:
-        stop = min(begin // file.group * file.group + step, span.stop)
-        yield from _read(opened, file.at, begin, stop, skipped)
+        stop = open_file.fitting(file.source, begin, span.stop, batch_bytes)
+        yield from _read(source, file.at, begin, stop, skipped)
         begin = stop
     file.source.check_unchanged()
 
 
 def _read(
-    opened: ArrayRecordDataSource, at: int, start: int, stop: int, skipped: SkippedRecords
+    source: ArrayRecordDataSource, at: int, start: int, stop: int, skipped: SkippedRecords
 ) -> Iterator[tuple[int, list[bytes]]]:
     try:
-        records = opened.read(np.arange(start, stop, dtype=np.int64))
+        records = source.read(np.arange(start, stop, dtype=np.int64))
     except ReadError as error:
         if not skipped.limit or error.records is None:
             raise
@@ -159,10 +159,10 @@ def _read(
     if first >= end:
         raise damaged  # it tells of other records, and would do so for ever
     if first > start:
-        yield from _read(opened, at, start, first, skipped)
+        yield from _read(source, at, start, first, skipped)
     skipped.add(at, first, end, damaged)
     if end < stop:
-        yield from _read(opened, at, end, stop, skipped)
+        yield from _read(source, at, end, stop, skipped)
 
 
 def cut(files: Sequence[RecordFile], bounds: Sequence[int]) -> list[tuple[Span, ...]]:

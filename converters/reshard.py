@@ -76,7 +76,7 @@ def array_record_to_array_record(
             arguments. The records lie in the output's work folder meanwhile, not compressed: as
             much room as they take in memory, and that of the output.
         memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
-            which need some 250 MB of it.
+            which need some 250 MB of it; as long as no record is larger than a sixteenth of the rest.
         max_bad_records: Records, of all inputs, that may be damaged: up to so many are left out, and
             listed in the manifest. A damaged group costs all of its records.
         storage_options: Settings of the inputs' file system, as in fsspec.

@@ -144,7 +144,9 @@ class RangeReader:
             mine = files == number
             begin, end = self._files[number].index.spans(groups[mine])
             offsets[mine], stored[mine] = begin, end - begin
-        shown = [self._files[number].file.shown for number in files.tolist()]
+        # Of each file once: there are far more groups than files.
+        names = {number: self._files[number].file.shown for number in set(files.tolist())}
+        shown = [names[number] for number in files.tolist()]
         return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
 
     def _planned(self, groups: Sequence[tuple[int, IntArray]]) -> _Plan:

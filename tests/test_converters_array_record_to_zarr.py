@@ -23,6 +23,8 @@ from windrow.converters.inputs import Input
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME
 from windrow.converters.record_files import Bad, Counted, cut, files_of
+from windrow.converters.record_reading import Span, find_record_files, read_span
+from windrow.converters.record_writing import SkippedRecords
 from windrow.converters.records_to_zarr import array_record_to_zarr_conversion
 from windrow.converters.rows_to_records import zarr_to_array_record
 from windrow.converters.zarr_layout import ArrayLayout, encode, metadata_files
@@ -314,6 +316,28 @@ def test_blocks_end_with_groups_and_are_no_larger_than_asked_for(tmp_path: Path)
     assert sum(sizes) == 50
     assert all(size % 7 == 0 for size in sizes[:-1])
     assert max(sizes) <= 14
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, direct: bool) -> None:
+    rng = np.random.default_rng(0)
+    records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
+    path = write(tmp_path / "x.array_record", records)
+    if direct:
+        (found,) = find_record_files(path, storage_options=None)
+        skipped = SkippedRecords(0)
+        batches = [
+            more for _, more in read_span(Span(found, 0, 2015), skipped, batch_bytes=300_000)
+        ]
+    else:
+        files = files_of("array_record")
+        (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
+        (piece,) = cut([counted], rows_per_piece=2015)
+        batches = [block.records for block in files.read(piece.spans, block_bytes=300_000)]
+    assert [one for batch in batches for one in batch] == records
+    # Small ones together, and never two of the large ones.
+    assert max(sum(map(len, batch)) for batch in batches) < 300_000
+    assert len(batches) < 20
 
 
 def test_a_file_that_lost_records_meanwhile(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_places_are_a_permutation(records: int, seed: int, data: st.DataObject) 
 def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     memory = 2 << 20
     rng = np.random.default_rng(0)
-    records = [rng.bytes(int(rng.integers(1, 4000))) for _ in range(15_000)]  # some 30 MB
+    records = [rng.bytes(int(rng.integers(1, 4000))) for _ in range(6000)]  # some 12 MB
     write(tmp_path / "x.array_record", records, group=16)
     tracemalloc.start()
     array_record_to_array_record(
@@ -186,8 +186,8 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # Beside the records: two files that are read back in blocks of 4 MB, and indices.
-    assert peak < memory + (11 << 20)
+    # Beside the records: files that are read back in blocks, and indices.
+    assert peak < memory + (3 << 20), peak
 
 
 def test_nothing_of_the_shuffle_is_left(tmp_path: Path) -> None:

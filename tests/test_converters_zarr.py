@@ -295,6 +295,17 @@ def test_a_bad_record_is_an_error_or_left_out_up_to_a_limit(tmp_path: Path) -> N
     assert tree(out) == tree(tmp_path / "undisturbed")
 
 
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("bad", [[0], [3], [8], [0, 1, 2, 3], [2, 3, 8]])
+def test_a_bad_record_beside_a_piece_is_none_of_its_own(tmp_path: Path, bad: list[int]) -> None:
+    path, records = tmp_path / "x.tfrecord", [record(row) for row in range(9)]
+    write_records(path, records)
+    for row in bad:
+        damage(path, records[row], 20)
+    tfrecord_to_zarr(path, tmp_path / "out", chunk_rows=2, shard_rows=0, max_bad_records=4)
+    check_rows(arrays(tmp_path / "out"), [row for row in range(9) if row not in bad])
+
+
 def test_a_wrong_length_is_an_error_whatever_the_limit(tmp_path: Path) -> None:
     glob = shards(tmp_path / "in")
     first = tmp_path / "in" / "x.tfrecord-00000-of-00004"

@@ -1,0 +1,110 @@
+"""ArrayRecord files that are open, and how many of their records fit into so much memory.
+
+Records of one file may be of 10 bytes and of 100 MB. The index at the end of a file tells how much
+each record group takes, so that no batch is far larger than it was meant to be.
+
+Invariant: what is read at once is one group, or groups that take no more than was asked for, as if
+all groups of a file compressed alike.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.converters.inputs import Input
+from windrow.errors import WindrowError
+from windrow.sources import ArrayRecordDataSource
+
+_MOST_OPENED: Final = 8
+
+
+class OpenFiles:
+    """ArrayRecord files as one source; the indices of their groups are read when they are needed."""
+
+    def __init__(self, files: Sequence[Input]) -> None:
+        self.options = files[0].options
+        self.source = ArrayRecordDataSource(
+            [file.url for file in files], storage_options=self.options
+        )
+        ends = np.cumsum([file.records for file in self.source.files], dtype=np.int64)
+        self._numbers = {file.url: at for at, file in enumerate(files)}
+        self._firsts = [
+            int(end) - file.records for end, file in zip(ends, self.source.files, strict=True)
+        ]
+        self._ends: dict[int, npt.NDArray[np.float64]] = {}
+
+    def first(self, file: Input) -> int:
+        """The number, among the records of all files, of the first one of `file`."""
+        return self._firsts[self._numbers[file.url]]
+
+    def fitting(self, file: Input, start: int, stop: int, room_bytes: int) -> int:
+        """Where to stop reading records `[start, stop)` of a file, behind a group or at `stop`."""
+        at = self._numbers[file.url]
+        ends, size = self._sizes(at), self.source.files[at].group
+        first = start // size
+        if first + 1 >= len(ends):
+            return stop
+        fit = int(np.searchsorted(ends, ends[first] + room_bytes, side="right")) - 1
+        return min(max(first + 1, fit) * size, stop)
+
+    def nbytes(self, file: Input, start: int, stop: int) -> int:
+        """Bytes in memory of the groups that records `[start, stop)` of a file lie in."""
+        at = self._numbers[file.url]
+        ends, size = self._sizes(at), self.source.files[at].group
+        last = min(-(-stop // size), len(ends) - 1)
+        return int(ends[last] - ends[min(start // size, last)])
+
+    def _sizes(self, at: int) -> npt.NDArray[np.float64]:
+        """Bytes in memory of all groups of a file before each one, and in the end of all."""
+        found = self._ends.get(at)
+        if found is None:
+            file = self.source.files[at]
+            groups = -(-file.records // file.group)
+            stored = self._stored(file.path, groups)
+            found = np.zeros(groups + 1)
+            np.cumsum(stored, out=found[1:])
+            found *= file.decoded_bytes_each * file.records / max(1.0, float(found[-1]))
+            self._ends[at] = found
+        return found
+
+    def _stored(self, path: str, groups: int) -> npt.NDArray[Any]:
+        """The stored bytes of each group; all alike where they are not told."""
+        stored = np.ones(groups, np.int64)
+        with contextlib.suppress(WindrowError):  # they are told by what reads the records
+            # What reads by byte ranges has the index; the package does not show its own.
+            (part,) = ArrayRecordDataSource(path, storage_options=self.options, direct=True).parts
+            if part.piece_count == groups:
+                stored = part.places_of_pieces()(np.arange(groups)).stored_bytes
+        return stored
+
+
+# Those that were opened last, since a large file is read in many parts.
+_opened: Final[collections.OrderedDict[Any, OpenFiles]] = collections.OrderedDict()
+_lock: Final = threading.Lock()
+
+
+def opened(files: Sequence[Input]) -> OpenFiles:
+    """The files, opened now or a while ago.
+
+    Raises:
+        NotFoundError, SourceError, ReadError: As for `ArrayRecordDataSource`.
+    """
+    key = tuple((file.url, file.size_bytes, file.version) for file in files)
+    with _lock:
+        held = _opened.get(key)
+        if held is not None and held.options == files[0].options:
+            _opened.move_to_end(key)
+            return held
+    found = OpenFiles(files)
+    with _lock:
+        _opened[key] = found
+        while len(_opened) > _MOST_OPENED:
+            _opened.popitem(last=False)
+    return found

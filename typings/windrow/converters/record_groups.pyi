@@ -1,0 +1,1 @@
+from converters.record_groups import *

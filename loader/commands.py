@@ -129,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with windrow.make_context("windrow", args) as context:
             windrow.invoke(context)
         # What is buffered is written while a broken pipe can still be told from other errors.
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where the program was started with stdout closed
+            sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:

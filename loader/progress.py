@@ -87,7 +87,8 @@ def _view(show: ShowProgress) -> _View:
         return _Told(show)
     if not show:
         return _Told(lambda now: None)
-    return _Bar() if sys.stderr.isatty() else _Logged()
+    # None in a program that was started with stderr closed.
+    return _Bar() if sys.stderr is not None and sys.stderr.isatty() else _Logged()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -290,3 +290,15 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert json.loads(text) == {"a": [1.5, None], "b": {"c": None}, "d": ["é"]}
     assert "é" in text
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-"], ids=["stdout", "stderr"])
+def test_a_closed_stream_is_no_error(closed: str, array: str) -> None:
+    # As a program finds it that another one starts without streams.
+    command = f'"{sys.executable}" -m windrow verify "{array}" {closed}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert ("good" in done.stdout) == (closed == "2>&-")

@@ -1,4 +1,4 @@
-"""Optional packages, imported when they are first used.
+"""Packages that are large or optional, imported when they are first used.
 
 Invariant: importing `windrow.converters` imports neither Apache Beam, nor protobuf, nor
 google-crc32c. What is not installed is an error that names the extra to install.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from windrow.errors import missing_extra
+from windrow.errors import MissingExtraError, missing_extra
 
 
 def optional(module: str, purpose: str) -> Any:
@@ -25,4 +25,8 @@ def optional(module: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        if module.startswith("google.protobuf"):  # of the core, unless somebody took it away
+            raise MissingExtraError(
+                f"{purpose} needs protobuf, which is not installed: pip install 'protobuf>=5'"
+            ) from error
         raise missing_extra(purpose, "beam") from error

@@ -67,7 +67,7 @@ def content_of(record: bytes, features: Mapping[str, Feature] | None = None) -> 
             if found := features_of(record, features or {}):
                 return Content("example", size, _EXAMPLE, found)
         except MissingExtraError:
-            looks_like = f"bytes, maybe a {_EXAMPLE}: to see, install windrow[beam]"
+            looks_like = f"bytes, maybe a {_EXAMPLE}: to see, install protobuf"
     if (text := _text_of(record)) is not None:
         return Content("text", size, f"text: {text}")
     return Content("bytes", size, f"{looks_like}, beginning with {record[:16].hex(' ')}")

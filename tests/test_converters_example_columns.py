@@ -232,7 +232,7 @@ for order in (records, records[::-1]):
 try:
     decode_examples(records[:3], features)
 except MissingExtraError as error:
-    assert "tf.train.Example needs the packages of windrow[beam]" in str(error), error
+    assert "tf.train.Example needs protobuf, which is not installed" in str(error), error
 else:
     raise SystemExit("three records of a length are few: those go through protobuf")
 """

@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help demo era5 far convert test soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert test test-jobs soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -14,6 +14,7 @@ help:
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make test      all tests, with coverage"
+	@echo "make test-jobs conversions on worker processes, Beam, Dask and object stores, with their faults"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
@@ -43,7 +44,10 @@ convert: $(READY)
 	@$(PY) examples/convert_records.py
 
 test: $(READY)
-	@$(PY) -m pytest -q -n 2 --cov --cov-report=term --cov-fail-under=90
+	@$(PY) -m pytest -q -n 2 -m "not jobs" --cov --cov-report=term --cov-fail-under=90
+
+test-jobs: $(READY)
+	@$(PY) -m pytest -q -n 2 -m jobs
 
 # With the SEED of an earlier run the moments are the same.
 SOAK ?= 50

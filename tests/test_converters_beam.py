@@ -25,6 +25,8 @@ from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
+pytestmark = pytest.mark.jobs
+
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

@@ -34,6 +34,8 @@ from windrow.converters.targets import WORK, LocalTarget
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.progress import Progress
 
+pytestmark = pytest.mark.jobs
+
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 per_file = pytest.mark.parametrize("case", [BY_NAME["tfrecord_to_array_record"]], ids=str)
 

@@ -24,6 +24,8 @@ from windrow.converters.manifest import UNFINISHED
 from windrow.converters.stages import Report
 from windrow.errors import ReadError
 
+pytestmark = pytest.mark.jobs
+
 # Few partitions: each costs some tasks, and there are few items.
 PARTITIONS = "--dask_npartitions=6"
 

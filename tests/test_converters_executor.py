@@ -37,7 +37,7 @@ from windrow.converters.worker import Done, Failed, Item, Job, StoppedError, Tol
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.progress import Progress
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing", "ends_workers")
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("leaves_nothing", "ends_workers")]
 both = pytest.mark.parametrize("processes", [1, 2])
 
 

@@ -36,6 +36,8 @@ from windrow.converters.targets import WORK
 from windrow.errors import ConversionError, ReadError, WindrowError
 from windrow.progress import Progress
 
+pytestmark = pytest.mark.jobs
+
 all_cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 

@@ -29,6 +29,8 @@ from windrow.converters.targets import WORK
 from windrow.errors import ConversionError, NotFoundError, ReadError, WindrowError
 from windrow.progress import Progress
 
+pytestmark = pytest.mark.jobs
+
 SECRETS = ("AKIDNOTTOBESEEN", "secret-not-to-be-seen")
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 CASE = BY_NAME["tfrecord_to_array_record"]

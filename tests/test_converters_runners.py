@@ -34,6 +34,8 @@ from windrow.converters.stages import Report, Stage
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.progress import Progress
 
+pytestmark = pytest.mark.jobs
+
 HERE: list[str] = []  # of Beam's options: run in this process
 TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -333,11 +333,12 @@ def _pieces(shape: Cells, a: Cells, b: Cells) -> int:
 
 
 def runs(box: Box, most_cells: int) -> Iterator[tuple[Box, int]]:
-    """A box in parts of at most so many cells that follow one another in its C order.
+    """A box in parts of at most so many cells, at least one, that follow one another in its C order.
 
     Yields:
         Each part, and the number of cells of `box` before it.
     """
+    most_cells = max(1, most_cells)
     rest = [math.prod(box.shape[k:]) for k in range(len(box.shape) + 1)]
     # What lies below this axis is taken whole, what lies above it one by one.
     axis = next((k for k, cells in enumerate(rest[1:]) if cells <= most_cells), 0)

@@ -181,7 +181,7 @@ def test_what_stays_is_not_tried_again(
 def test_faults_in_a_tenth_of_all_requests_change_nothing(
     store: ObjectStore, file: FarFile
 ) -> None:
-    reader = reader_of(store, RemoteOptions(retries=8, backoff_s=0.001, stall_s=1.0))
+    reader = reader_of(store, RemoteOptions(retries=8, backoff_s=0.001))
     store.faults.chance(0.1, [s3_error(503, "SlowDown"), reset(), cut()], seed=1)
     wanted = [ByteRange(file, n * 100, n * 100 + 200) for n in range(200)]
     assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]

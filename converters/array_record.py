@@ -31,6 +31,7 @@ from windrow.converters.record_writing import (
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.tfrecord import read_batches
 from windrow.errors import ConversionError
+from windrow.sources.paths import is_remote
 
 # The function that names files by a prefix.
 MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
@@ -163,7 +164,13 @@ def _convert_file(
     def make() -> Part:
         skipped = SkippedRecords(max_bad_records)
         batches = _batches(task, skipped, steps)
-        file = write_file(folder, task.name, batches, writer_options=writer_options)
+        file = write_file(
+            folder,
+            task.name,
+            batches,
+            writer_options=writer_options,
+            alone=not (is_remote(task.source.url) or task.source.name.endswith(".gz")),
+        )
         return Part(task.key, file.records, (file,), skipped.told)
 
     part = folder.part(task.key, make)

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 from windrow.converters.array_record import tfrecord_to_array_record
 from windrow.converters.checking import BadFile, CheckReport, check
-from windrow.converters.example import decode_example, encode_example
-from windrow.converters.example_columns import decode_examples, infer_features
 from windrow.converters.example_encode import encode_examples
-from windrow.converters.features import Feature, Ragged
 from windrow.converters.manifest import Manifest
 from windrow.converters.match_shards import convert_tf_to_arrayrecord_disk_match_shards
 from windrow.converters.rechunk import zarr_to_zarr
@@ -22,6 +19,9 @@ from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to
 from windrow.converters.reshard import array_record_to_array_record
 from windrow.converters.rows_to_records import zarr_to_array_record
 from windrow.converters.tfrecord import read_records, write_records
+from windrow.sources.example import decode_example, encode_example
+from windrow.sources.example_columns import decode_examples, infer_features
+from windrow.sources.features import Feature, Ragged
 
 __all__ = [
     "BadFile",

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from windrow.converters.example_columns import decode_examples, infer_features
-from windrow.converters.features import BYTES, DTYPES, Column, Feature, Ragged
 from windrow.converters.record_files import Bad, Block
 from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
+from windrow.sources.example_columns import decode_examples, infer_features
+from windrow.sources.features import BYTES, DTYPES, Column, Feature, Ragged
 
 Decode = Callable[[bytes], Mapping[str, Any]]
 # The number of a record among those given, and what is wrong with it.

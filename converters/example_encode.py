@@ -16,8 +16,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_columns import check_features
-from windrow.converters.example_wire import (
+from windrow.errors import ArgumentError
+from windrow.sources.example_columns import check_features
+from windrow.sources.example_wire import (
     BYTES_LIST,
     FIRST_FIELD,
     FLOAT_LIST,
@@ -26,8 +27,7 @@ from windrow.converters.example_wire import (
     field_head,
     write_varints,
 )
-from windrow.converters.features import Array, Column, Feature, Ragged, cast
-from windrow.errors import ArgumentError
+from windrow.sources.features import Array, Column, Feature, Ragged, cast
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Rows: TypeAlias = npt.NDArray[np.int64]

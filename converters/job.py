@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from windrow.converters.executor import run_here
-from windrow.converters.extras import optional
 from windrow.converters.folder import (
     OutputFolder,
     Part,
@@ -30,6 +29,7 @@ from windrow.converters.stages import Conversion
 from windrow.converters.targets import Target, target_of
 from windrow.errors import ArgumentError, ConversionError
 from windrow.progress import ShowProgress
+from windrow.sources.extras import optional
 
 
 class RunOptions(TypedDict, total=False):

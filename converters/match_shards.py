@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from windrow.converters.extras import optional
 from windrow.converters.pipeline import new_pipeline
 from windrow.errors import ArgumentError
+from windrow.sources.extras import optional
 
 _PURPOSE: Final = "convert_tf_to_arrayrecord_disk_match_shards"
 

@@ -27,12 +27,12 @@ from typing import Any, Final
 import cloudpickle
 
 from windrow import errors
-from windrow.converters.extras import optional
 from windrow.converters.folder import OutputFolder, finished_before
 from windrow.converters.manifest import Manifest
 from windrow.converters.stages import Conversion, Report, Stage
 from windrow.errors import ArgumentError, ConversionError, MissingExtraError, WindrowError
 from windrow.progress import Meter, ShowProgress
+from windrow.sources.extras import optional
 
 PURPOSE: Final = "converting with Apache Beam"
 

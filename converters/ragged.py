@@ -18,12 +18,12 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from windrow.converters.features import Array, Feature, Ragged
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.row_files import BLOCK_BYTES, RowFiles, ranges
 from windrow.converters.stages import Report
 from windrow.converters.zarr_layout import ArrayLayout
 from windrow.errors import ConversionError
+from windrow.sources.features import Array, Feature, Ragged
 from windrow.sources.zarr_names import RAGGED
 
 # Of the group: by name, the features that are stored as values and offsets.

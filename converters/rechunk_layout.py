@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.array_inputs import ArrayFacts, Cells, InputArray
-from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.converters.rechunk_plan import Grids
 from windrow.converters.zarr_layout import (
     ArrayLayout,
@@ -25,6 +24,7 @@ from windrow.converters.zarr_layout import (
     training_rows,
 )
 from windrow.errors import ArgumentError
+from windrow.sources.features import DTYPES, numpy_dtype
 
 # Arrays that hold no records are stored in files of about this size.
 _FILE_BYTES: Final = 128 << 20

@@ -33,7 +33,6 @@ from windrow.converters.decoding import (
     inferred_examples,
     inferred_rows,
 )
-from windrow.converters.features import Feature, Ragged, features_from_json, features_to_json
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.inputs import Input
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
@@ -69,6 +68,7 @@ from windrow.converters.row_files import (
 from windrow.converters.stages import Expected, Report, Stage
 from windrow.converters.zarr_layout import METADATA, ArrayLayout, metadata_files
 from windrow.errors import ConversionError, ReadError
+from windrow.sources.features import Feature, Ragged, features_from_json, features_to_json
 
 # Rows of one piece of the work: worth the way to them, and not much to do again.
 _PIECE_BYTES: Final = 64 << 20

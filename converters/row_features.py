@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.features import Feature, features_from_json, features_to_json
 from windrow.converters.inputs import Input
 from windrow.converters.manifest import Manifest, is_own_name
 from windrow.converters.ragged import OFFSETS, VALUES
 from windrow.converters.zarr_layout import METADATA, ArrayLayout, fill_scalar
 from windrow.errors import ArgumentError, NotFoundError, ReadError
+from windrow.sources.features import Feature, features_from_json, features_to_json
 from windrow.sources.paths import is_remote, split_path
 
 Features = Mapping[str, Feature | Mapping[str, Any]]

@@ -19,7 +19,6 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from windrow.converters.features import Feature
 from windrow.converters.folder import OutputFolder
 from windrow.converters.manifest import OutputFile
 from windrow.converters.zarr_layout import (
@@ -32,6 +31,7 @@ from windrow.converters.zarr_layout import (
     training_rows,
 )
 from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.features import Feature
 
 # Rows that are decoded, or read, at a time.
 BLOCK_BYTES: Final = 8 << 20

@@ -18,7 +18,6 @@ import numpy as np
 
 from windrow.converters.array_inputs import AnyArray, InputArray
 from windrow.converters.example_encode import encode_examples
-from windrow.converters.features import BYTES, Column, Feature, Ragged, features_to_json
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.job import RunOptions, carry_out
 from windrow.converters.manifest import InputFile, Manifest, Plan
@@ -36,6 +35,7 @@ from windrow.converters.reshard import MEMORY_BYTES, check_number, flags_of
 from windrow.converters.stages import Conversion, Expected, Report, Stage
 from windrow.converters.zarr_inputs import Inputs, find_arrays
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
+from windrow.sources.features import BYTES, Column, Feature, Ragged, features_to_json
 from windrow.sources.process import cores
 
 Encode = Callable[[dict[str, Any]], bytes]
@@ -68,7 +68,7 @@ def zarr_to_array_record(
 
     By default a record is a tf.train.Example with one feature per array: the bytes of its row. The
     manifest's settings then have all that `array_record_to_zarr` needs to write the arrays again:
-    `features` (what `windrow.converters.features.features_from_json` takes), `arrays` (by name:
+    `features` (what `windrow.sources.features.features_from_json` takes), `arrays` (by name:
     `attributes`, `dimension_names`, `fill_value`, as Zarr v3 has them), `attributes` of the group
     and `group_attributes` of those in it, by name.
 

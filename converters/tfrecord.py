@@ -21,8 +21,8 @@ from typing import Any
 
 import fsspec
 
-from windrow.converters.extras import optional
 from windrow.errors import ArgumentError, NotFoundError, ReadError
+from windrow.sources.extras import optional
 from windrow.sources.secrets import Secrets, shown_url
 
 _LENGTH = struct.Struct("<Q")

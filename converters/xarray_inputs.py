@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.array_inputs import ArrayFacts, InputArray
-from windrow.converters.features import DTYPES
 from windrow.errors import MissingExtraError, ReadError, SourceError, missing_extra
+from windrow.sources.features import DTYPES
 from windrow.sources.file_systems import missing_package
 from windrow.sources.pieces import Box
 from windrow.sources.secrets import shown_url

@@ -21,7 +21,6 @@ import tensorstore as ts
 from fsspec.core import url_to_fs
 
 from windrow.converters.array_inputs import AnyArray, ArrayFacts, InputArray
-from windrow.converters.features import DTYPES
 from windrow.converters.inputs import find_inputs
 from windrow.converters.manifest import InputId
 from windrow.converters.xarray_inputs import (
@@ -36,6 +35,7 @@ from windrow.converters.zarr_layout import stored_fill
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, missing_extra
 from windrow.sources.arrays import OpenArray, open_arrays
 from windrow.sources.box_readers import DirectBoxReader, box_reader
+from windrow.sources.features import DTYPES
 from windrow.sources.paths import is_remote, local_path
 from windrow.sources.pieces import Box, BoxReader
 from windrow.sources.secrets import Secrets, shown_url

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.features import DTYPES, numpy_dtype
 from windrow.sources.process import cores
 from windrow.sources.threads import shared_pool
 

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.features import Feature, features_from_json
 from windrow.errors import ArgumentError, ReadError, SourceError, WindrowError, missing_extra
 from windrow.inspection_arrays import find_arrays
 from windrow.inspection_content import example_of, picture_of
@@ -26,6 +25,7 @@ from windrow.inspection_records import head_records
 from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.cf import decoding_of
 from windrow.sources.coordinates import coordinate_of
+from windrow.sources.features import Feature, features_from_json
 from windrow.sources.zarr import ZarrDataSource
 from windrow.sources.zarr_names import Found, arrays_of
 

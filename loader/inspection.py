@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windrow.converters.features import Feature, features_from_json
 from windrow.converters.manifest import MANIFEST_NAME, Manifest
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.inspection_arrays import (
@@ -31,6 +30,7 @@ from windrow.inspection_netcdf import inspect_netcdf
 from windrow.inspection_place import WHAT, Place, place_of
 from windrow.inspection_records import array_record_files, tfrecord_files
 from windrow.opening import held, is_glob, is_range, kind_of_head, kind_of_name, matched
+from windrow.sources.features import Feature, features_from_json
 from windrow.sources.paths import UNFINISHED_MARKER, listing, what_is_there
 from windrow.sources.zarr_names import FoundTree, arrays_of
 

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from windrow.converters.features import Feature
 from windrow.errors import MissingExtraError, ReadError, SourceError
 from windrow.inspection_facts import Content, FeatureFacts, shortened
+from windrow.sources.features import Feature
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8\xff"

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.features import Feature
 from windrow.errors import ReadError
 from windrow.inspection_content import content_of
 from windrow.inspection_facts import RecordFiles, SampleFacts
 from windrow.inspection_place import Place
 from windrow.sources.array_record import ArrayRecordDataSource
+from windrow.sources.features import Feature
 from windrow.sources.secrets import shown_url
 
 # Of an ArrayRecord file so much is read to see what its records are, but one group always.

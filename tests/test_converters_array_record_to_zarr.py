@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.object_store import ObjectStore
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
-from windrow.converters.features import DTYPES, Feature, numpy_dtype
 from windrow.converters.inputs import Input
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME
@@ -29,6 +28,7 @@ from windrow.converters.records_to_zarr import array_record_to_zarr_conversion
 from windrow.converters.rows_to_records import zarr_to_array_record
 from windrow.converters.zarr_layout import ArrayLayout, encode, metadata_files
 from windrow.errors import ConversionError, NotFoundError, ReadError, SourceError
+from windrow.sources.features import DTYPES, Feature, numpy_dtype
 
 AnyArray = npt.NDArray[Any]
 

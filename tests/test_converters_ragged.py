@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import ragged, row_files
-from windrow.converters.features import Feature, Ragged
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.ragged import OFFSETS, VALUES, Spool, Spooled, ragged_files
 from windrow.converters.row_files import Room, RowFiles, Storage, check_room, writing_bytes
 from windrow.converters.targets import LocalTarget
 from windrow.converters.zarr_layout import ArrayLayout, codecs_of, encode, rows_layout
 from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.features import Feature, Ragged
 
 
 @contextlib.contextmanager

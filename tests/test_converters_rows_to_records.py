@@ -31,12 +31,12 @@ from windrow.converters import (
     write_records,
     zarr_to_array_record,
 )
-from windrow.converters.features import DTYPES, Ragged, features_from_json, numpy_dtype
 from windrow.converters.manifest import MANIFEST_NAME
 from windrow.converters.zarr_layout import ArrayLayout, encode, metadata_files
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
 from windrow.progress import Progress
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources.features import DTYPES, Ragged, features_from_json, numpy_dtype
 
 SMALL = 1 << 18
 

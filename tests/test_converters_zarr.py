@@ -25,11 +25,11 @@ from windrow.converters import (
     tfrecord_to_zarr,
     write_records,
 )
-from windrow.converters.features import Feature
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.converters.records_to_zarr import tfrecord_to_zarr_conversion
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
 from windrow.sources import ZarrDataSource
+from windrow.sources.features import Feature
 
 COUNTS = (5, 0, 1, 9)
 ROWS = sum(COUNTS)

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import zarr_layout
-from windrow.converters.features import DTYPES, numpy_dtype
 from windrow.converters.zarr_layout import (
     ArrayLayout,
     codecs_of,
@@ -34,6 +33,7 @@ from windrow.converters.zarr_layout import (
 )
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources import ZarrDataSource
+from windrow.sources.features import DTYPES, numpy_dtype
 
 CODECS = ("zstd:1", "zstd:-3", "gzip:5", "none", "blosc:lz4:5", "blosc:zstd")
 

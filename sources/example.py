@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_wire import (
+from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources.example_wire import (
     BYTES_LIST,
     FIRST_FIELD,
     FLOAT_LIST,
@@ -26,8 +27,7 @@ from windrow.converters.example_wire import (
     varint,
     write_varints,
 )
-from windrow.converters.extras import optional
-from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources.extras import optional
 
 Values: TypeAlias = list[bytes] | npt.NDArray[np.int64] | npt.NDArray[np.float32]
 

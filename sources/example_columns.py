@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from windrow.converters.example import Values, parsed, values_of
-from windrow.converters.example_blocks import Filling, fill_by_layouts
-from windrow.converters.features import Array, Column, Feature, cast
 from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources.example import Values, parsed, values_of
+from windrow.sources.example_blocks import Filling, fill_by_layouts
+from windrow.sources.features import Array, Column, Feature, cast
 
 
 def decode_examples(

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_wire import (
+from windrow.sources.example_wire import (
     BYTES_LIST,
     FIRST_FIELD,
     FLOAT_LIST,

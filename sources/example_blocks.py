@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_layout import NO_LIST, Block, Layout, Part, layout_of
-from windrow.converters.example_wire import BYTES_LIST, FLOAT_LIST, INT64_LIST, read_varints
-from windrow.converters.features import Array, Column, Feature, Ragged, cast
+from windrow.sources.example_layout import NO_LIST, Block, Layout, Part, layout_of
+from windrow.sources.example_wire import BYTES_LIST, FLOAT_LIST, INT64_LIST, read_varints
+from windrow.sources.features import Array, Column, Feature, Ragged, cast
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """Packages that are large or optional, imported when they are first used.
 
-Invariant: importing `windrow.converters` imports neither Apache Beam, nor protobuf, nor
+Invariant: importing `windrow.sources` or `windrow.converters` imports neither Apache Beam, nor protobuf, nor
 google-crc32c. What is not installed is an error that names the extra to install.
 """
 

@@ -1,0 +1,1 @@
+from sources.example_columns import *

@@ -5,8 +5,12 @@ PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# TensorFlow and TensorFlow Datasets, which only a few tests need, have an environment of their own.
+TFDS_VENV := .venv-tfds
+TFDS_PY := $(TFDS_VENV)/bin/python
+TFDS_READY := $(TFDS_VENV)/.ready
 
-.PHONY: help demo era5 far convert test test-jobs soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert test test-jobs test-tfds soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -15,21 +19,29 @@ help:
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make test      all tests, with coverage"
 	@echo "make test-jobs conversions on worker processes, Beam, Dask and object stores, with their faults"
+	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
 	@echo "make coverage  coverage of the last tests as pages in htmlcov/"
-	@echo "make clean     remove what was built, .venv too; then PYTHON=... chooses another Python"
+	@echo "make clean     remove what was built, environments too; then PYTHON=... chooses another Python"
 
-# A copied or moved checkout has an environment that points to the old one's code.
-ifneq ($(shell test "$$(sed 's/ [^ ]*$$//' $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && echo same),same)
+# A copied or moved checkout has environments that point to the old one's code.
+is_moved = $(shell test "$$(sed 's/ [^ ]*$$//' $(1)/.made 2>/dev/null)" = "$(CURDIR)" || echo moved)
+ifeq ($(call is_moved,$(VENV)),moved)
 .PHONY: $(READY)
+endif
+ifeq ($(call is_moved,$(TFDS_VENV)),moved)
+.PHONY: $(TFDS_READY)
 endif
 
 $(READY): pyproject.toml tools/set_up.sh
-	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV)
+	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
+
+$(TFDS_READY): pyproject.toml tools/set_up.sh
+	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(TFDS_VENV) dev-tfds
 
 demo: $(READY)
 	@$(PY) examples/train_digits.py
@@ -44,17 +56,21 @@ convert: $(READY)
 	@$(PY) examples/convert_records.py
 
 test: $(READY)
-	@$(PY) -m pytest -q -n 2 -m "not jobs" --cov --cov-report=term --cov-fail-under=90
+	@$(PY) -m pytest -q -n 2 -m "not jobs and not tfds" --cov --cov-report=term --cov-fail-under=90
 
 test-jobs: $(READY)
-	@$(PY) -m pytest -q -n 2 -m jobs
+	@$(PY) -m pytest -q -n 2 -m "jobs and not tfds"
+
+# Only the files that have such tests: others import packages that this environment lacks.
+test-tfds: $(TFDS_READY)
+	@$(TFDS_PY) -m pytest -q -n 2 -m tfds $$(grep -l "mark[.]tfds" tests/test_*.py)
 
 # With the SEED of an earlier run the moments are the same.
 SOAK ?= 50
 SEED := $(shell date +%s)
 soak: $(READY)
 	@echo "SOAK=$(SOAK) SEED=$(SEED)"
-	@$(PY) -m pytest -q -n 2 -m soak --soak $(SOAK) --soak-seed $(SEED)
+	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SEED)
 
 lint: $(READY)
 	@$(PY) -m ruff check
@@ -78,4 +94,4 @@ coverage: $(READY)
 	@$(PY) -m coverage html
 
 clean:
-	rm -rf $(VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TFDS_VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Makes the environment $1 with everything that the make targets need, and marks it as ready.
+# Makes the environment $1 with Windrow and its extra $2, and marks it as ready.
 # Takes $PYTHON, or the first Python 3.11 or later that really runs: a name on the PATH may be a
 # shim for a version that is not installed, or a Python without venv.
 set -eu
 
 venv=$1
+extra=$2
 usable='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'
 
 if [ -n "${PYTHON:-}" ]; then
@@ -31,7 +32,7 @@ if [ -z "$python" ]; then
 fi
 
 version=$("$python" -c 'import platform; print(platform.python_version())')
-echo "Setting up $venv with Python $version; the first time this takes a minute or two ..."
+echo "Setting up $venv with Python $version; the first time this takes some minutes ..."
 place=$(pwd -P)
 # A moved or half-made environment is made anew; a good one only gets what is missing.
 if [ "$(cat "$venv/.made" 2>/dev/null)" != "$place $version" ]; then
@@ -42,5 +43,5 @@ fi
 rm -f "$venv/.ready"
 # Without --no-compile half of the time goes into bytecode of modules that nobody imports.
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile \
-    --editable '.[dev]'
+    --editable ".[$extra]"
 touch "$venv/.ready"

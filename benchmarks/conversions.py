@@ -8,9 +8,7 @@ and with `--page` between the marks of docs/performance.md. Verifying what was c
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,27 +21,7 @@ from benchmarks import (
     records_to_zarr_side,
     to_array_record_side,
 )
-from benchmarks.report import table
-
-_PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
-_BEGIN: Final = "<!-- conversions -->"
-_END: Final = "<!-- end of the conversions -->"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of a case, and its bound; `most` says that the bound is from above."""
-
-    case: str
-    what: str
-    key: str
-    bound: float
-    most: bool = False
-
-    def is_met(self, value: float) -> bool:
-        """Whether `value` is within the bound."""
-        return value <= self.bound if self.most else value >= self.bound
-
+from benchmarks.figures import PAGE, Figure, markdown, placed
 
 FIGURES: Final = (
     Figure("TFRecord to ArrayRecord", "of a bare loop", "of_bare_loop", 0.95),
@@ -110,28 +88,6 @@ def measured(
     return found
 
 
-def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The figures, and whether they are within their bounds."""
-    rows = []
-    for figure in FIGURES:
-        values = [float(run[figure.key]) for run in found.get(figure.case, ())]
-        if not values:
-            continue
-        median = statistics.median(values)
-        shown = f"{median:.3g} ({min(values):.3g} to {max(values):.3g})"
-        bound = f"{'≤' if figure.most else '≥'} {figure.bound:g}"
-        met = "yes" if figure.is_met(median) else "**no**"
-        rows.append((figure.case, figure.what, bound, shown, met))
-    return table(("case", "what", "wanted", "measured median (range)", "met"), rows, left=2)
-
-
-def placed(text: str, page: str) -> str:
-    """`page` with `text` between its marks."""
-    before, _, rest = page.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    return f"{before}{_BEGIN}\n\n{text}\n\n{_END}{after}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.conversions", description=__doc__)
@@ -153,10 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             rounds=given.rounds,
             share=given.share,
         )
-    text = markdown(found)
+    text = markdown(FIGURES, found)
     print(text)
     if given.page:
-        _PAGE.write_text(placed(text, _PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(placed(text, page, "conversions"), encoding="utf-8")
     return 0
 
 

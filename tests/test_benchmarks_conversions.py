@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import conversions
+from benchmarks import conversions, figures
 
 
 def test_a_tiny_run_of_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,17 +27,23 @@ def test_bounds() -> None:
     assert not at_most.is_met(at_most.bound * 1.01)
     runs = {at_least.case: [{at_least.key: value} for value in (1.0, 9.0, 2.0)]}
     others = {f.key: 1.0 for f in conversions.FIGURES if f.case == at_least.case}
-    table = conversions.markdown(
-        {at_least.case: [{**others, **run} for run in runs[at_least.case]]}
+    table = figures.markdown(
+        conversions.FIGURES, {at_least.case: [{**others, **run} for run in runs[at_least.case]]}
     )
     assert "2 (1 to 9)" in table
 
 
-def test_the_page_has_its_marks_once() -> None:
-    page = Path("docs/performance.md").read_text(encoding="utf-8")
-    placed = conversions.placed("a table", page)
+@pytest.mark.parametrize("name", ["conversions", "tfds"])
+def test_the_page_has_its_marks_once(name: str) -> None:
+    page = figures.PAGE.read_text(encoding="utf-8")
+    placed = figures.placed("a table", page, name)
     assert placed.count("a table") == 1
-    assert conversions.placed("another", placed) == conversions.placed("another", page)
+    assert figures.placed("another", placed, name) == figures.placed("another", page, name)
+
+
+def test_a_page_without_marks() -> None:
+    with pytest.raises(ValueError, match="no marks <!-- tfds -->"):
+        figures.placed("a table", "a page", "tfds")
 
 
 def test_an_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:

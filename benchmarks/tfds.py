@@ -1,0 +1,213 @@
+"""`python -m benchmarks.tfds`: reading and building datasets of tfds, beside what others do.
+
+Needs TensorFlow Datasets, TensorFlow and Grain (`make test-tfds` makes an environment that has them:
+`.venv-tfds/bin/python -m benchmarks.tfds`). Each side is a process of its own, and they take turns in
+every round. The table goes to stdout, and with `--page` between the marks of docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.figures import PAGE, Figure, markdown, placed
+from benchmarks.memory import bytes_of
+from benchmarks.tfds_side import WAYS
+
+_BUILDER: Final = Path(__file__).with_name("tfds_pictures.py")
+# That of tfds_pictures, which needs tfds to be imported.
+_EXAMPLES_VARIABLE: Final = "WINDROW_BENCHMARK_EXAMPLES"
+_TFDS: Final = ("tensorflow_datasets.scripts.cli.main", "build")
+_READ_EXAMPLES: Final = 50_000
+_BUILT_EXAMPLES: Final = 200_000
+_LOOK_S: Final = 0.1
+
+FIGURES: Final = (
+    Figure("reading", "times tfds.data_source under Grain", "times_grain", 5),
+    Figure("reading", "of tf.data over TFRecord", "of_tf_data", 0.5),
+    Figure("reading", "of reading the records alone", "of_floor", 0),
+    Figure("building", "times as long as tfds build alone", "times_alone", 1.3, most=True),
+    Figure("building", "MB of memory at most", "peak_mb", 600, most=True),
+)
+
+
+def build(folder: Path, examples: int, module: Sequence[str], *flags: str) -> dict[str, Any]:
+    """Seconds that a build takes, its process with it, and the most memory of it and its children.
+
+    Raises:
+        RuntimeError: If it failed; the message has the end of what it said.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    name, command = module
+    words = (sys.executable, "-m", name, command, str(_BUILDER), "--data_dir", str(folder), *flags)
+    environment = {**os.environ, _EXAMPLES_VARIABLE: str(examples), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    start_s = time.perf_counter()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            words,
+            cwd=Path(__file__).parents[1],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        peak_bytes = _watched(process)
+        took_s = time.perf_counter() - start_s
+        if process.returncode:
+            said.seek(0)
+            end = said.read().decode(errors="replace")[-4000:]
+            raise RuntimeError(f"benchmark: {' '.join(words)}: code {process.returncode}\n{end}")
+    return {"s": round(took_s, 2), "peak_mb": round(peak_bytes / 1e6)}
+
+
+def _watched(process: subprocess.Popen[bytes]) -> int:
+    """The most memory that a process and its children have until it ends."""
+    looked_at = psutil.Process(process.pid)
+    ended = threading.Event()
+    peaks = [0]
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            peaks.append(bytes_of(looked_at))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    finally:
+        ended.set()
+        thread.join()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    # Between two looks it may have had more.
+    return max(*peaks, usage.ru_maxrss << 10)
+
+
+def _built(folder: Path) -> str:
+    """The one dataset under `folder`."""
+    (found,) = folder.glob("*/*/dataset_info.json")
+    return str(found.parent)
+
+
+def reading(folder: Path, share: float) -> Mapping[str, Any]:
+    """A round of all ways to read; ratios of the medians of their epochs."""
+    examples = max(2 * 256, int(_READ_EXAMPLES * share))
+    places = {}
+    for form in ("array_record", "tfrecord"):
+        place = folder / f"{form}-{examples}"
+        if not place.exists():
+            new = folder / "new"
+            build(new, examples, _TFDS, "--file_format", form)
+            new.rename(place)
+        places[form] = _built(place)
+    found = {}
+    for way in WAYS:
+        command = ("benchmarks.tfds_side", way, places["array_record"], places["tfrecord"], "2")
+        found[way] = _asked(command)
+        if found[way]["examples"] != examples:
+            raise RuntimeError(f"benchmark: {way}: {found[way]['examples']} of {examples} examples")
+    per_s = {way: statistics.median(one["records_per_s"]) for way, one in found.items()}
+    return {
+        "examples": examples,
+        "records_per_s": per_s,
+        "settings": {way: one["setting"] for way, one in found.items()},
+        "peak_mb": {way: one["peak_mb"] for way, one in found.items()},
+        "times_grain": per_s["ours"] / per_s["grain"],
+        "of_tf_data": per_s["ours"] / per_s["tf_data"],
+        "of_floor": per_s["ours"] / per_s["floor"],
+    }
+
+
+def _asked(command: Sequence[str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"benchmark: {' '.join(command)}: failed\n{done.stderr[-4000:]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def building(folder: Path, share: float) -> Mapping[str, Any]:
+    """A build by tfds alone, and one that writes Zarr too."""
+    examples = max(16, int(_BUILT_EXAMPLES * share))
+    ours = ("windrow", "tfds-build")
+    form = ("--file_format", "array_record")
+    alone = build(folder / "alone", examples, _TFDS, *form)
+    shutil.rmtree(folder / "alone")
+    also = build(folder / "also", examples, ours, *form, "--also", "zarr")
+    _check(_built(folder / "also"), examples)
+    shutil.rmtree(folder / "also")
+    return {
+        "examples": examples,
+        "s": {"alone": alone["s"], "also zarr": also["s"]},
+        "alone_peak_mb": alone["peak_mb"],
+        "peak_mb": also["peak_mb"],
+        "times_alone": also["s"] / alone["s"],
+    }
+
+
+def _check(folder: str, examples: int) -> None:
+    from windrow.sources import TFDSDataSource, ZarrDataSource
+
+    counts = len(TFDSDataSource(folder, split="train")), len(ZarrDataSource(f"{folder}/zarr/train"))
+    if counts != (examples, examples):
+        raise RuntimeError(f"benchmark: {counts} examples of {examples} in {folder}")
+
+
+CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
+    "reading": reading,
+    "building": building,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cases and print the table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.tfds", description=__doc__)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; by default both")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes [1]")
+    parser.add_argument("--folder", type=Path, help="keeps the data written for it; else a new one")
+    parser.add_argument(
+        "--page", action="store_true", help="put the table into docs/performance.md"
+    )
+    given = parser.parse_args(argv)
+    unknown = set(given.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in given.cases or CASES}
+    with tempfile.TemporaryDirectory(prefix="windrow-tfds-") as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for _ in range(given.rounds):
+            for case, runs in found.items():
+                runs.append(CASES[case](folder, given.share))
+                print(json.dumps({"case": case, **runs[-1]}), file=sys.stderr, flush=True)
+    text = markdown(FIGURES, found)
+    print(text)
+    if given.page:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(placed(text, page, "tfds"), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

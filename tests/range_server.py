@@ -6,7 +6,8 @@ server answers (`upstream`: then it is a proxy, through which faults reach any p
 1. Faults come as `plan` lists them, one entry per request of `methods`; None is a good answer.
 2. After the list, `chance` draws them, from its own seed.
 3. Every count is of requests that reached the server; `most_in_flight` of those at the same time.
-4. `close` breaks what is in flight; nothing waits for a stalled answer.
+4. After `gather`, answers wait until so many requests are there, whatever keeps the machine busy.
+5. `close` breaks what is in flight; nothing waits for a stalled answer.
 
     with RangeServer({"a.bin": data}, latency_s=0.02) as server:
         server.plan([status(503), None, cut()])
@@ -31,7 +32,7 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Kind = Literal[
     "status",  # an answer of that status, with these headers and this body
@@ -45,6 +46,9 @@ Kind = Literal[
     "wrong_range",  # a Content-Range that begins elsewhere
     "replace",  # the file becomes `body`, then is served
 ]
+
+
+_GATHER_S: Final = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,7 +178,8 @@ class RangeServer:
         self._planned: collections.deque[Fault | None] = collections.deque()
         self._drawn: Callable[[], Fault | None] = lambda: None
         self.reset_counts()
-        self._in_flight = 0
+        self._in_flight = self._wanted_in_flight = 0
+        self._gathered = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
@@ -246,6 +251,10 @@ class RangeServer:
             self._planned.clear()
             self._drawn = lambda: None
 
+    def gather(self, requests: int) -> None:
+        """The next answers wait until so many requests are in flight, or for a minute in all."""
+        self._gathered, self._wanted_in_flight = asyncio.Event(), requests
+
     def counts(self) -> Counts:
         """Everything counted since the start or `reset_counts`."""
         with self._lock:
@@ -305,11 +314,20 @@ class RangeServer:
         self._in_flight += 1
         self._most_in_flight = max(self._most_in_flight, self._in_flight)
         try:
+            await self._all_there()
             if self.latency_s:
                 await asyncio.sleep(self.latency_s)
             return await self._served(request, fault, writer)
         finally:
             self._in_flight -= 1
+
+    async def _all_there(self) -> None:
+        gathered = self._gathered
+        if self._in_flight < self._wanted_in_flight:
+            with contextlib.suppress(TimeoutError):  # the count of a test will tell
+                await asyncio.wait_for(gathered.wait(), _GATHER_S)
+        self._wanted_in_flight = 0
+        gathered.set()
 
     def _counted(self, request: _Request) -> Fault | None:
         with self._lock:

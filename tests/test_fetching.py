@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.limits import CALM
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, replace, stall, status
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
@@ -27,7 +28,6 @@ from windrow.sources.fetching import ByteRange, FarFile, Fetcher
 from windrow.sources.remote import RemoteOptions
 
 DATA = random.Random(0).randbytes(70_001)
-QUICK = RemoteOptions(retries=2, backoff_s=0.001, timeout_s=5.0, stall_s=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def server(site: RangeServer) -> RangeServer:
     return site
 
 
-def fetcher(options: RemoteOptions = QUICK, **storage_options: Any) -> Fetcher:
+def fetcher(options: RemoteOptions = CALM, **storage_options: Any) -> Fetcher:
     return Fetcher("Tests", storage_options, options)
 
 
@@ -174,6 +174,7 @@ def test_requests_in_flight_are_bounded_over_all_calls() -> None:
         reader = fetcher(RemoteOptions(max_requests=7))
         file = opened(reader, server.url("a.bin"))
         wanted = [ByteRange(file, n, n + 10) for n in range(40)]
+        server.gather(7)
         running = [reader.start(wanted) for _ in range(3)]
         assert all(one.result() == cut_out(wanted, DATA) for one in running)
         assert server.counts().most_in_flight == 7
@@ -181,11 +182,12 @@ def test_requests_in_flight_are_bounded_over_all_calls() -> None:
 
 
 def test_many_requests_are_in_flight_at_a_time() -> None:
-    with RangeServer({"a.bin": DATA}, latency_s=0.05) as server:
+    with RangeServer({"a.bin": DATA}) as server:
         reader = fetcher(RemoteOptions(max_requests=200))
         file = opened(reader, server.url("a.bin"))
+        server.gather(150)
         assert len(reader.start([ByteRange(file, n, n + 1) for n in range(200)]).result()) == 200
-        assert server.counts().most_in_flight > 100  # no limit of a library is below ours
+        assert server.counts().most_in_flight >= 150  # no limit of a library is below ours
 
 
 def test_what_is_asked_for_and_not_taken_is_bounded() -> None:
@@ -285,7 +287,7 @@ def test_a_fetcher_that_is_gone_leaves_no_connection(server: RangeServer) -> Non
     reader.start([ByteRange(file, n, n + 10) for n in range(100)]).result()
     del reader
     gc.collect()
-    assert until(lambda: len(os.listdir("/dev/fd")) <= before, 10.0)
+    assert until(lambda: len(os.listdir("/dev/fd")) <= before)
 
 
 # ---- what a server asks of who reads
@@ -432,7 +434,7 @@ def test_an_unknown_protocol_is_named() -> None:
 def test_options_that_do_not_fit_are_named_and_not_shown() -> None:
     options = {"key": "AKIA-HIDDEN", "username": "HIDDEN-TOO"}
     with pytest.raises(ArgumentError, match=r"keys \['key', 'username'\] do not fit s3://b/a") as e:
-        Fetcher("Tests", options, QUICK).tails(["s3://b/a"], 10)
+        Fetcher("Tests", options, CALM).tails(["s3://b/a"], 10)
     assert "HIDDEN" not in str(e.value)
 
 
@@ -440,7 +442,7 @@ def test_the_options_of_the_user_stay_as_they_are() -> None:
     options = {"zip": {"mode": "r"}, "memory": {}}
     with zipfile.ZipFile(fsspec.open("memory://opt.zip", "wb").open(), "w") as archive:
         archive.writestr("a", b"abc")
-    reader = Fetcher("Tests", options, QUICK)
+    reader = Fetcher("Tests", options, CALM)
     assert reader.read_small("zip://a::memory://opt.zip") == b"abc"
     assert options == {"zip": {"mode": "r"}, "memory": {}}
 

@@ -21,6 +21,7 @@ import tensorstore as ts
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from tests.far_arrays import AnyArray, objects, values, write, write_filtered
+from tests.limits import within
 from tests.range_server import RangeServer, stall
 from windrow import MapDataset
 from windrow.errors import ReadError
@@ -32,7 +33,7 @@ from windrow.sources.zarr_access import side_by_side
 from windrow.sources.zarr_flight import Flight
 
 # Without a halt each wait would last for minutes.
-LONG = RemoteOptions(timeout_s=120, max_requests=8)
+LONG = RemoteOptions(timeout_s=120, stall_s=120, max_requests=8)
 WAYS = ["plain", "shard", "filter", "cookies", "windows", "records"]
 
 
@@ -85,9 +86,8 @@ def test_closing_an_iterator(server: RangeServer, way: str) -> None:
     next(batches)
     server.chance(1.0, [stall()])
     wait_for_stalls(server)
-    began_s = time.monotonic()
-    batches.close()
-    assert time.monotonic() - began_s < 0.9
+    with within(0.9):
+        batches.close()
 
 
 def assert_quiet(server: RangeServer) -> None:
@@ -148,7 +148,7 @@ import sys, threading, time
 from windrow import MapDataset
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, ZarrDataSource
 kind = ArrayRecordDataSource if "array_record" in sys.argv[1] else ZarrDataSource
-source = kind(sys.argv[1], remote=RemoteOptions(timeout_s=120))
+source = kind(sys.argv[1], remote=RemoteOptions(timeout_s=120, stall_s=120))
 batches = iter(MapDataset.source(source).shuffle(seed=1).batch(16).to_iter_dataset())
 next(batches)
 print("read", flush=True)
@@ -166,13 +166,12 @@ def test_the_interpreter_ends(server: RangeServer, name: str) -> None:
         server.plan([None] * 40)  # its metadata, its first records
         server.chance(1.0, [stall()])
         line = child.stdout.readline()
-        began_s = time.monotonic()
-        _, complaints = child.communicate("\n", timeout=60)
+        with within(5.0):
+            _, complaints = child.communicate("\n", timeout=60)
         assert (line, child.returncode) == ("read\n", 0)
         # zarr-python stops its event loop at the end, without waiting for what runs on it.
         warned = "never awaited" in complaints and name == "filter"
         assert warned or not complaints
-        assert time.monotonic() - began_s < 5
 
 
 def test_one_failure_ends_the_others_of_a_call() -> None:

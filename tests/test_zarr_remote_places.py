@@ -17,7 +17,7 @@ import xarray
 import zarr
 
 from tests.far_arrays import (
-    SHORT,
+    TWICE,
     AnyArray,
     in_memory,
     objects,
@@ -141,6 +141,7 @@ def test_limit_of_bytes(tmp_path: Path, options: dict[str, Any] | None) -> None:
     with RangeServer(tmp_path, latency_s=0.01) as server:
         rows = ZarrDataSource(server.url("a"), storage_options=options, remote=remote)
         wanted = np.arange(0, 192, 4) + np.arange(48) % 4
+        server.gather(2)
         np.testing.assert_array_equal(rows.read(wanted), data[wanted])
         few = WindowDataSource(
             server.url("a"), {0: 1, 1: 8}, {0: 4}, storage_options=options, remote=remote
@@ -172,11 +173,10 @@ def test_attributes_that_alone_are_refused(server: RangeServer) -> None:
 
 
 def test_an_array_is_not_opened_unguarded(server: RangeServer) -> None:
-    remote = SHORT
     server.plan([None] * 4)  # found, without markers, and opened; what guards it fails
     server.chance(1.0, [status(503)])
     with pytest.raises(SourceError, match=r"the metadata of .*/plain/ can not be read.*503"):
-        ZarrDataSource(server.url("plain"), remote=remote)
+        ZarrDataSource(server.url("plain"), remote=TWICE)
 
 
 # --- coordinates -------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_coordinates_are_read_side_by_side(labelled: Path, options: dict[str, An
             place, {"time": 3}, {"time": 1}, select=labels, coordinates=wanted, **settings
         )
 
-    with RangeServer(labelled, latency_s=0.05) as server:
+    with RangeServer(labelled, latency_s=0.2) as server:
         began_s = time.monotonic()
         far = source_at(server.url("w"), storage_options=options)
         assert time.monotonic() - began_s < 30 * server.latency_s  # it was 70
@@ -267,14 +267,14 @@ def test_errors_keep_no_secrets(server: RangeServer, name: str, fault: Any) -> N
 
 
 def _uses(url: str, options: dict[str, Any] | None) -> list[Callable[[], Any]]:
-    source = ZarrDataSource(url, storage_options=options, remote=SHORT)
+    source = ZarrDataSource(url, storage_options=options, remote=TWICE)
     sent = pickle.dumps(source)
     return [
         lambda: source.read(np.arange(30)),
         lambda: list(MapDataset.source(source).shuffle(seed=1).to_iter_dataset()),
         lambda: pickle.loads(sent).read(np.arange(3)),
         lambda: verify(source),
-        lambda: ZarrDataSource(url, storage_options=options, remote=SHORT),
+        lambda: ZarrDataSource(url, storage_options=options, remote=TWICE),
     ]
 
 
@@ -284,7 +284,7 @@ def test_answers_of_s3_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPat
         options = dict(store.storage_options)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
-        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=SHORT)
+        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=TWICE)
         store.faults.chance(
             1.0, [s3_error(403, "SignatureDoesNotMatch", "AKIDNOTTOBESEEN is wrong")]
         )

@@ -1,0 +1,266 @@
+"""The splits of a tfds dataset, and parts of them: texts such as `train[10%:20%]+test`.
+
+A text is tfds' own: the same records in the same order, or an error. What tfds takes and gives no
+meaning that anybody wants (bounds of two units, an end before its beginning) is an error.
+
+Invariant: which records a text names follows from the lengths of the shards alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from windrow.errors import ArgumentError, NotFoundError, PlanError
+from windrow.sources.paths import listing
+
+Shards: TypeAlias = Mapping[str, Sequence[int]]
+"""Lengths of the shards of each split, by its name."""
+
+ALL: Final = "all"
+_ADDED: Final = r"\s*\+\s*"
+_TERM: Final = r"(?P<name>[\w-]+)(\[(?P<part>[\w%:.-]+)\])?"
+_BOUND: Final = r"((?P<value>-?[\d_.]+)(?P<unit>%|shard)?)?"
+_WAY: Final = (
+    "write a split, or part of one, or several with + between: train, train[:80%],"
+    " train[100:200]+test, train[2shard]"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SplitRange:
+    """The records `[start, stop)` of a split."""
+
+    split: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvenSplit:
+    """Part `index` of `count` equal parts of a split, as `even_splits` makes them.
+
+    It goes where the text of a split goes, and parts are added by `+` to others and to texts.
+    """
+
+    split: Split
+    index: int
+    count: int
+    drop_remainder: bool = False
+
+    def __add__(self, other: Split) -> AddedSplits:
+        return AddedSplits((self, other))
+
+    def __radd__(self, other: str) -> AddedSplits:
+        return AddedSplits((other, self))
+
+    def __str__(self) -> str:
+        dropped = ", without the remainder" if self.drop_remainder else ""
+        return f"part {self.index} of {self.count} of {self.split}{dropped}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AddedSplits:
+    """The records of several splits, one after another."""
+
+    splits: tuple[Split, ...]
+
+    def __add__(self, other: Split) -> AddedSplits:
+        return AddedSplits((*self.splits, other))
+
+    def __radd__(self, other: str) -> AddedSplits:
+        return AddedSplits((other, *self.splits))
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.splits))
+
+
+Split: TypeAlias = str | EvenSplit | AddedSplits
+
+
+def even_splits(split: Split, count: int, *, drop_remainder: bool = False) -> list[EvenSplit]:
+    """`count` parts of a split that share no record: one for each host, say.
+
+    Args:
+        split: What `split=` takes: of `train+test` each part has some of both.
+        count: How many.
+        drop_remainder: Whether all have the same number of records, and up to `count - 1` of each
+            split are in none. Else the first ones have one more.
+
+    Returns:
+        What `split=` takes. Of equal arguments, they are tfds' own.
+
+    Raises:
+        ArgumentError: If `split` is none, or `count` no integer.
+        PlanError: If `count` is less than 1, or the text is none of a split.
+
+    Example:
+        >>> [str(part) for part in even_splits("train[:80%]", 2)]
+        ['part 0 of 2 of train[:80%]', 'part 1 of 2 of train[:80%]']
+    """
+    check_split(split)
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ArgumentError(f"even_splits: count must be an integer, got {count!r}")
+    if count < 1:
+        raise PlanError(f"even_splits: count must be at least 1, got {count}")
+    return [EvenSplit(split, index, count, bool(drop_remainder)) for index in range(count)]
+
+
+def check_split(split: object) -> None:
+    """Refuse what is no split, as far as it tells without a dataset.
+
+    Raises:
+        ArgumentError: If it is neither a text nor what `even_splits` gives.
+    """
+    if isinstance(split, AddedSplits):
+        for one in split.splits:
+            check_split(one)
+    elif isinstance(split, EvenSplit):
+        check_split(split.split)
+    elif not isinstance(split, str):
+        raise ArgumentError(
+            f"split must be a text such as 'train[:80%]', or what even_splits gives, got {split!r}"
+        )
+
+
+def split_ranges(split: Split, shards: Shards) -> list[SplitRange]:
+    """The records that `split` names, in order.
+
+    Args:
+        split: A text, or what `even_splits` gives.
+        shards: Lengths of the shards of each split that there is.
+
+    Returns:
+        Ranges of splits; a range may be empty.
+
+    Raises:
+        ArgumentError: If `split` is none.
+        PlanError: If it can not be read, or names records that a split does not have.
+        NotFoundError: If it names a split that is not there.
+
+    Example:
+        >>> split_ranges("train[10%:20%]+test", {"train": [60, 40], "test": [7]})
+        [SplitRange(split='train', start=10, stop=20), SplitRange(split='test', start=0, stop=7)]
+    """
+    check_split(split)
+    if isinstance(split, AddedSplits):
+        return [found for one in split.splits for found in split_ranges(one, shards)]
+    if isinstance(split, EvenSplit):
+        return [_part(whole, split) for whole in split_ranges(split.split, shards)]
+    # A name goes before what it could be read as.
+    if split in shards:
+        return [SplitRange(split, 0, sum(shards[split]))]
+    return [found for term in re.split(_ADDED, split) for found in _ranges(term, split, shards)]
+
+
+def _part(whole: SplitRange, part: EvenSplit) -> SplitRange:
+    each, rest = divmod(len(whole), part.count)
+    rest = 0 if part.drop_remainder else rest
+    start, stop = (whole.start + each * at + min(at, rest) for at in (part.index, part.index + 1))
+    return SplitRange(whole.split, start, stop)
+
+
+def _ranges(term: str, text: str, shards: Shards) -> list[SplitRange]:
+    match = re.fullmatch(_TERM, term)
+    if match is None:
+        raise PlanError(f"split {text!r}: {term!r} is no split; {_WAY}")
+    name, part = match["name"], match["part"]
+    if name == ALL:
+        if part is not None:
+            raise PlanError(
+                f"split {text!r}: 'all' is every split, whole; write the part of each:"
+                f" {'+'.join(f'{one}[{part}]' for one in shards)}"
+            )
+        return [SplitRange(one, 0, sum(lengths)) for one, lengths in shards.items()]
+    if name not in shards:
+        raise NotFoundError(
+            f"split {text!r}: there is no split {name!r}; there is {listing(list(shards))}"
+        )
+    if part is None:
+        return [SplitRange(name, 0, sum(shards[name]))]
+    start, stop = _bounds(part, text, shards[name])
+    if stop < start:
+        raise PlanError(
+            f"split {text!r}: {term} ends at record {stop:,}, before it begins at {start:,}"
+        )
+    return [SplitRange(name, start, stop)]
+
+
+def _bounds(part: str, text: str, lengths: Sequence[int]) -> tuple[int, int]:
+    """The records of a split `[start, stop)` that the part in brackets names."""
+    found = [re.fullmatch(_BOUND, bound) for bound in part.split(":")]
+    matches = [match for match in found if match is not None]
+    given = [match for match in matches if match["value"]]
+    if len(matches) < len(found) or not given or len(found) > 2:
+        raise PlanError(f"split {text!r}: [{part}] names no records; {_WAY}")
+    units = {match["unit"] for match in given} - {None}
+    if len(units) > 1:
+        raise PlanError(f"split {text!r}: [{part}] has two units; give both bounds in one")
+    unit = units.pop() if units else None
+    try:
+        numbers = [
+            (float(match["value"]) if unit == "%" else int(match["value"]))
+            if match["value"]
+            else None
+            for match in matches
+        ]
+    except ValueError:
+        what = "a number" if unit == "%" else "a whole number, or a share with % behind it"
+        raise PlanError(f"split {text!r}: a bound in [{part}] is not {what}") from None
+    if unit == "shard":
+        return _of_shards([None if n is None else int(n) for n in numbers], text, part, lengths)
+    if len(numbers) == 1:
+        raise PlanError(
+            f"split {text!r}: [{part}] is one number, which counts shards only ([2shard]); write"
+            " the first and the one after the last, such as [5:6]"
+        )
+    records = sum(lengths)
+    most = 100 if unit == "%" else records
+    if any(abs(number) > most for number in numbers if number is not None):
+        held = "between -100% and 100%" if unit == "%" else f"of {records:,} records"
+        raise PlanError(f"split {text!r}: a bound in [{part}] is not {held}")
+    if unit == "%":
+        counts = [n if n is None else round(n * records / 100.0) for n in numbers]
+        if records and any(
+            n and n < 0 and not count for n, count in zip(numbers, counts, strict=True)
+        ):
+            raise PlanError(
+                f"split {text!r}: a bound in [{part}] is less than half a record from the end, of"
+                f" {records:,} records, and tfds then counts it from the beginning; give it in records"
+            )
+        numbers = [*counts]
+    start, stop = (None if number is None else int(number) for number in numbers)
+    return _counted(start, 0, records), _counted(stop, records, records)
+
+
+def _counted(bound: int | None, default: int, records: int) -> int:
+    """A bound from the first record on; negative ones count from the end."""
+    if bound is None:
+        return default
+    return records + bound if bound < 0 else bound
+
+
+def _of_shards(
+    numbers: Sequence[int | None], text: str, part: str, lengths: Sequence[int]
+) -> tuple[int, int]:
+    """The records of shards, whose numbers go from `-count` to `count`."""
+    count = len(lengths)
+    first = numbers[0]
+    if len(numbers) == 2:
+        stop = numbers[1]
+        if stop == 0:
+            raise PlanError(
+                f"split {text!r}: [{part}] ends at shard 0, where tfds takes every shard; leave the"
+                " end out for all, or the split for none"
+            )
+    else:
+        stop = None if first in (None, -1) else int(first or 0) + 1
+    if any(abs(number) > count for number in (first, stop) if number is not None):
+        raise PlanError(f"split {text!r}: a bound in [{part}] is not of {count:,} shards")
+    start = sum(lengths[: _counted(first, 0, count)])
+    return start, sum(lengths[: _counted(stop, count, count)])

@@ -10,13 +10,14 @@ TFDS_VENV := .venv-tfds
 TFDS_PY := $(TFDS_VENV)/bin/python
 TFDS_READY := $(TFDS_VENV)/.ready
 
-.PHONY: help demo era5 far convert test test-jobs test-tfds soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert tfds test test-jobs test-tfds soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
 	@echo "make era5      train a forecast of temperature on windows of ERA5, draw it in era5.png"
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
+	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
 	@echo "make test      all tests, with coverage"
 	@echo "make test-jobs conversions on worker processes, Beam, Dask and object stores, with their faults"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
@@ -54,6 +55,9 @@ far: $(READY)
 
 convert: $(READY)
 	@$(PY) examples/convert_records.py
+
+tfds: $(TFDS_READY)
+	@$(TFDS_PY) examples/train_tfds.py
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "not jobs and not tfds" --cov --cov-report=term --cov-fail-under=90

@@ -1,0 +1,33 @@
+"""The benchmark of tfds: a tiny run measures both cases and judges them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tfds as benchmark
+
+
+@pytest.mark.tfds
+def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.main(["--share", "0.01", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    out, _ = capsys.readouterr()
+    for figure in benchmark.FIGURES:
+        assert f"| {figure.what}" in out
+    assert len(out.splitlines()) == 2 + len(benchmark.FIGURES)
+    # What both cases built was removed, what is read is kept for another round.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["array_record-512", "tfrecord-512"]
+
+
+@pytest.mark.tfds
+def test_a_build_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+    tfds = ("tensorflow_datasets.scripts.cli.main", "build")
+    with pytest.raises(RuntimeError, match=r"code [12]\n(.|\n)*no_such_flag"):
+        benchmark.build(tmp_path / "new", 16, tfds, "--no_such_flag")
+
+
+def test_an_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark.main(["nothing"])
+    assert "no such case: nothing" in capsys.readouterr().err

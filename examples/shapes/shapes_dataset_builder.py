@@ -50,4 +50,5 @@ def drawn(
         "cross": (np.minimum(across, down) < 1.2) & (np.maximum(across, down) < 5),
     }[name]
     noise = rng.integers(0, 128, (SIDE, SIDE))
-    return (noise + 127 * inside).astype(np.uint8)[..., None]
+    picture: npt.NDArray[np.uint8] = (noise + 127 * inside).astype(np.uint8)
+    return picture[..., None]

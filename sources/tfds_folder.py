@@ -153,7 +153,22 @@ class TfdsFolder:
             names = Fetcher(what, storage_options, as_remote_options(remote, what))
         is_path = isinstance(path_or_name, os.PathLike) or is_remote(text)
         folder = _looked_up(text, data_dir, names, is_path=is_path, what=what)
+        if _is_left_incomplete(folder):
+            raise ConversionError(
+                f"{what}: {shown_url(folder)} is being built by tfds, or was left incomplete; build"
+                " the dataset again"
+            )
+        refuse_unfinished(folder, what=what, names=names)
         return _read(folder, names, what)
+
+    @classmethod
+    def being_built(cls, folder: str, *, what: str = WHAT) -> TfdsFolder:
+        """The dataset in a local folder that tfds has not finished, once its files are there.
+
+        Raises:
+            SourceError: If what is there can not be read.
+        """
+        return _read(folder, LOCAL, what)
 
     @property
     def shown(self) -> str:
@@ -172,15 +187,22 @@ class TfdsFolder:
 
     @property
     def features(self) -> TfdsFeatures:
-        """The features, read anew at each call.
+        """All features; read anew at each call, as `features_of` does."""
+        return self.features_of(None)
+
+    def features_of(self, names: Sequence[str] | None) -> TfdsFeatures:
+        """The features at the top that are named, in that order; None for all.
 
         Raises:
+            NotFoundError: If there is none of a name.
             SourceError: If one of them is of a type that is not known.
         """
         from windrow.sources.tfds_features import TfdsFeatures
 
-        where = joined(self.shown, FEATURES)
-        return TfdsFeatures.from_json(self.features_json, where=where, labels=self.labels)
+        told, where = self.features_json, joined(self.shown, FEATURES)
+        if names is not None:
+            told = _of_names(told, names, where)
+        return TfdsFeatures.from_json(told, where=where, labels=self.labels)
 
     def names(self, split: str, file_format: str) -> list[str]:
         """The names in the folder of the files of a split, in the order of its records."""
@@ -383,11 +405,6 @@ def _no_dataset(folder: str, names: Names, what: str) -> Exception:
 
 def _read(folder: str, names: Names, what: str) -> TfdsFolder:
     shown = shown_url(folder)
-    if _is_left_incomplete(folder):
-        raise ConversionError(
-            f"{what}: {shown} is being built by tfds, or was left incomplete; build the dataset again"
-        )
-    refuse_unfinished(folder, what=what, names=names)
     raw, features = (names.read_small(joined(folder, name)) for name in (INFO, FEATURES))
     if raw is None:
         raise SourceError(f"{what}: {shown} has no {INFO}; tfds writes it last: build it again")
@@ -485,6 +502,21 @@ def _names(dataset: str, split: str, template: str, shards: int, file_format: st
                 " known; build the dataset with the names that tfds gives"
             )
     return found
+
+
+def _of_names(told: Any, names: Sequence[str], where: str) -> Any:
+    """What a features.json holds, of the features that are named."""
+    try:
+        inner = dict(told["featuresDict"]["features"])
+    except (KeyError, TypeError, ValueError):
+        inner = {}
+    unknown = [name for name in names if name not in inner]
+    if unknown or not names:
+        raise NotFoundError(
+            f"{where}: there is no feature {', '.join(map(repr, unknown)) or 'named'} at the top;"
+            f" there is {listing(list(inner))}"
+        )
+    return {**told, "featuresDict": {"features": {name: inner[name] for name in names}}}
 
 
 def _parsed(raw: bytes, folder: str, name: str) -> Any:

@@ -509,7 +509,9 @@ def _of_names(told: Any, names: Sequence[str], where: str) -> Any:
     try:
         inner = dict(told["featuresDict"]["features"])
     except (KeyError, TypeError, ValueError):
-        inner = {}
+        raise SourceError(
+            f"{where}: has no featuresDict, as of an old tfds; leave names out, and take all features"
+        ) from None
     unknown = [name for name in names if name not in inner]
     if unknown or not names:
         raise NotFoundError(

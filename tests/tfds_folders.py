@@ -1,0 +1,83 @@
+"""Folders as tfds writes them, of a few numbers, written without tfds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from windrow.converters import encode_example
+
+_KIND = "tensorflow_datasets.core.features."
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+FEATURES = {
+    "pythonClassName": f"{_KIND}features_dict.FeaturesDict",
+    "featuresDict": {
+        "features": {
+            "id": {
+                "pythonClassName": f"{_KIND}scalar.Scalar",
+                "tensor": {"dtype": "int64", "encoding": "none", "shape": {}},
+            },
+            "label": {
+                "pythonClassName": f"{_KIND}class_label_feature.ClassLabel",
+                "classLabel": {"numClasses": "3"},
+            },
+            "text": {
+                "pythonClassName": f"{_KIND}text_feature.Text",
+                "text": {},
+            },
+        }
+    },
+}
+LABELS = ("one", "two", "three")
+
+
+def example(split: str, at: int) -> dict[str, Any]:
+    """The example `at` of a split."""
+    number = at if split == "train" else 1000 + at
+    return {"id": number, "label": number % 3, "text": f"{split} {at}".encode()}
+
+
+def write_folder(
+    folder: Path,
+    splits: Mapping[str, Sequence[int]],
+    *,
+    name: str = "counts",
+    options: str = "group_size:4",
+    template: str | None = None,
+    **info: Any,
+) -> Path:
+    """A folder with splits of these lengths of shards; `info` goes into dataset_info.json."""
+    folder.mkdir(parents=True)
+    told = []
+    for split, lengths in splits.items():
+        first = 0
+        for shard, length in enumerate(lengths):
+            numbered = f"{shard:05d}-of-{len(lengths):05d}"
+            file = (template or TEMPLATE).format(
+                DATASET=name,
+                SPLIT=split,
+                FILEFORMAT="array_record",
+                SHARD_X_OF_Y=numbered,
+                SHARD_INDEX=numbered[:5],
+                NUM_SHARDS=numbered[-5:],
+            )
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            writer = ArrayRecordWriter(str(folder / file), options)
+            for at in range(first, first + length):
+                writer.write(encode_example(example(split, at)))
+            writer.close()
+            first += length
+        one: dict[str, Any] = {"name": split, "numBytes": "1"}
+        one["shardLengths"] = [str(length) for length in lengths]
+        if template is not None:
+            one["filepathTemplate"] = template
+        told.append(one)
+    said = {"name": name, "version": "1.0.0", "fileFormat": "array_record", "splits": told, **info}
+    (folder / "dataset_info.json").write_text(json.dumps(said))
+    (folder / "features.json").write_text(json.dumps(FEATURES))
+    (folder / "label.labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
+    return folder

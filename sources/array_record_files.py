@@ -29,6 +29,7 @@ from windrow.sources.paths import (
     what_is_there,
 )
 from windrow.sources.secrets import shown_url
+from windrow.sources.tfds_folder import INFO, splits_of
 
 WHAT: Final = "ArrayRecordDataSource"
 # Patterns are compiled at their first use: a process that reads none of this pays nothing.
@@ -40,7 +41,6 @@ _SUFFIX: Final = r"(?i:.*\.array_?record(-\d+-of-\d+)?)"
 _RANGE: Final = r"(.+)\[(\d+):(\d+)\]"
 # What pathlib makes of a URL.
 _PATH_OF_URL: Final = r"(s3a?|gc?s|https?|abfss?|az|adl|hdfs|memory|ftp|sftp|hf):/[^/]"
-_INFO: Final = "dataset_info.json"
 _ASKING_THREADS: Final = 32
 # Reasons of errors where a file may not be looked for.
 _NOT_TOLD: Final = ("status 401", "status 403", "not allowed")
@@ -223,10 +223,10 @@ def _folder_files(folder: str, split: str | None, names: Names) -> list[str]:
             f"{WHAT}: {shown} holds no files named *.array_record or *.arrayrecord; it holds"
             f" {listing(found)}"
         )
-    if split is not None or _INFO in found:
+    if split is not None or INFO in found:
         split, files = _split_files(shown, files, split)
         _check_shards(shown, files)
-        _check_info(shown, split, len(files), names.read_small(joined(folder, _INFO)))
+        _check_info(shown, split, len(files), names.read_small(joined(folder, INFO)))
     else:
         _check_shards(shown, files)
     return files
@@ -260,7 +260,7 @@ def _check_info(folder: str, split: str, found: int, info: bytes | None) -> None
     counted = _counted_shards(info, split)
     if counted is not None and counted != found:
         raise NotFoundError(
-            f"{WHAT}: {_INFO} in {folder} counts {counted} shards of split {split!r},"
+            f"{WHAT}: {INFO} in {folder} counts {counted} shards of split {split!r},"
             f" and {found} are there; copy or download the folder again"
         )
 
@@ -268,8 +268,8 @@ def _check_info(folder: str, split: str, found: int, info: bytes | None) -> None
 def _counted_shards(info: bytes | None, split: str) -> int | None:
     """Number of shards that dataset_info.json gives for `split`, if it gives one."""
     try:
-        splits = json.loads(info or b"")["splits"]
-        found = [len(s["shardLengths"]) for s in splits if s.get("name") == split]
+        splits = splits_of(json.loads(info or b""))
+        found = [len(one.shard_lengths) for one in splits if one.name == split]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return found[0] if len(found) == 1 and found[0] else None

@@ -300,7 +300,7 @@ def _looked_up(
     named = None if is_path else re.fullmatch(_NAME, text)
     if data_dir is None:
         folder = text if is_remote(text) else local_path(text, what=what)
-        found = _version_in(folder, names)
+        found = dataset_in(folder, names)
         if found is not None:
             return found
         if named is None or text.startswith("file://"):
@@ -318,7 +318,7 @@ def _by_name(
     folder = joined(root, _snake(named["name"]))
     if named["config"]:
         folder = joined(folder, named["config"])
-    found = _version_in(folder, names, named["version"])
+    found = dataset_in(folder, names, named["version"])
     if found is None:
         there = _folders(folder, names)
         shown = shown_url(folder)
@@ -332,8 +332,11 @@ def _by_name(
     return found
 
 
-def _version_in(folder: str, names: Names, version: str | None = None) -> str | None:
-    """The dataset in a folder: it, its newest version, or that of its default config."""
+def dataset_in(folder: str, names: Names, version: str | None = None) -> str | None:
+    """The folder of the dataset that a folder is or stands for; None if there is none.
+
+    It is the folder itself, its newest version, or that of its default config.
+    """
     if version is None and names.read_small(joined(folder, INFO)) is not None:
         return folder
     raw = names.read_small(joined(folder, _DEFAULT_CONFIG))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import ml_dtypes
@@ -145,26 +145,38 @@ class Ragged:
     """A column of rows that differ in length.
 
     Args:
-        values: All rows, one after another: `(items, *item_shape)`.
+        values: All rows, one after another: `(items, *item_shape)`; or a `Ragged` again, where the
+            rows are of rows that differ in length.
         offsets: int64 `(rows + 1,)`: row `i` is `values[offsets[i] : offsets[i + 1]]`.
 
     Example:
         >>> column = Ragged(np.array([5, 6, 7]), np.array([0, 2, 2, 3]))
         >>> len(column), column[0], column[1]
         (3, array([5, 6]), array([], dtype=int64))
+        >>> nested = Ragged(column, np.array([0, 1, 3]))
+        >>> [row.tolist() for row in nested[1]]
+        [[], [7]]
     """
 
-    values: Array
+    values: Any  # an Array or a Ragged
     offsets: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> Array:
-        """A view of one row; negative numbers count from the end."""
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, row: int | slice) -> Any:
+        """A view of one row, negative numbers count from the end; of a slice, a `Ragged` of them."""
+        if isinstance(row, slice):
+            start, stop, step = row.indices(len(self))
+            if step != 1:
+                raise ArgumentError(f"Ragged: rows are cut with a step of 1, got {row}")
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
         row = range(len(self))[row]
-        found: Array = self.values[self.offsets[row] : self.offsets[row + 1]]
-        return found
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
 Column: TypeAlias = Array | Ragged

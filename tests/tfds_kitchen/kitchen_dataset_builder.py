@@ -21,7 +21,7 @@ FLOATS = ("float16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 
 
-class Kitchen(tfds.core.GeneratorBasedBuilder):
+class Kitchen(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc]
     """Every type of feature."""
 
     VERSION = tfds.core.Version("1.0.0")
@@ -186,7 +186,7 @@ def _example(i: int, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+def _values(name: str, shape: int | tuple[int, ...], rng: np.random.Generator) -> Any:
     """Telling values of a dtype: of float64 those that an Example, which keeps float32, holds.
 
     They are few, so that files of them pack well.

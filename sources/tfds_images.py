@@ -1,0 +1,121 @@
+"""Pictures: encoded bytes to arrays, by Pillow.
+
+Invariant: a picture comes out with the axes, channels and dtype of its feature, whatever way of
+those that tfds takes it was encoded in; what Pillow cannot decode to them without loss is an error.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ReadError, missing_extra
+from windrow.sources.features import Array
+from windrow.sources.process import cores
+from windrow.sources.tfds_features import Leaf
+
+# Of fewer pictures, threads are not worth their start.
+_FEWEST: Final = 8
+
+_MODES: Final = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+# Of more than eight bits a channel.
+_DEEP: Final = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+
+
+def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadError]:
+    """Decode pictures in threads, as many as there are cores.
+
+    Args:
+        encoded: The files: PNG, JPEG, BMP, GIF.
+        leaf: Their feature.
+
+    Returns:
+        For each an array `(height, width, channels)` of the feature's dtype, `(frames, height,
+        width, channels)` where the feature has four axes, or what is wrong with it.
+
+    Raises:
+        MissingExtraError: If Pillow is not installed.
+    """
+    pillow = _pillow()
+
+    def decode(data: bytes) -> Array | ReadError:
+        try:
+            return _decoded(pillow, data, leaf)
+        except ReadError as error:
+            return error
+        except Exception as error:  # Pillow's decoders raise all sorts of them
+            why = f"is no picture that Pillow decodes: {type(error).__name__}: {error}"
+            return ReadError(why, why=why)
+
+    if len(encoded) < _FEWEST or cores() == 1:
+        return [decode(data) for data in encoded]
+    share = -(-len(encoded) // cores())
+    parts = [encoded[at : at + share] for at in range(0, len(encoded), share)]
+    with ThreadPoolExecutor(len(parts), thread_name_prefix="windrow-images") as pool:
+        done = pool.map(lambda part: [decode(data) for data in part], parts)
+        return [one for part in done for one in part]
+
+
+def check_images() -> None:
+    """See that pictures can be decoded.
+
+    Raises:
+        MissingExtraError: If Pillow is not installed.
+    """
+    _pillow()
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise missing_extra("images=True", "images") from error
+    return PIL.Image
+
+
+def _decoded(pillow: Any, data: bytes, leaf: Leaf) -> Array:
+    with pillow.open(io.BytesIO(data)) as image:
+        if len(leaf.shape) == 4:
+            frames = []
+            for number in range(getattr(image, "n_frames", 1)):
+                image.seek(number)
+                frames.append(_pixels(image, leaf))
+            out = np.stack(frames)
+        else:
+            out = _pixels(image, leaf)
+    if leaf.dtype == "float32":
+        out = out.view(np.float32)
+    if not all(size in (None, found) for size, found in zip(leaf.shape, out.shape, strict=True)):
+        raise _unfit(f"is a picture of shape {out.shape}, and its feature has {leaf.shape}")
+    return out
+
+
+def _pixels(image: Any, leaf: Leaf) -> Array:
+    """The pixels of a picture, or of its present frame: `(height, width, channels)`."""
+    channels = 4 if leaf.dtype == "float32" else leaf.shape[-1]
+    if image.mode in _DEEP:
+        wide = np.asarray(image)[..., np.newaxis]
+        if leaf.dtype == "uint16":
+            wide = wide.astype(np.uint16)
+        else:
+            wide = (wide >> 8).astype(np.uint8)
+        return np.repeat(wide, channels or 1, axis=-1)
+    if leaf.dtype == "uint16" and image.format == "PNG" and image.info.get("bits", 8) == 16:
+        raise _unfit("has 16 bits in each of several channels, which Pillow does not decode")
+    mode = _MODES.get(channels or len(image.getbands()), "RGB")
+    if image.mode == "P" and not channels:
+        mode = "RGB"
+    if image.mode != mode:
+        image = image.convert(mode)
+    out = np.array(image)
+    out = out[..., np.newaxis] if out.ndim == 2 else out
+    # What eight bits say, sixteen say by the same byte twice.
+    return out.astype(np.uint16) * np.uint16(257) if leaf.dtype == "uint16" else out
+
+
+def _unfit(why: str) -> ReadError:
+    return ReadError(why, why=why)

@@ -29,14 +29,14 @@ from windrow.inspection_facts import Inspection, ManifestFacts, RecordFiles
 from windrow.inspection_netcdf import inspect_netcdf
 from windrow.inspection_place import WHAT, Place, place_of
 from windrow.inspection_records import array_record_files, tfrecord_files
-from windrow.opening import held, is_glob, is_range, kind_of_head, kind_of_name, matched
+from windrow.opening import dataset_at, held, is_glob, is_range, kind_of_head, kind_of_name, matched
 from windrow.sources.features import Feature, features_from_json
 from windrow.sources.paths import UNFINISHED_MARKER, listing, what_is_there
+from windrow.sources.tfds_folder import ARRAY_RECORD, INFO, TfdsFolder, splits_of
 from windrow.sources.zarr_names import FoundTree, arrays_of
 
 _ZARR_NAME: Final = r"(?i:.*\.(zarr|n5|zip))"
 _SPLIT: Final = r"(?P<name>.+)-(?P<split>[^-/]+)\.(?P<format>[a-z_]+)-\d{5,}-of-\d{5,}"
-_INFO: Final = "dataset_info.json"
 
 
 def inspect(
@@ -181,8 +181,11 @@ def _of_listed(place: Place) -> Inspection:
         return _of_files(place, [place], kind_of_head(place))
     if not names and not place.is_local:
         raise NotFoundError(f"{WHAT}: there is nothing at {place.shown}; check the URL")
+    dataset = dataset_at(place, names, what=WHAT)
+    if dataset is not None:
+        return _of_dataset(place.at(dataset.path), dataset)
     kind, found_names = held(place, names, what=WHAT)
-    if _INFO in names and kind != "netcdf":
+    if INFO in names and kind != "netcdf":
         return _of_tfds(place, kind, found_names)
     if kind == "array_record":
         # By the folder, so that a missing shard is found.
@@ -199,9 +202,51 @@ def _of_listed(place: Place) -> Inspection:
     return _of_records(place, kind, "folder", [tfrecord_files(files)])
 
 
+def _of_dataset(place: Place, dataset: TfdsFolder) -> Inspection:
+    """A dataset of tfds: one entry per split, and its features."""
+    found = []
+    kind = ARRAY_RECORD if ARRAY_RECORD in dataset.formats else dataset.formats[0]
+    if kind not in (ARRAY_RECORD, "tfrecord"):
+        raise SourceError(
+            f"{WHAT}: {place.shown} is a dataset of format {kind}, which is not read; build it with"
+            f" --file_format={ARRAY_RECORD}"
+        )
+    for split in dataset.splits.values():
+        if kind == ARRAY_RECORD:
+            files: Any = dataset.instructions(split.name)
+            one = array_record_files(files, storage_options=place.storage_options)
+        else:
+            one = tfrecord_files([place.at(path) for path in dataset.files(split.name, kind)])
+            one = dataclasses.replace(one, records=split.records, estimated_records=None)
+        found.append(dataclasses.replace(one, name=split.name))
+    variant = "of ArrayRecord" if kind == ARRAY_RECORD else "of TFRecord"
+    told: dict[str, Any] = {"name": dataset.name, "version": dataset.version}
+    told |= {"config": dataset.config} if dataset.config else {}
+    told |= {"description": dataset.description} if dataset.description else {}
+    told["features"] = _features_of(dataset)
+    return dataclasses.replace(_of_records(place, "tfds", variant, found), attributes=told)
+
+
+def _features_of(dataset: TfdsFolder) -> Mapping[str, str] | str:
+    """What the features of a dataset are, by name; why that is not told, where it can not be."""
+    try:
+        leaves = dataset.features.leaves
+    except SourceError as error:
+        return str(error)
+    found = {}
+    for leaf in leaves:
+        told = [leaf.feature, *([leaf.dtype] if leaf.dtype != "bytes" else [])]
+        shape = (*leaf.lengths, *leaf.shape)
+        told += [f"({', '.join('?' if n is None else str(n) for n in shape)})"] if shape else []
+        if leaf.names:
+            told.append(f"{len(leaf.names)} classes: {listing(list(leaf.names))}")
+        found[leaf.name] = " ".join(told)
+    return found
+
+
 def _of_tfds(place: Place, kind: str, names: Sequence[str]) -> Inspection:
     """A folder that tfds wrote: one entry per split."""
-    info = _json_object(place.small_file(_INFO))
+    info = _json_object(place.small_file(INFO))
     splits: dict[str, list[str]] = {}
     for name in names:
         if match := re.fullmatch(_SPLIT, name):
@@ -219,7 +264,7 @@ def _of_tfds(place: Place, kind: str, names: Sequence[str]) -> Inspection:
         found.append(one)
     if not found:
         raise SourceError(
-            f"{WHAT}: {place.shown} has a {_INFO}, and no file in it is named as a shard of a"
+            f"{WHAT}: {place.shown} has a {INFO}, and no file in it is named as a shard of a"
             f" split; it holds {listing(list(names))}"
         )
     inspection = _of_records(
@@ -230,14 +275,10 @@ def _of_tfds(place: Place, kind: str, names: Sequence[str]) -> Inspection:
 
 
 def _counts_of_tfds(info: Mapping[str, Any]) -> dict[str, int]:
-    counts = {}
-    for split in info.get("splits") or ():
-        if isinstance(split, dict) and isinstance(split.get("shardLengths"), list):
-            try:
-                counts[str(split.get("name"))] = sum(map(int, split["shardLengths"]))
-            except (TypeError, ValueError):
-                continue
-    return counts
+    try:
+        return {split.name: split.records for split in splits_of(info)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _arrays_at(place: Place, names: Sequence[str] = ()) -> FoundTree | None:

@@ -347,7 +347,11 @@ def _first(title: str, first: Content) -> Table:
 
 
 def _described(inspection: Inspection) -> Iterator[tuple[str, Any]]:
-    yield from inspection.attributes.items()
+    for key, value in inspection.attributes.items():
+        if key == "features" and isinstance(value, Mapping):
+            yield from ((f"feature {name}", told) for name, told in value.items())
+        else:
+            yield key, value
     for array in inspection.arrays:
         if array.holds_records:
             named = f"{array.name}: " if array.name else ""

@@ -18,9 +18,18 @@ from typing import Final, Literal
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.inspection_place import Place
 from windrow.inspection_records import looks_like_tfrecord
-from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, LaidOutSource, ZarrDataSource
 from windrow.sources.array_record_chunks import FIRST_CHUNK, SIGNATURE
 from windrow.sources.paths import listing, parted, refuse_unfinished, what_is_there
+from windrow.sources.tfds_folder import (
+    ARRAY_RECORD,
+    CONFIGS,
+    FEATURES,
+    INFO,
+    TfdsFolder,
+    dataset_in,
+    is_version,
+)
 
 Kind = Literal["array_record", "tfrecord", "zarr"]
 
@@ -40,18 +49,23 @@ _READ: Final = "ArrayRecord, TFRecord, Zarr, N5, Neuroglancer's precomputed volu
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies at a place: a Zarr array or group, or files of records."""
+    """What lies at a place: a Zarr array or group, or files of records.
+
+    `dataset` is what tfds told of the files that it wrote; None of others'. The place is its folder.
+    """
 
     place: Place
     kind: Kind
     files: tuple[Place, ...] = ()
+    dataset: TfdsFolder | None = None
 
 
 def contents_of(place: Place, *, what: str) -> Contents:
     """What lies at a place.
 
     Args:
-        place: A file, a folder, a glob, a Zarr array or group.
+        place: A file, a folder, a glob, a Zarr array or group; for a dataset of tfds its folder, or
+            one above it, as `TfdsFolder.found` takes it.
         what: Who asks, for messages.
 
     Raises:
@@ -78,14 +92,14 @@ def contents_of(place: Place, *, what: str) -> Contents:
 
 def open_source(
     place: Place, *, what: str, names: Sequence[str] = (), split: str | None = None
-) -> ArrayRecordDataSource | ZarrDataSource:
-    """A source of the records at a place.
+) -> LaidOutSource:
+    """A source of the records at a place; of what tfds wrote, of the examples.
 
     Args:
         place: As for `contents_of`.
         what: Who asks, for messages.
-        names: Arrays of a group to take; none for all that count records.
-        split: Of a folder that tfds wrote.
+        names: Arrays of a group, or features of a dataset, to take; none for all.
+        split: Of a folder that tfds wrote: a name, or a part such as 'train[:80%]'.
 
     Raises:
         WindrowError: As `contents_of`, or the source itself, raises it.
@@ -96,6 +110,12 @@ def open_source(
         if split is not None:
             raise ArgumentError(f"{what}: --split is for folders that tfds wrote")
         return ZarrDataSource(place.path, names=list(names) or None, storage_options=options)
+    if contents.dataset is not None and ARRAY_RECORD in contents.dataset.formats:
+        from windrow.sources.tfds import TFDSDataSource
+
+        return TFDSDataSource(
+            contents.place.path, split=split, names=list(names) or None, storage_options=options
+        )
     if contents.kind == "tfrecord":
         raise ArgumentError(
             f"{what}: {place.shown} is TFRecord, which has no random access; convert it first:"
@@ -104,6 +124,22 @@ def open_source(
     if names:
         raise ArgumentError(f"{what}: --array is for Zarr groups, and {place.shown} is none")
     return ArrayRecordDataSource(place.path, split=split, storage_options=options)
+
+
+def dataset_at(place: Place, names: Sequence[str], *, what: str) -> TfdsFolder | None:
+    """The dataset of tfds that a folder with these names is, or stands for; None if it is none.
+
+    Raises:
+        WindrowError: As `TfdsFolder.found` raises it.
+    """
+    path: str | None = place.path
+    if not {INFO, FEATURES} <= set(names):
+        inner = [name.rstrip("/") for name in names]
+        above = CONFIGS in inner or any(map(is_version, inner))
+        path = dataset_in(place.path, place.names) if above and INFO not in inner else None
+    if path is None:
+        return None
+    return TfdsFolder.found(path, storage_options=place.storage_options, what=what)
 
 
 def is_range(place: Place) -> bool:
@@ -197,6 +233,9 @@ def _of_folder(place: Place, what: str) -> Contents:
         names = []  # a store may be read and not listed
     if not place.is_local and not names and place.names.is_file(place.path):
         return _of_files(place, [place], what)
+    dataset = None if _ZARR & set(names) else dataset_at(place, names, what=what)
+    if dataset is not None:
+        return _of_dataset(place.at(dataset.path), dataset)
     # A store may be read and not listed: only of a folder that is, what it lacks is known.
     if not _ZARR & set(names) and (names or place.is_local):
         kind, found = held(place, names, what=what)
@@ -206,3 +245,14 @@ def _of_folder(place: Place, what: str) -> Contents:
             )
         return _of_files(place, [place.child(name) for name in found], what, kind)
     return Contents(place, "zarr")
+
+
+def _of_dataset(place: Place, dataset: TfdsFolder) -> Contents:
+    kind: Kind = "array_record" if ARRAY_RECORD in dataset.formats else "tfrecord"
+    if kind not in dataset.formats:
+        raise SourceError(
+            f"{place.what}: {place.shown} is a dataset of format {dataset.formats[0]}, which Windrow"
+            f" does not read; build it with --file_format={ARRAY_RECORD}"
+        )
+    files = [name for split in dataset.splits for name in dataset.names(split, kind)]
+    return Contents(place, kind, tuple(map(place.child, files)), dataset)

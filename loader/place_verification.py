@@ -29,6 +29,7 @@ from windrow.progress import ShowProgress
 from windrow.report import Report
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ZarrDataSource
 from windrow.sources.secrets import shown_url
+from windrow.sources.tfds_splits import AddedSplits
 from windrow.sources.zarr_names import Found as FoundArray
 from windrow.sources.zarr_names import arrays_of
 from windrow.sources.zarr_python_metadata import of_any_length
@@ -194,9 +195,11 @@ def _opened(place: Place, check: FolderCheck | None) -> _Opened:
 def _records(contents: Contents) -> _Opened:
     place, options = contents.place, contents.place.storage_options
     opened = _Opened("array_record")
+    paths: Any = place.path  # by the folder, so that a missing shard is found
     try:
-        # By the folder, so that a missing shard is found.
-        opened.sources = [ArrayRecordDataSource(place.path, storage_options=options)]
+        if contents.dataset is not None:
+            paths = contents.dataset.instructions(AddedSplits(tuple(contents.dataset.splits)))
+        opened.sources = [ArrayRecordDataSource(paths, storage_options=options)]
     except (SourceError, ReadError, NotFoundError) as error:
         opened.sources, opened.bad = _each(contents.files)
         if isinstance(error, NotFoundError):

@@ -1,4 +1,4 @@
-"""Random access to records: Zarr arrays and groups, ArrayRecord files, memory, others' sources."""
+"""Random access to records: Zarr arrays, ArrayRecord files, tfds folders, memory, others' sources."""
 
 from windrow.sources.adapt import as_source
 from windrow.sources.array_record import ArrayRecordDataSource
@@ -26,6 +26,8 @@ from windrow.sources.pieces import (
     Span,
 )
 from windrow.sources.remote import RemoteOptions, is_far
+from windrow.sources.tfds import TFDSDataSource
+from windrow.sources.tfds_splits import even_splits
 from windrow.sources.window_fields import Field
 from windrow.sources.windows import WindowDataSource
 from windrow.sources.zarr import ZarrDataSource
@@ -57,10 +59,12 @@ __all__ = [
     "Source",
     "Span",
     "Specified",
+    "TFDSDataSource",
     "WindowDataSource",
     "ZarrDataSource",
     "as_source",
     "checked_indices",
+    "even_splits",
     "is_far",
     "row",
 ]

@@ -50,7 +50,8 @@ INCOMPLETE: Final = "incomplete."
 DATA_DIR_VARIABLE: Final = "TFDS_DATA_DIR"
 _DATA_DIR: Final = "~/tensorflow_datasets"
 _LABELS: Final = ".labels.txt"
-_DEFAULT_CONFIG: Final = ".config/metadata.json"
+CONFIGS: Final = ".config"
+_DEFAULT_CONFIG: Final = f"{CONFIGS}/metadata.json"
 _TEMPLATE: Final = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 # What tfds takes for a format where none is told.
 _OLD_FORMAT: Final = "tfrecord"
@@ -290,6 +291,34 @@ def splits_of(info: object) -> Iterator[TfdsSplit]:
         yield TfdsSplit(split["name"], lengths, str(template))
 
 
+def dataset_in(folder: str, names: Names, version: str | None = None) -> str | None:
+    """The folder of the dataset that a folder is or stands for; None if there is none.
+
+    It is the folder itself, its newest version, or that of its default config.
+    """
+    if version is None and names.read_small(joined(folder, INFO)) is not None:
+        return folder
+    raw = names.read_small(joined(folder, _DEFAULT_CONFIG))
+    config = _json_object(raw).get("default_config_name")
+    places = [folder]
+    if isinstance(config, str) and re.fullmatch(r"[\w+.-]+", config):
+        inner = joined(folder, config)
+        # As tfds has it: only of a version without stars is the folder itself asked first.
+        places = [folder, inner] if version and "*" not in version else [inner]
+    for place in places:
+        found = _folders(place, names)
+        fitting = [name for name in found if is_version(name) and _fits(name, version)]
+        if fitting:
+            return joined(place, max(fitting, key=lambda name: tuple(map(int, name.split(".")))))
+    # What tfds builds, or has left: told by what reads it.
+    return folder if version is None and _is_left_incomplete(folder) else None
+
+
+def is_version(name: str) -> bool:
+    """Whether it is the name of the folder of a version: 1.0.0."""
+    return re.fullmatch(_VERSION, name) is not None
+
+
 # ---- from what a user names to a folder
 
 
@@ -330,29 +359,6 @@ def _by_name(
             f" data_dir=, else ${DATA_DIR_VARIABLE}, else {_DATA_DIR}; {_NAMED}"
         )
     return found
-
-
-def dataset_in(folder: str, names: Names, version: str | None = None) -> str | None:
-    """The folder of the dataset that a folder is or stands for; None if there is none.
-
-    It is the folder itself, its newest version, or that of its default config.
-    """
-    if version is None and names.read_small(joined(folder, INFO)) is not None:
-        return folder
-    raw = names.read_small(joined(folder, _DEFAULT_CONFIG))
-    config = _json_object(raw).get("default_config_name")
-    places = [folder]
-    if isinstance(config, str) and re.fullmatch(r"[\w+.-]+", config):
-        inner = joined(folder, config)
-        # As tfds has it: only of a version without stars is the folder itself asked first.
-        places = [folder, inner] if version and "*" not in version else [inner]
-    for place in places:
-        found = _folders(place, names)
-        fitting = [name for name in found if re.fullmatch(_VERSION, name) and _fits(name, version)]
-        if fitting:
-            return joined(place, max(fitting, key=lambda name: tuple(map(int, name.split(".")))))
-    # What tfds builds, or has left: told by what reads it.
-    return folder if version is None and _is_left_incomplete(folder) else None
 
 
 def _fits(version: str, wanted: str | None) -> bool:

@@ -145,7 +145,7 @@ def test_what_even_splits_refuses() -> None:
     with pytest.raises(ArgumentError, match="split must be a text such as"):
         even_splits(["train"], 2)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="split must be a text such as"):
-        ranges(even_splits("train", 2)[0] + 5)  # type: ignore[arg-type]
+        ranges(even_splits("train", 2)[0] + 5)  # type: ignore[operator]
 
 
 # ---- beside tfds

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from windrow.sources.features import Ragged
+
 _ZIP = pathlib.Path(__file__).parent / "data" / "tfds-kitchen.zip"
 
 
@@ -52,3 +54,25 @@ def _value(coded: Any) -> Any:
         data = bytes.fromhex(coded["data"])
         return np.frombuffer(data, coded["dtype"]).reshape(coded["shape"])
     return {name: _value(value) for name, value in coded.items()}
+
+
+def plain(value: Any, *, values_only: bool = False) -> Any:
+    """A value, or sequence of them, as lists in lists of what can be compared: dtype and bits.
+
+    Args:
+        value: Of a column, of tfds, or as a generator yields it.
+        values_only: Whether dtypes do not matter, and text may be str: then numbers are compared by
+            value, as float64 where they are floats of float32.
+    """
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, list | tuple | Ragged) or (np.ndim(value) and len(np.shape(value))):
+        return [plain(item, values_only=values_only) for item in value]
+    array = np.asarray(value)
+    if array.dtype == object:
+        return plain(array.item(), values_only=values_only)
+    if values_only:
+        return str(np.float32(array) if array.dtype.kind == "f" else array.item() + 0)
+    return array.dtype.name, "nan" if np.isnan(array) else array.tobytes()

@@ -436,6 +436,7 @@ def _read(folder: str, names: Names, what: str) -> TfdsFolder:
             " again"
         ) from error
     held = _held(folder, names)
+    parsed = _parsed(features, folder, FEATURES)
     found = TfdsFolder(
         path=folder,
         name=told["name"],
@@ -443,8 +444,8 @@ def _read(folder: str, names: Names, what: str) -> TfdsFolder:
         version=told["version"],
         formats=tuple(dict.fromkeys(formats)),
         splits=splits,
-        features_json=_parsed(features, folder, FEATURES),
-        labels=_labels(folder, names, held or ()),
+        features_json=parsed,
+        labels=_labels(folder, names, _label_files(parsed) if held is None else held),
         description=info.get("description", ""),
     )
     return dataclasses.replace(found, absent=_absent(found, names, held))
@@ -458,13 +459,26 @@ def _held(folder: str, names: Names) -> list[str] | None:
         return None
 
 
+def _label_files(features: Any) -> list[str]:
+    """Files with names of classes that there may be, where a folder can not be listed."""
+    from windrow.sources.tfds_features import TfdsFeatures
+
+    try:
+        leaves = TfdsFeatures.from_json(features, where=FEATURES).leaves
+    except SourceError:  # told where the features are asked for
+        return []
+    paths = [leaf.path for leaf in leaves if "num_classes" in dict(leaf.facts)]
+    return ["-".join(name.replace("/", ".") for name in path) + _LABELS for path in paths]
+
+
 def _labels(folder: str, names: Names, held: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in held:
         if name.endswith(_LABELS):
-            lines = (names.read_small(joined(folder, name)) or b"").decode().split("\n")
-            kept = (line.strip() for line in lines)
-            found[name.removesuffix(_LABELS)] = tuple(line for line in kept if line)
+            raw = names.read_small(joined(folder, name))
+            kept = (line.strip() for line in (raw or b"").decode().split("\n"))
+            if raw is not None:
+                found[name.removesuffix(_LABELS)] = tuple(line for line in kept if line)
     return found
 
 

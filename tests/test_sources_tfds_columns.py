@@ -1,0 +1,426 @@
+"""Columns of tfds' records without tfds: those of its own files, of odd records, and of damaged ones."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
+
+from windrow.converters import encode_example
+from windrow.errors import MissingExtraError, ReadError
+from windrow.sources import ArrayRecordDataSource, ArraySpec
+from windrow.sources.base import row
+from windrow.sources.features import Ragged
+from windrow.sources.tfds_columns import decode_records
+from windrow.sources.tfds_features import IMAGE, TfdsFeatures
+
+MODULE = "tensorflow_datasets.core.features."
+FEATURES = TfdsFeatures.from_json(kitchen_features(), where="features.json")
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[bytes]]:
+    """The records of each split, as tfds wrote them."""
+    folder = kitchen_folder(tmp_path_factory.mktemp("kitchen"))
+    out = {}
+    for split in ("train", "test"):
+        source = ArrayRecordDataSource([str(path) for path in sorted(folder.glob(f"*-{split}.*"))])
+        out[split] = [source[index] for index in range(len(source))]
+    return out
+
+
+def one(kind: str, field: str, content: Any) -> dict[str, Any]:
+    return {"pythonClassName": MODULE + kind, field: content}
+
+
+def tensor(dtype: str, *shape: int, **others: Any) -> dict[str, Any]:
+    sizes = {"dimensions": [str(size) for size in shape]}
+    return one("tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": sizes, **others})
+
+
+def sequence(feature: Any, length: int = -1) -> dict[str, Any]:
+    content = {"feature": feature, "length": str(length)}
+    return one("sequence_feature.Sequence", "sequence", content)
+
+
+TEXT = one("text_feature.Text", "text", {})
+
+
+def features_of(**features: Any) -> TfdsFeatures:
+    tree = one("features_dict.FeaturesDict", "featuresDict", {"features": features})
+    return TfdsFeatures.from_json(tree, where="features.json")
+
+
+def picture(*shape: int, dtype: str = "uint8") -> dict[str, Any]:
+    sizes = {"dimensions": [str(size) for size in shape]}
+    return one("image_feature.Image", "image", {"dtype": dtype, "shape": sizes})
+
+
+def leaf_of(tree: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_values_are_those_that_tfds_reads(
+    kitchen: dict[str, list[bytes]], split: str, images: bool
+) -> None:
+    columns = decode_records(kitchen[split], FEATURES, images=images)
+    expected = kitchen_expected(split)
+    assert len(expected) == len(kitchen[split])
+    assert set(expected[0]) == {leaf.name for leaf in FEATURES.leaves} | {"pictures"}
+    for leaf in FEATURES.leaves:
+        column = leaf_of(columns, leaf.path)
+        decoded = images and leaf.kind == IMAGE
+        for at, record in enumerate(expected):
+            wanted = record["pictures"][leaf.name] if decoded else record[leaf.name]
+            assert plain(column[at]) == plain(wanted), leaf.name
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_columns_are_what_the_specification_says(
+    kitchen: dict[str, list[bytes]], images: bool
+) -> None:
+    columns = decode_records(kitchen["train"], FEATURES, images=images)
+    nothing = decode_records([], FEATURES, images=images)
+    for leaf in FEATURES.leaves:
+        spec = leaf_of(FEATURES.spec(images), leaf.path)
+        column, empty = leaf_of(columns, leaf.path), leaf_of(nothing, leaf.path)
+        assert len(empty) == 0
+        assert type(empty) is type(column)
+        if isinstance(column, np.ndarray):
+            assert (empty.dtype, empty.shape[1:]) == (column.dtype, column.shape[1:])
+        for value in column:
+            if isinstance(spec, ArraySpec):
+                assert np.asarray(value).dtype == spec.dtype, leaf.name
+                sizes = zip(spec.shape, np.shape(value), strict=True)
+                assert all(size in (None, found) for size, found in sizes), leaf.name
+            else:
+                assert isinstance(value, spec), leaf.name
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 2**32), count=st.integers(0, 60))
+def test_a_record_does_not_depend_on_those_beside_it(
+    kitchen: dict[str, list[bytes]], seed: int, count: int
+) -> None:
+    records = kitchen["train"]
+    whole = decode_records(records, FEATURES)
+    order = np.random.default_rng(seed).integers(0, len(records), count).tolist()
+    columns = decode_records([records[number] for number in order], FEATURES)
+    for at, number in enumerate(order):
+        assert plain_row(columns, at) == plain_row(whole, number)
+
+
+def plain_row(columns: Any, at: int) -> Any:
+    return [plain(leaf_of(row(columns, at), leaf.path)) for leaf in FEATURES.leaves]
+
+
+def test_columns_are_the_callers_own(kitchen: dict[str, list[bytes]]) -> None:
+    columns = decode_records(kitchen["train"], FEATURES, images=True)
+    for leaf in FEATURES.leaves:
+        for value in leaf_of(columns, leaf.path):
+            if isinstance(value, np.ndarray):
+                assert value.flags.writeable, leaf.name
+
+
+def test_features_pickle_and_come_back_from_json() -> None:
+    again = pickle.loads(pickle.dumps(FEATURES))
+    assert again == FEATURES
+    assert hash(again) == hash(FEATURES)
+    assert TfdsFeatures.from_json(FEATURES.to_json(), where="x").leaves == FEATURES.leaves
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_raw_images_and_labels(count: int) -> None:
+    features = features_of(image=tensor("uint8", 8, 8, 3, encoding="bytes"), label=tensor("int64"))
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3)).astype(np.uint8)
+    records = [
+        encode_example({"image": image.tobytes(), "label": number})
+        for number, image in enumerate(pixels)
+    ]
+    columns = decode_records(records, features)
+    assert np.array_equal(columns["image"], pixels)
+    assert columns["label"].tolist() == list(range(count))
+
+
+def test_sequences_in_sequences_are_ragged() -> None:
+    features = features_of(a=sequence(sequence(sequence(tensor("int32")))))
+    record = encode_example(
+        {
+            "a/ragged_flat_values": [1, 2, 3],
+            "a/ragged_row_lengths_0": [2, 0],
+            "a/ragged_row_lengths_1": [1, 2],
+        }
+    )
+    value = decode_records([record, record], features)["a"][1]
+    assert isinstance(value, Ragged)
+    assert [[inner.tolist() for inner in middle] for middle in value] == [[[1], [2, 3]], []]
+    assert isinstance(value[0:1], Ragged)
+    assert [inner.tolist() for inner in value[-2]] == [[1], [2, 3]]
+
+
+def test_inner_sequences_of_one_length_are_axes() -> None:
+    features = features_of(
+        a=sequence(sequence(tensor("int32"), 2)), b=sequence(sequence(tensor("int32"), 2), 3)
+    )
+    numbers = np.arange(6)
+    record = encode_example(
+        {
+            "a/ragged_flat_values": numbers[:4],
+            "a/ragged_row_lengths_0": [2, 2],
+            "b/ragged_flat_values": numbers,
+            "b/ragged_row_lengths_0": [2, 2, 2],
+        }
+    )
+    columns = decode_records([record], features)
+    assert columns["a"][0].tolist() == [[0, 1], [2, 3]]
+    assert columns["b"].tolist() == [[[0, 1], [2, 3], [4, 5]]]
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_what_may_be_absent_is_none(count: int) -> None:
+    features = features_of(
+        text=TEXT,
+        number=tensor("uint8", optional=True),
+        line=tensor("float32", -1, optional=True),
+        words=tensor("string", 2, optional=True),
+        plane=tensor("int16", -1, -1, encoding="zlib", optional=True),
+        raw=tensor("int16", 2, encoding="bytes", optional=True),
+        label=tensor("int64"),
+    )
+    whole: dict[str, Any] = {
+        "text": b"",
+        "number": 0,
+        "line": np.empty(0, np.float32),
+        "words": [b"a", b"b"],
+        "plane/value": zlib.compress(b""),
+        "plane/shape": [0, 3],
+        "raw": b"\1\0\2\0",
+    }
+    records = [
+        encode_example({**(whole if number % 3 else {}), "label": number})
+        for number in range(count)
+    ]
+    columns = decode_records(records, features)
+    assert columns["label"].tolist() == list(range(count))
+    for number in range(count):
+        found = row(columns, number)
+        if number % 3 == 0:
+            assert {name for name, value in found.items() if value is None} == set(found) - {
+                "label"
+            }
+            continue
+        assert (found["text"], found["number"], found["words"].tolist()) == (b"", 0, [b"a", b"b"])
+        assert (found["line"].shape, found["plane"].shape) == ((0,), (0, 3))
+        assert found["raw"].tolist() == [1, 2]
+
+
+def bad_records() -> dict[str, tuple[TfdsFeatures, dict[str, Any], str]]:
+    number = tensor("int64")
+    nested = features_of(x=sequence(sequence(number)))
+    flat, lengths = "x/ragged_flat_values", "x/ragged_row_lengths_0"
+    deep = features_of(x=sequence(sequence(sequence(number))))
+    plane = features_of(x=tensor("int16", -1, 2, -1, encoding="bytes"))
+    packed = features_of(x=tensor("int16", 2, encoding="zlib"))
+    return {
+        "missing": (features_of(x=number), {}, "feature 'x' is missing"),
+        "kind": (features_of(x=number), {"x": 1.5}, "feature 'x' is of float32"),
+        "range": (features_of(x=tensor("int8")), {"x": 128}, "has the number 128"),
+        "size": (features_of(x=tensor("int64", 2)), {"x": [1, 2, 3]}, "has 3 numbers"),
+        "loose": (features_of(x=tensor("int64", -1, 2)), {"x": [1, 2, 3]}, "a number of values"),
+        "length": (
+            features_of(x=sequence(number, 2)),
+            {"x": [1]},
+            "number of values|length than 2",
+        ),
+        "no text": (features_of(x=sequence(TEXT)), {"x": [1]}, "is of int64, and takes bytes"),
+        "texts": (features_of(x=tensor("string", 2)), {"x": [b"a"]}, "a number of values"),
+        "nested": (nested, {flat: [1, 2], lengths: [1, 2]}, "a number of values"),
+        "negative": (nested, {flat: [1, 2], lengths: [-1, 3]}, "no possible length"),
+        "deep": (
+            deep,
+            {flat: [1], lengths: [1], "x/ragged_row_lengths_1": [1, 0]},
+            "do not add up",
+        ),
+        "fixed": (
+            features_of(x=sequence(sequence(number, 2))),
+            {flat: [1, 2, 3], lengths: [1, 2]},
+            "another length than 2",
+        ),
+        "raw": (features_of(x=tensor("int16", 2, encoding="bytes")), {"x": b"123"}, "has 3 bytes"),
+        "flag": (features_of(x=tensor("bool", -1, encoding="bytes")), {"x": b"\2"}, "0 and 1"),
+        "shape": (
+            plane,
+            {"x/value": b"1234", "x/shape": [1, 1, 2]},
+            r"has the shape \(1, 1, 2\), which int16 \(None, 2, None\) does not take",
+        ),
+        "too few": (plane, {"x/value": b"1234", "x/shape": [1, 2, 2]}, "has 4 bytes.*takes 8"),
+        "no shape": (plane, {"x/value": b"1234"}, "feature 'x/shape' is missing"),
+        "zlib": (packed, {"x": b"no zlib"}, "incorrect header"),
+        "cut": (packed, {"x": zlib.compress(b"1234")[:-2]}, "ends early, after 4 bytes"),
+        "bomb": (packed, {"x": zlib.compress(bytes(10**6))}, "has 5 bytes, and .* takes 4"),
+        "picture": (features_of(x=picture(-1, -1, 3)), {"x": b"no picture"}, "no picture that"),
+    }
+
+
+@pytest.mark.parametrize("case", bad_records())
+@pytest.mark.parametrize("count", [3, 40])
+def test_bad_records_are_named(case: str, count: int) -> None:
+    features, damage, match = bad_records()[case]
+    record = encode_example(damage)
+    good = good_record(features)
+    records = [good] * count
+    records[1] = records[-1] = record
+    with pytest.raises(ReadError, match=rf"^record 1: .*{match}") as raised:
+        decode_records(records, features, images=True)
+    assert raised.value.records == (1, 2)
+    bad: list[ReadError] = []
+    columns = decode_records(records, features, images=True, bad=bad)
+    assert [error.records for error in bad] == [(1, 2), (count - 1, count)]
+    assert len(columns["x"]) == count - 2
+
+
+def good_record(features: TfdsFeatures) -> bytes:
+    """A record of one leaf x, with as little in it as may be."""
+    (leaf,) = features.leaves
+    if leaf.kind == IMAGE:
+        return encode_example({"x": encoded("RGB", (2, 2))})
+    shape = [1 if size is None else size for size in leaf.shape]
+    data: Any = np.zeros(shape, np.int64 if leaf.dtype != "bytes" else object)
+    if leaf.dtype == "bytes":
+        return encode_example({"x": [b""] * data.size})
+    if leaf.encoding != "none":
+        raw = data.astype(leaf.dtype).tobytes()
+        raw = zlib.compress(raw) if leaf.encoding == "zlib" else raw
+        if leaf.dynamic:
+            return encode_example({"x/value": raw, "x/shape": shape})
+        return encode_example({"x": raw})
+    if not leaf.nested:
+        return encode_example({"x": np.zeros(shape if not leaf.lengths else 2, np.int64)})
+    flat: dict[str, Any] = {"x/ragged_flat_values": np.zeros(0, np.int64)}
+    for level in range(len(leaf.lengths) - 1):
+        flat[f"x/ragged_row_lengths_{level}"] = np.zeros(0, np.int64)
+    return encode_example(flat)
+
+
+def test_a_record_that_is_no_example() -> None:
+    for kind in (TEXT, sequence(TEXT)):
+        features = features_of(x=kind)
+        records = [encode_example({"x": b"good"}), b"\xff\xff bad"]
+        bad: list[ReadError] = []
+        assert len(decode_records(records, features, bad=bad)["x"]) == 1
+        assert "not a tf.train.Example" in str(bad[0])
+
+
+def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: Any) -> bytes:
+    import io
+
+    from PIL import Image
+
+    rng = np.random.default_rng(1)
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    values = rng.integers(0, 256, (size[1], size[0], bands)).astype(np.uint8)
+    image = Image.fromarray(values[..., 0] if bands == 1 else values, "L" if mode == "P" else mode)
+    out = io.BytesIO()
+    image.convert(mode).save(out, format, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize(
+    ("mode", "format", "channels"),
+    [
+        ("RGB", "PNG", 3),
+        ("RGB", "BMP", 3),
+        ("RGB", "JPEG", 3),
+        ("L", "PNG", 3),
+        ("L", "JPEG", 1),
+        ("P", "PNG", 3),
+        ("RGBA", "PNG", 3),
+        ("RGBA", "PNG", 4),
+        ("RGB", "PNG", 4),
+        ("LA", "PNG", 2),
+        ("CMYK", "JPEG", 3),
+        ("RGB", "PNG", 0),
+    ],
+)
+def test_pictures_have_the_channels_of_their_feature(
+    mode: str, format: str, channels: int, count: int
+) -> None:
+    import io
+
+    from PIL import Image
+
+    data = encoded(mode, (5, 4), format)
+    columns = decode_records(
+        [encode_example({"x": data})] * count, features_of(x=picture(-1, 5, channels)), images=True
+    )
+    modes = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA", 0: "RGB"}
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(image.convert(modes[channels]))
+    for found in columns["x"]:
+        assert found.dtype == np.uint8
+        assert np.array_equal(found, expected.reshape(4, 5, -1))
+
+
+def test_deep_pictures() -> None:
+    import io
+
+    from PIL import Image
+
+    values = np.array([[0, 256, 65535], [77, 511, 32768]], np.uint16)
+    out = io.BytesIO()
+    Image.fromarray(values).save(out, "PNG")
+    record = encode_example({"x": out.getvalue()})
+    deep = decode_records([record], features_of(x=picture(2, 3, 1, dtype="uint16")), images=True)
+    assert deep["x"].dtype == np.uint16
+    assert np.array_equal(deep["x"][0, ..., 0], values)
+    flat = decode_records([record], features_of(x=picture(2, 3, 1)), images=True)
+    assert np.array_equal(flat["x"][0, ..., 0], values >> 8)
+    record = encode_example({"x": encoded("L", (3, 2))})
+    wide = decode_records([record], features_of(x=picture(2, 3, 1, dtype="uint16")), images=True)
+    narrow = decode_records([record], features_of(x=picture(2, 3, 1)), images=True)
+    assert np.array_equal(wide["x"], narrow["x"] * np.uint16(257))
+
+
+def test_frames_of_a_gif() -> None:
+    import io
+
+    from PIL import Image
+
+    frames = [Image.new("RGB", (3, 2), colour) for colour in ("red", "lime", "blue")]
+    out = io.BytesIO()
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
+    features = features_of(x=picture(-1, 2, 3, 3))
+    (found,) = decode_records([encode_example({"x": out.getvalue()})], features, images=True)["x"]
+    assert found.shape == (3, 2, 3, 3)
+    assert found[:, 0, 0].tolist() == [[255, 0, 0], [0, 255, 0], [0, 0, 255]]
+
+
+def test_a_picture_of_another_size() -> None:
+    features = features_of(x=picture(2, 2, 3))
+    record = encode_example({"x": encoded("RGB", (5, 4))})
+    with pytest.raises(ReadError, match=r"'x' is a picture of shape \(4, 5, 3\), .* \(2, 2, 3\)"):
+        decode_records([record], features, images=True)
+    assert decode_records([record], features)["x"][0].startswith(b"\x89PNG")
+
+
+def test_pillow_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    features = features_of(x=picture(2, 2, 3))
+    record = encode_example({"x": b"whatever"})
+    with pytest.raises(
+        MissingExtraError, match=r"images=True needs the packages of windrow\[images"
+    ):
+        decode_records([record], features, images=True)
+    assert decode_records([record], features)["x"] == [b"whatever"]

@@ -72,6 +72,7 @@ def tfrecord_to_array_record(
 
     Raises:
         NotFoundError: If an input does not exist.
+        ArgumentError: If an argument is none, or out of range.
         ReadError: If more records than allowed are damaged; the message names file, record and
             offset.
         ConversionError: If `output` cannot be written, or holds another conversion.

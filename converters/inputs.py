@@ -84,10 +84,11 @@ def find_inputs(
             are refused.
 
     Raises:
-        ArgumentError: If a path is not a path.
-        NotFoundError: If a path or a glob names nothing.
-        ReadError: If the files cannot be listed.
-        ConversionError: If a folder has no such file or is unfinished, or a file comes twice.
+        ArgumentError: If a path is not a path, its protocol or settings are not known, it is a folder
+            where files are wanted, or a file comes twice.
+        NotFoundError: If a path or a glob names nothing, or a folder has no such file.
+        ReadError: If a file system cannot be reached, or does not list the files.
+        ConversionError: If a folder is unfinished.
         MissingExtraError: If a protocol needs a package that is not installed.
     """
     patterns = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -105,7 +106,7 @@ def find_inputs(
     seen: set[str] = set()
     for found in inputs:
         if found.url in seen:
-            raise ConversionError(f"inputs: {found.shown} comes twice; name each file once")
+            raise ArgumentError(f"inputs: {found.shown} comes twice; name each file once")
         seen.add(found.url)
     return tuple(inputs)
 
@@ -122,7 +123,7 @@ def refuse_own_input(sources: Iterable[str], output: str | os.PathLike[str]) -> 
     To overwrite the first would remove the input; the second would become a part of it.
 
     Raises:
-        ConversionError: If one does.
+        ArgumentError: If one does.
     """
     here = _canonical(os.fspath(output))
     for source in sources:
@@ -131,13 +132,13 @@ def refuse_own_input(sources: Iterable[str], output: str | os.PathLike[str]) -> 
             found += glob.glob(source)
         for url in found:
             if f"{_canonical(url)}/".startswith(f"{here}/"):
-                raise ConversionError(
+                raise ArgumentError(
                     f"output {shown_url(here)}: the input {shown_url(url)} lies in it; choose another"
                     " folder"
                 )
             within = f"{here}/".startswith(f"{_canonical(url)}/")
             if within and any(os.path.exists(os.path.join(url, name)) for name in _OF_ZARR):
-                raise ConversionError(
+                raise ArgumentError(
                     f"output {shown_url(here)} lies in the input {shown_url(url)}; choose another"
                     " folder"
                 )
@@ -161,7 +162,7 @@ def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[
             listed = fs.glob(path, detail=True)
     files = sorted((name, info) for name, info in listed.items() if info["type"] != "directory")
     if not files and listed:
-        raise ConversionError(f"inputs: {shown} is a folder; name its files: {shown}/*")
+        raise ArgumentError(f"inputs: {shown} is a folder; name its files: {shown}/*")
     if not files:
         raise NotFoundError(f"inputs: {shown} matches no file; check the pattern")
     found = [_measured(fs, name, info, options) for name, info in files]
@@ -178,7 +179,8 @@ def _opened(url: str, options: dict[str, Any] | None) -> tuple[Any, str]:
     except ImportError as error:
         raise missing_package(f"inputs: reading {shown_url(url)}", url, error) from error
     except Exception as error:  # each file system has its own for settings that it cannot take
-        raise ConversionError(
+        kind = ReadError if isinstance(error, OSError) else ArgumentError
+        raise kind(
             f"inputs: {shown_url(url)} cannot be opened: {Secrets(options).hide(str(error))}"
         ) from untold(error, options)
     return fs, path
@@ -188,12 +190,12 @@ def _opened(url: str, options: dict[str, Any] | None) -> tuple[Any, str]:
 def _listing(shown: str, options: dict[str, Any] | None) -> Iterator[None]:
     try:
         yield
+    except WindrowError:
+        raise
     except FileNotFoundError as error:
         raise NotFoundError(f"inputs: {shown} does not exist; check the path") from untold(
             error, options
         )
-    except WindrowError:
-        raise
     except Exception as error:  # each file system has its own
         raise ReadError(
             f"inputs: {shown} cannot be listed: {type(error).__name__}:"
@@ -211,7 +213,7 @@ def _within(fs: Any, folder: str, shown: str, marks: tuple[str, ...]) -> dict[st
         if any(mark in name for mark in marks) and not name.startswith((".", "_"))
     }
     if not found:
-        raise ConversionError(
+        raise NotFoundError(
             f"inputs: the folder {shown} has no file with {' or '.join(marks)} in its name; name"
             f" the files by a pattern: {shown}/*"
         )

@@ -101,7 +101,7 @@ def zarr_to_zarr(
 
     Raises:
         NotFoundError: If there is nothing at `source`.
-        ArgumentError: If the settings do not fit the arrays.
+        ArgumentError: If the settings do not fit the arrays, or one that is named is not there.
         SourceError: If an array is not of numbers.
         ReadError: If a chunk of the source is damaged; the message names it.
         ConversionError: If `memory_bytes` are too few, a value does not fit its dtype, or `output`

@@ -155,6 +155,18 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
     if isinstance(axis, str) and axis not in there:
         names = named or "none: give the number of the axis"
         raise ArgumentError(f"record_axis: dimension {axis!r} is not there; there are {names}")
+    ranks = {len(array.facts.shape) for array in arrays.values()}
+    if isinstance(axis, int) and not any(-rank <= axis < rank for rank in ranks):
+        raise ArgumentError(f"record_axis={axis} is no axis of any array; they have {_axes(ranks)}")
+    for field in ("chunks", "shards"):
+        sizes = getattr(settings, field)
+        listed = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+        if listed and len(sizes) not in ranks:
+            raise ArgumentError(f"{field}: {sizes!r} fits no array; they have {_axes(ranks)}")
+
+
+def _axes(ranks: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(ranks))) + " axes"
 
 
 def _taken(name: str, array: InputArray, settings: Settings) -> _Taken:

@@ -49,8 +49,8 @@ def check_writer_options(writer_options: str) -> None:
     """Let the writer itself judge its options, before anything is begun.
 
     Raises:
-        ArgumentError: If they are no text.
-        ConversionError: If it refuses them.
+        ArgumentError: If they are no text, or it refuses them.
+        ConversionError: If nothing can be written here.
     """
     if not isinstance(writer_options, str):
         raise ArgumentError(
@@ -60,7 +60,7 @@ def check_writer_options(writer_options: str) -> None:
         try:
             ArrayRecordWriter(os.path.join(folder, "trial"), writer_options).close()
         except ValueError as error:
-            raise ConversionError(f"writer_options={writer_options!r}: {error}") from error
+            raise ArgumentError(f"writer_options={writer_options!r}: {error}") from error
         except RuntimeError as error:
             raise _unwritable(folder, error) from error
 

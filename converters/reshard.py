@@ -89,7 +89,7 @@ def array_record_to_array_record(
         NotFoundError: If an input does not exist.
         SourceError: If an input is no whole ArrayRecord file.
         ReadError: If more records than allowed are damaged; the message names file and records.
-        ArgumentError: If a number is none, or out of range.
+        ArgumentError: If an argument is none, or out of range.
         ConversionError: If `output` cannot be written, or holds another conversion.
         MissingExtraError: If what `runner` needs is not installed.
     """

@@ -101,7 +101,7 @@ def zarr_to_array_record(
     Raises:
         NotFoundError: If there is nothing at `source`.
         SourceError: If an array is not of numbers or has no rows to count, or lengths differ.
-        ArgumentError: If an argument is none, or out of range.
+        ArgumentError: If an argument is none, or out of range, or an array is not there.
         ReadError: If a chunk is damaged; the message names it.
         ConversionError: If `encode` fails, or `output` cannot be written or holds another
             conversion.

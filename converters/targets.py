@@ -410,7 +410,8 @@ class FarTarget(Target):
         except ImportError as error:
             raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
         except Exception as error:  # each file system has its own for settings that it cannot take
-            raise ConversionError(
+            kind = ConversionError if isinstance(error, OSError) else ArgumentError
+            raise kind(
                 f"output {self.shown()}: cannot be opened: {self._hide(error)}"
             ) from self._cause(error)
         return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")

@@ -19,7 +19,13 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.array_inputs import ArrayFacts, InputArray
-from windrow.errors import MissingExtraError, ReadError, SourceError, missing_extra
+from windrow.errors import (
+    ArgumentError,
+    MissingExtraError,
+    ReadError,
+    SourceError,
+    missing_extra,
+)
 from windrow.sources.features import DTYPES
 from windrow.sources.file_systems import missing_package
 from windrow.sources.pieces import Box
@@ -55,11 +61,18 @@ class XarrayFile:
         """The open dataset; hold `lock`.
 
         Raises:
+            ArgumentError: If xarray has no such engine.
             ReadError: If it cannot be opened.
             MissingExtraError: If a package is missing.
         """
         if self._opened is None:
             xarray = _xarray()
+            engines = xarray.backends.list_engines()
+            if self._engine is not None and self._engine not in engines:
+                raise ArgumentError(
+                    f"engine={self._engine!r} is none of those that xarray has here:"
+                    f" {', '.join(sorted(engines))}"
+                )
             try:
                 self._opened = xarray.open_dataset(
                     self._file(), engine=self._engine, decode_cf=False, cache=False, chunks=None
@@ -121,7 +134,8 @@ def find_variables(
         names: The variables wanted; None for all.
 
     Raises:
-        SourceError: If a name is not there, or a variable is of a dtype that Zarr has none for.
+        ArgumentError: If a name is not there, or xarray has no such engine.
+        SourceError: If there are none, or one is of a dtype that Zarr has none for.
     """
     with file.lock:
         dataset = file.dataset()
@@ -134,7 +148,7 @@ def find_variables(
         wanted = there if names is None else list(names)
         for name in wanted:
             if name not in there:
-                raise SourceError(
+                raise ArgumentError(
                     f"{shown_url(file.url)}: there is no variable {name!r}; there are"
                     f" {', '.join(sorted(there))}"
                 )

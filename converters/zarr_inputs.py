@@ -98,7 +98,8 @@ def find_arrays(
 
     Raises:
         NotFoundError: If there is nothing.
-        SourceError: If a name is not there, or an array is not of numbers.
+        ArgumentError: If a name is not there.
+        SourceError: If an array is not of numbers.
         ReadError: If metadata cannot be read.
         ConversionError: If the conversion that writes the source has not finished.
     """
@@ -133,7 +134,7 @@ def _refuse_unknown(tree: FoundTree, names: Sequence[str] | None, what: str) -> 
     there = [item.name for item in arrays_of(tree)]
     for wanted in names or ():
         if not any(_named(name, [wanted]) for name in there):
-            raise SourceError(
+            raise ArgumentError(
                 f"{what}: there is no array {wanted!r}; there are {', '.join(sorted(there))}"
             )
 

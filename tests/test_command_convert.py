@@ -20,6 +20,7 @@ from windrow.commands import main
 from windrow.converters import Manifest, encode_example, write_records
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
+SHARD = ["x.tfrecord-00000-of-00002"]
 IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
 
 
@@ -115,6 +116,13 @@ def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixtu
         ),
         (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
         (["x.tfrecord-*", "--to", "zarr"], "Missing argument"),
+        (["x.tfrecord-*", "z", "--to", "array_record", "--writer-options", "zz"], "option zz"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--codecs", "zz"], "codecs 'zz' are not known"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--chunk-rows", "0"], "chunk_rows must be"),
+        (["x.tfrecord-*", *SHARD, "z", "--to", "zarr"], "00000-of-00002 comes twice"),
+        (["no://x.tfrecord", "z", "--to", "zarr"], "no://x.tfrecord cannot be opened: Protocol"),
+        ([*SHARD, "no://z", "--to", "zarr"], "output no://z: cannot be opened: Protocol"),
+        ([".", "z", "--to", "zarr", "--from", "array_record"], "no file with .array_record"),
     ],
 )
 def test_bad_arguments(
@@ -124,6 +132,32 @@ def test_bad_arguments(
     out, err = capsys.readouterr()
     assert out == ""
     assert re.search(message, err), err
+    assert not (there / "z").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "zarr", "--array", "none"], "there is no (array|variable) 'none'; there are t"),
+        (["--to", "array_record", "--array", "none"], "there is no (array|variable) 'none'"),
+        (["--to", "array_record", "--writer-options", "zz"], "Unknown option zz"),
+        (["--to", "zarr", "--record-axis", "2"], "record_axis=2 is no axis .* they have 2 axes"),
+        (["--to", "zarr", "--chunks", "[1,2,3]"], r"chunks: \[1, 2, 3\] fits no array.* 2 axes"),
+        (["--to", "zarr", "--codecs", "zstd:99"], 'codec .*"level": 99.* is not known'),
+    ],
+)
+def test_bad_arguments_for_arrays(
+    there: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    data = xarray.Dataset({"t": (("time", "x"), np.ones((4, 6), np.float32))})
+    data.to_netcdf("t.nc", engine="h5netcdf")
+    data.to_zarr("t.zarr", zarr_format=2)
+    for source in ("t.nc", "t.zarr"):
+        capsys.readouterr()
+        convert(source, "z", *arguments, code=2)
+        assert re.search(message, capsys.readouterr().err)
+    convert("t.nc", "z", "--to", "zarr", "--engine", "none", code=2)
+    assert "engine='none' is none of those that xarray has" in capsys.readouterr().err
     assert not (there / "z").exists()
 
 
@@ -207,9 +241,9 @@ def test_an_input_that_lies_in_the_output_is_never_overwritten(
     convert("a", "z", "--to", "zarr", "--quiet")
     for source in ("a", "a/x.array_record-*", "*/x.array_record-00000-of-00002"):
         capsys.readouterr()
-        convert(source, "a", "--to", "array_record", "--overwrite", "--files", "1", code=1)
+        convert(source, "a", "--to", "array_record", "--overwrite", "--files", "1", code=2)
         assert "lies in it; choose another folder" in capsys.readouterr().err
-    convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=1)
+    convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=2)
     assert "lies in it; choose another folder" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (there / "a").iterdir()} == before
 

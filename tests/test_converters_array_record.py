@@ -231,7 +231,7 @@ def test_a_file_lost_from_a_finished_folder(tmp_path: Path) -> None:
 def test_folders_that_are_not_ours(tmp_path: Path) -> None:
     inputs = shards(tmp_path / "in")
     for overwrite in (False, True):
-        with pytest.raises(ConversionError, match=r"/in: the input .*x\.tfrecord-\* lies in it"):
+        with pytest.raises(ArgumentError, match=r"/in: the input .*x\.tfrecord-\* lies in it"):
             tfrecord_to_array_record(inputs, tmp_path / "in", overwrite=overwrite)
         (tmp_path / "mine").mkdir(exist_ok=True)
         (tmp_path / "mine" / "notes").write_text("")
@@ -293,15 +293,15 @@ def test_wrong_inputs(tmp_path: Path) -> None:
         tfrecord_to_array_record(str(tmp_path / "*.nothing"), out)
     with pytest.raises(NotFoundError, match="an empty list"):
         tfrecord_to_array_record([], out)
-    with pytest.raises(ConversionError, match=r"the folder .* has no file with \.tfrecord in"):
+    with pytest.raises(NotFoundError, match=r"the folder .* has no file with \.tfrecord in"):
         tfrecord_to_array_record(tmp_path, out)
-    with pytest.raises(ConversionError, match="00000-of-00004 comes twice"):
+    with pytest.raises(ArgumentError, match="00000-of-00004 comes twice"):
         tfrecord_to_array_record([glob, one], out)
     with pytest.raises(ConversionError, match=r"other.*would both become x\.array_record-00000"):
         tfrecord_to_array_record([one, str(tmp_path / "other" / "*")], out)
-    with pytest.raises(ConversionError, match="cannot be opened"):
+    with pytest.raises(ArgumentError, match="cannot be opened"):
         tfrecord_to_array_record("nosuchprotocol://a", out)
-    with pytest.raises(ConversionError, match="writer_options='bogus:1': Unknown option bogus"):
+    with pytest.raises(ArgumentError, match="writer_options='bogus:1': Unknown option bogus"):
         tfrecord_to_array_record(glob, out, writer_options="bogus:1")
     assert not out.exists()
 

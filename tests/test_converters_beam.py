@@ -102,11 +102,11 @@ def test_nothing_is_written_before_the_pipeline_runs(inputs: Path, tmp_path: Pat
 def test_wrong_arguments_are_errors_where_they_are_written(inputs: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="matches no file"):
         TFRecordToArrayRecord(str(inputs / "none-*"), tmp_path / "out")
-    with pytest.raises(ConversionError, match=r"writer_options='nonsense'"):
+    with pytest.raises(ArgumentError, match=r"writer_options='nonsense'"):
         TFRecordToArrayRecord(
             str(inputs / "x.tfrecord-*"), tmp_path / "out", writer_options="nonsense"
         )
-    with pytest.raises(ConversionError, match="lies in it; choose another folder"):
+    with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
         TFRecordToArrayRecord(str(inputs / "x.tfrecord-*"), inputs)
 
 

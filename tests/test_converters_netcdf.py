@@ -146,7 +146,9 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     make(tmp_path / "x.nc")
     with pytest.raises(NotFoundError, match=r"y\.nc does not exist"):
         zarr_to_zarr(tmp_path / "y.nc", tmp_path / "out")
-    with pytest.raises(SourceError, match=r"no variable 't2'; there are flag, height, lat, sparse"):
+    with pytest.raises(
+        ArgumentError, match=r"no variable 't2'; there are flag, height, lat, sparse"
+    ):
         zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", arrays=["t2"])
     with h5py.File(tmp_path / "groups.nc", "w") as file:
         file["group/x"] = np.arange(3)

@@ -26,7 +26,13 @@ from windrow.converters.job import describe
 from windrow.converters.locks import LEASE
 from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
 from windrow.converters.targets import WORK
-from windrow.errors import ConversionError, NotFoundError, ReadError, WindrowError
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    WindrowError,
+)
 from windrow.progress import Progress
 
 pytestmark = pytest.mark.jobs
@@ -281,7 +287,7 @@ def test_a_bucket_that_is_not_there(store: ObjectStore) -> None:
             "s3://no-such-bucket-at-all/out",
             output_options=store.storage_options,
         )
-    with pytest.raises(ConversionError, match=r"output nosuch://a: cannot be opened: Protocol not"):
+    with pytest.raises(ArgumentError, match=r"output nosuch://a: cannot be opened: Protocol not"):
         CASE.convert(reference(CASE).inputs, "nosuch://a")
     with pytest.raises(ReadError, match=r"s3://bucket/a: cannot be read: .*unexpected keyword"):
         CASE.convert(reference(CASE).inputs, "s3://bucket/a", output_options={"no_such_setting": 1})
@@ -354,9 +360,7 @@ def test_inputs_that_are_not_there(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"nowhere-\* matches no file"):
         convert(store.url("nowhere-*"))
     store.put("empty/notes.txt", b"")
-    with pytest.raises(
-        ConversionError, match=r"the folder s3://.*/empty has no file with \.tfrecor"
-    ):
+    with pytest.raises(NotFoundError, match=r"the folder s3://.*/empty has no file with \.tfrecor"):
         convert(store.url("empty"))
     store.faults.methods = METHODS
     store.faults.chance(1.0, [s3_error(403, "AccessDenied", SECRETS[1])])

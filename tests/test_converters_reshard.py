@@ -304,7 +304,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     ):
         with pytest.raises(ArgumentError, match=match):
             array_record_to_array_record(tmp_path / "in", tmp_path / "out", **wrong)
-    with pytest.raises(ConversionError, match="'bogus:1': Unknown option bogus"):
+    with pytest.raises(ArgumentError, match="'bogus:1': Unknown option bogus"):
         array_record_to_array_record(tmp_path / "in", tmp_path / "out", writer_options="bogus:1")
     with pytest.raises(NotFoundError, match="nowhere does not exist"):
         array_record_to_array_record(tmp_path / "nowhere", tmp_path / "out")
@@ -316,7 +316,7 @@ def test_an_output_that_holds_the_input_is_refused(tmp_path: Path) -> None:
     array_record_to_array_record(tmp_path / "in", out)
     before = tree(out)
     for inputs in (out, f"{out}/*record-0*", f"{out}/x.array_record-00000-of-00002"):
-        with pytest.raises(ConversionError, match="lies in it; choose another folder"):
+        with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
             array_record_to_array_record(inputs, out, overwrite=True, files=1)
     assert tree(out) == before
 

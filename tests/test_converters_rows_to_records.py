@@ -302,7 +302,7 @@ def test_names_choose_arrays(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"array 'height' has shape \(\), and the first axis"):
         zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=["height"])
     with pytest.raises(
-        SourceError, match=r"^zarr_to_array_record: there is no array 'y'; there are height"
+        ArgumentError, match=r"^zarr_to_array_record: there is no array 'y'; there are height"
     ):
         zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=["y"])
     for wrong in ("x", [], [3]):
@@ -407,7 +407,7 @@ def test_wrong_places(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nowhere"):
         zarr_to_array_record(tmp_path / "nowhere", tmp_path / "out")
     for output in (tmp_path / "a.zarr", tmp_path):
-        with pytest.raises(ConversionError, match="lies in it; choose another folder"):
+        with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
             zarr_to_array_record(tmp_path / "a.zarr", output, overwrite=True)
 
 

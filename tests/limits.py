@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from windrow.errors import ReadError, SourceError
 from windrow.sources import RemoteOptions
@@ -38,9 +38,9 @@ def ended(by: str, limit_s: float = 0.2, *, retries: int = CALM.retries) -> Remo
     return dataclasses.replace(options, timeout_s=limit_s) if by == "timeout" else options
 
 
-def passed(by: Literal["stalled", "timeout"]) -> RemoteOptions:
-    """Limits that a fault reaches once, and a good answer some time does not, however busy it is."""
-    return ended(by, 1.0, retries=20)
+def passed(by: str) -> RemoteOptions:
+    """Limits as of `ended` that a good answer keeps at some attempt, however busy the machine is."""
+    return ended(by, 1.0, retries=20) if by in ("stalled", "timeout") else CALM
 
 
 @contextlib.contextmanager

@@ -112,8 +112,7 @@ def test_a_status_that_stays_is_not_tried_again(
 def test_a_broken_answer_is_tried_again(
     server: RangeServer, file: FarFile, fault: Fault, kind: str
 ) -> None:
-    limits = passed(kind) if kind in ("stalled", "timeout") else CALM
-    reader = Fetcher("Tests", None, limits)
+    reader = Fetcher("Tests", None, passed(kind))
     server.plan([fault, None])
     with within(5.0):
         assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]

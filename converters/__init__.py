@@ -18,6 +18,7 @@ from windrow.converters.rechunk import zarr_to_zarr
 from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.reshard import array_record_to_array_record
 from windrow.converters.rows_to_records import zarr_to_array_record
+from windrow.converters.tfds_to_zarr import tfds_to_zarr
 from windrow.converters.tfrecord import read_records, write_records
 from windrow.sources.example import decode_example, encode_example
 from windrow.sources.example_columns import decode_examples, infer_features
@@ -39,6 +40,7 @@ __all__ = [
     "encode_examples",
     "infer_features",
     "read_records",
+    "tfds_to_zarr",
     "tfrecord_to_array_record",
     "tfrecord_to_zarr",
     "write_records",

@@ -75,7 +75,8 @@ class OutputFolder:
     """The folder `target` while the plan of key `plan_key` is carried out in it. Picklable.
 
     `lease` is the token of the lease that this run holds on it, if there is one; `run` names the run,
-    which found the folder empty if it is `fresh`.
+    which found the folder empty if it is `fresh`. What is written goes into the folder `within` it,
+    '' or `NAME/`, and so do the parts and notes: each of several groups has its own.
     """
 
     target: Target
@@ -83,6 +84,11 @@ class OutputFolder:
     lease: str | None = None
     run: str = ""
     fresh: bool = False
+    within: str = ""
+
+    def inside(self, group: str) -> OutputFolder:
+        """The same folder, for what goes into the group `group` of it."""
+        return dataclasses.replace(self, within=f"{self.within}{group}/")
 
     @property
     def work(self) -> str:
@@ -99,6 +105,7 @@ class OutputFolder:
 
     def publish(self, path: str, name: str, *, records: int) -> OutputFile:
         """Give the complete local file at `path` (of `incoming`) its final name."""
+        name = f"{self.within}{name}"
         file = output_file(path, name, records=records)
         self._claim(name)
         self.target.put(path, name)
@@ -106,6 +113,7 @@ class OutputFolder:
 
     def write(self, name: str, data: Bytes, *, records: int) -> OutputFile:
         """Write a finished file from memory."""
+        name = f"{self.within}{name}"
         self._claim(name)
         self.target.write(name, data)
         return OutputFile(name, len(data), records, checksum(data))
@@ -118,6 +126,7 @@ class OutputFolder:
         On a local disk it lies in the work folder until then; an object store knows no renaming,
         and the marker alone keeps readers away.
         """
+        name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
         self.target.write(self._staged(name), data)
@@ -125,6 +134,7 @@ class OutputFolder:
 
     def write_staged_parts(self, name: str, parts: Iterable[bytes], *, records: int) -> OutputFile:
         """As `write_staged`, part by part, so that the file is never in memory as a whole."""
+        name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
         found, size_bytes = 0, 0
@@ -192,7 +202,7 @@ class OutputFolder:
         """
         kept = self._entry(self._journal(key))
         if kept is not None and all(map(self._is_whole, kept.files)):
-            return kept
+            return dataclasses.replace(kept, key=key)
         self._check_lease()
         try:
             part = make()
@@ -211,7 +221,8 @@ class OutputFolder:
         self._check_lease()
         files = [dataclasses.asdict(file) for file in part.files]
         told = dict(part.told)
-        entry = {"key": part.key, "records": part.records, "files": files, "told": told}
+        key = f"{self.within}{part.key}"
+        entry = {"key": key, "records": part.records, "files": files, "told": told}
         self._write_json(self._journal(part.key), entry)
 
     def parts(self) -> list[Part]:
@@ -256,7 +267,7 @@ class OutputFolder:
         return False
 
     def _journal(self, key: str) -> str:
-        return f"{self.work}/journal/{_file_name(key)}"
+        return f"{self.work}/journal/{_file_name(self.within + key)}"
 
     def _entry(self, name: str) -> Part | None:
         try:
@@ -278,15 +289,15 @@ class OutputFolder:
 
     def note(self, name: str, value: object) -> None:
         """Remember a JSON value under `name`."""
-        self._write_json(f"{self.work}/notes/{name}.json", value)
+        self._write_json(f"{self.work}/notes/{self.within}{name}.json", value)
 
     def noted(self, name: str) -> object | None:
         """The value that was noted under `name`, or None."""
-        return read_json(self.target, f"{self.work}/notes/{name}.json")
+        return read_json(self.target, f"{self.work}/notes/{self.within}{name}.json")
 
     def data_name(self, name: str) -> str:
         """The name, in `target`, of the file `name` of data that a stage leaves for the next."""
-        return f"{self.work}/data/{name}"
+        return f"{self.work}/data/{self.within}{name}"
 
     def _write_json(self, name: str, value: object) -> None:
         self.target.write(name, json.dumps(value, indent=1).encode())

@@ -35,7 +35,14 @@ from windrow.converters.decoding import (
 )
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.inputs import Input
-from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
+from windrow.converters.manifest import (
+    InputFile,
+    InputId,
+    Manifest,
+    OutputFile,
+    Plan,
+    Skipped,
+)
 from windrow.converters.ragged import (
     OFFSETS,
     VALUES,
@@ -103,7 +110,10 @@ class _PieceItem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordsWork:
-    """What is converted and how. Picklable."""
+    """What is converted and how. Picklable.
+
+    `told` decodes records whose features are known; else `decode` does, or they are Examples.
+    """
 
     format: str
     found: tuple[Input, ...]
@@ -112,6 +122,7 @@ class RecordsWork:
     storage: Storage
     max_bad_records: int
     memory_bytes: int
+    told: Decoder | None = None
 
     @property
     def files(self) -> RecordFiles:
@@ -128,6 +139,8 @@ class RecordsWork:
         )
 
     def decoder(self, features: dict[str, Feature]) -> Decoder:
+        if self.told is not None:
+            return self.told
         if self.decode is not None:
             return FunctionDecoder(features, self.decode)
         return ExampleDecoder(features, inferred=self.known is None)
@@ -165,7 +178,7 @@ class RecordsWork:
         features = None if self.known is None else dict(self.known.features)
         row_bytes: float = 0
         skip_bad = self.max_bad_records > 0
-        if features is None or any(feature.ragged for feature in features.values()):
+        if features is None or (self.found and any(f.ragged for f in features.values())):
             with telling_of_changes(self.found):
                 sample = self.files.first(self.found, SAMPLE_RECORDS, skip_bad=skip_bad)
             if features is None and self.decode is not None:
@@ -195,9 +208,9 @@ class RecordsWork:
             return 0.0
         columns = self.decoder(features).columns(sample.records, [])
         found = [column for column in columns.values() if isinstance(column, Ragged)]
-        return sum(column.values.nbytes + OFFSET_BYTES * len(column) for column in found) / len(
-            sample.records
-        )
+        return sum(
+            int(column.values.nbytes) + OFFSET_BYTES * len(column) for column in found
+        ) / len(sample.records)
 
     def count(self, folder: OutputFolder, item: _CountItem, report: Report) -> Part:
         steps = Steps(report, _stored_bytes(item))
@@ -362,27 +375,47 @@ def _unheard(records: int, done_bytes: int) -> None:
 # --- the end -------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A group whose arrays are all there: what its metadata and a manifest tell of it.
+
+    `attributes` are its own, by the name '', and those of the groups in it.
+    """
+
+    layouts: tuple[ArrayLayout, ...]
+    attributes: Mapping[str, Mapping[str, Any]]
+    inputs: tuple[InputFile, ...]
+    files: tuple[OutputFile, ...]
+    skipped: tuple[Skipped, ...]
+
+
 def finish(plan: Plan, known: Described, folder: OutputFolder, results: list[Part]) -> None:
     """Write metadata and manifest, and give all their final names; it may run twice."""
+    group = finish_group(plan.inputs, known, folder, results)
+    tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
+    folder.publish_store([*tops, METADATA])
+    folder.finish(Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped))
+
+
+def finish_group(
+    found: Sequence[InputId], known: Described, folder: OutputFolder, results: list[Part]
+) -> Group:
+    """Write the metadata of a group, made of the inputs `found`; it may run twice."""
     features, _ = _noted_features(folder)
     layouts = [ArrayLayout.from_json(value) for value in _noted(folder, "arrays")]
-    metadata = metadata_files(
-        layouts,
-        {**known.attributes, **attribute(features)},
-        group_attributes=known.group_attributes,
-    )
-    heads = tuple(folder.write_staged(name, data, records=0) for name, data in metadata.items())
+    attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
+    metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
+    heads = [folder.write_staged(name, data, records=0) for name, data in metadata.items()]
     # Before any of them has its final name, so that another plan finds what to remove.
-    folder.finished(Part("metadata", 0, heads))
-    folder.publish_store([*sorted({layout.name.split("/")[0] for layout in layouts}), METADATA])
+    folder.finished(Part("metadata", 0, tuple(heads)))
     noted = _noted(folder, "inputs")
     inputs = tuple(
-        InputFile(found.name, found.size_bytes, good, found.version, len(bad))
-        for found, (good, bad) in zip(plan.inputs, noted, strict=True)
+        InputFile(one.name, one.size_bytes, good, one.version, len(bad))
+        for one, (good, bad) in zip(found, noted, strict=True)
     )
     skipped = tuple(
-        Skipped(found.name, number, why)
-        for found, (_, bad) in zip(plan.inputs, noted, strict=True)
+        Skipped(one.name, number, why)
+        for one, (_, bad) in zip(found, noted, strict=True)
         for number, why in bad
     )
     files = [OutputFile(**value) for value in _noted(folder, "converted")]
@@ -392,7 +425,7 @@ def finish(plan: Plan, known: Described, folder: OutputFolder, results: list[Par
         for part in sorted(results, key=lambda part: _ragged_place(part, order))
         for file in part.files
     ]
-    folder.finish(Manifest(plan.format, inputs, plan.settings, (*heads, *files), skipped))
+    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
 
 
 def _ragged_place(part: Part, order: Mapping[str, int]) -> tuple[int, int]:

@@ -85,8 +85,10 @@ def asked_for(features: Features) -> Described:
     return Described(found)
 
 
-def check_names(features: Mapping[str, Feature]) -> None:
-    """Refuse names that no arrays of one group can have.
+def check_names(
+    features: Mapping[str, Feature], *, hint: str = "give one another name by decode="
+) -> None:
+    """Refuse names that no arrays of one group can have; `hint` is the way out.
 
     Raises:
         ArgumentError: If there is one.
@@ -100,13 +102,13 @@ def check_names(features: Mapping[str, Feature]) -> None:
             raise ArgumentError(
                 f"feature {name!r:.80} cannot name a Zarr array: a name is a text, and each part of"
                 f" it, between slashes, has 1 to {_LONGEST_NAME} bytes, begins neither with '.' nor"
-                f" with '__', and is not {METADATA!r}; give it another name by decode="
+                f" with '__', and is not {METADATA!r}; {hint}"
             )
         above = next((other for other in features if name.startswith(f"{other}/")), None)
         if above is not None:
             raise ArgumentError(
                 f"features {above!r} and {name!r} cannot both be in one Zarr group: the one would lie"
-                " in the other; give one of them another name by decode="
+                f" in the other; {hint}"
             )
 
 

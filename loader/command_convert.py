@@ -45,6 +45,7 @@ from windrow.converters.reshard import (
 )
 from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
+from windrow.converters.tfds_to_zarr import tfds_to_zarr_conversion
 from windrow.inspection_place import place_of
 from windrow.opening import contents_of, kind_of_head, kind_of_name
 from windrow.sources.secrets import shown_url
@@ -54,6 +55,7 @@ CONVERSIONS: Final[Mapping[tuple[str, str], Callable[..., Conversion]]] = {
     ("tfrecord", "zarr"): tfrecord_to_zarr_conversion,
     ("array_record", "array_record"): array_record_to_array_record_conversion,
     ("array_record", "zarr"): array_record_to_zarr_conversion,
+    ("tfds", "zarr"): tfds_to_zarr_conversion,
     ("zarr", "array_record"): zarr_to_array_record_conversion,
     ("zarr", "zarr"): zarr_to_zarr_conversion,
     ("netcdf", "zarr"): zarr_to_zarr_conversion,
@@ -134,6 +136,11 @@ def _renamed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return {new: old if equals else new for new, equals, old in pairs}
 
 
+def _listed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
+    """Values as a list; None without any."""
+    return list(values) or None
+
+
 # How the work is cut and stored; each is an argument of some conversions.
 _WHAT: Final = (
     click.option(
@@ -159,6 +166,28 @@ _WHAT: Final = (
         type=_json,
         metavar="JSON",
         help="Zarr: what the features of tf.train.Examples are.",
+    ),
+    click.option(
+        "--split",
+        "splits",
+        multiple=True,
+        callback=_listed,
+        metavar="NAME",
+        help="tfds: a split to convert, by default all; may be repeated.",
+    ),
+    click.option(
+        "--name",
+        "names",
+        multiple=True,
+        callback=_listed,
+        metavar="NAME",
+        help="tfds: a feature to take, by default all; may be repeated.",
+    ),
+    click.option(
+        "--images",
+        is_flag=True,
+        default=None,
+        help="tfds: decode pictures, which stay encoded else; needs windrow[images].",
     ),
     click.option("--chunk-rows", type=int, help="Zarr: records per chunk."),
     click.option("--shard-rows", type=int, help="Zarr: records per shard; 0 for no shards."),
@@ -261,6 +290,7 @@ class _Command(click.Command):
     epilog=examples(
         "windrow convert 'digits.tfrecord-*' digits --to array_record",
         "windrow convert digits digits_zarr --to zarr --features features.json",
+        "windrow convert tensorflow_datasets/mnist mnist_zarr --to zarr",
         "windrow convert era5.nc era5_train --to zarr --record-axis time --dry-run",
         "windrow convert s3://bucket/old.zarr s3://bucket/new --to zarr --chunks 1 --processes 8",
         "windrow convert digits shuffled --to array_record --shuffle-seed 1 --files 16",
@@ -366,16 +396,22 @@ def _planned(
 def _kind_of(source: str, storage_options: Mapping[str, Any]) -> str:
     """What SRC is, by its name, what lies in it, or its first bytes."""
     place = place_of(source, storage_options or None, what="convert")
-    if place.is_local and os.path.isdir(place.path):  # whatever its name ends in
-        return contents_of(place, what="convert").kind
-    kind = kind_of_name(place.name)
+    kind = None
+    if not (place.is_local and os.path.isdir(place.path)):  # whatever the name of a folder ends in
+        kind = kind_of_name(place.name)
     if kind is None and place.is_local and os.path.isfile(place.path):
         kind = kind_of_head(place)
-    return kind or contents_of(place, what="convert").kind
+    if kind is not None:
+        return kind
+    contents = contents_of(place, what="convert")
+    return contents.kind if contents.dataset is None else "tfds"
 
 
 def _flag(name: str) -> str:
-    known = {"arrays": "--array", "memory_bytes": "--memory"}
+    known = {
+        **{"arrays": "--array", "memory_bytes": "--memory"},
+        **{"splits": "--split", "names": "--name"},
+    }
     return known.get(name, "--" + name.replace("_", "-"))
 
 

@@ -1,0 +1,424 @@
+"""A folder that tfds built to Zarr: a group for each split, an array for each feature.
+
+Neither TensorFlow nor the builder's code is needed: the folder's JSON says what its records are.
+
+Invariant: row `i` of every array of a split's group is record `i` of the split; the groups of all
+splits get their names when all of them are complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Unpack
+
+import numpy as np
+
+from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.inputs import find_inputs
+from windrow.converters.job import RunOptions, carry_out, planned
+from windrow.converters.manifest import Manifest, Plan
+from windrow.converters.ragged import OFFSETS, VALUES
+from windrow.converters.records_to_zarr import MEMORY_BYTES
+from windrow.converters.records_work import Group, RecordsWork, finish_group
+from windrow.converters.row_features import Described, check_names
+from windrow.converters.row_files import Storage
+from windrow.converters.stages import Conversion, Expected, Report, Stage
+from windrow.converters.targets import Target, target_of
+from windrow.converters.tfds_arrays import TfdsArrays
+from windrow.converters.zarr_layout import METADATA, metadata_files
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.sources import ZarrDataSource
+from windrow.sources.base import Columns
+from windrow.sources.features import Column, Ragged
+from windrow.sources.tfds_features import IMAGE, TfdsFeatures
+from windrow.sources.tfds_folder import TfdsFolder
+from windrow.sources.tfds_images import check_images
+
+# Of the group of a split: the dataset, the split, and its features as tfds has them.
+ATTRIBUTE: Final = "windrow_tfds"
+# Formats of tfds whose records are read.
+FORMATS: Final = ("array_record", "tfrecord")
+
+_WHAT: Final = "tfds_to_zarr"
+
+
+def tfds_to_zarr(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    splits: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    images: bool = False,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    codecs: str = "zstd:1",
+    memory_bytes: int = MEMORY_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Manifest:
+    """Convert a folder that tfds built to Zarr v3 groups, `OUTPUT/train`, `OUTPUT/test`, ...
+
+    An array has the name of its feature, and a row for every record of the split: numbers of one
+    shape are an array, text, encoded pictures and sequences are ragged. What each type of feature
+    becomes, docs/tfds.md tells. Array attributes have names of classes and what else tfds says. All
+    splits are one conversion, with one manifest, and appear together.
+
+    Args:
+        folder: As for `TFDSDataSource`: the folder of a version, one above it, or the name of a
+            dataset. Its files are ArrayRecord or TFRecord.
+        output: A folder or URL, new, empty, or of an earlier run.
+        splits: Names of splits; by default all of them.
+        names: Features at the top, by default all of them.
+        images: Whether pictures are decoded, to numbers; else they stay encoded.
+        chunk_rows: As for `array_record_to_zarr`, and so are the rest.
+        shard_rows: Rows per shard.
+        codecs: Such as 'zstd:1'.
+        memory_bytes: The most memory that a process takes.
+        storage_options: Settings of the folder's file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in `output`.
+
+    Raises:
+        NotFoundError: If there is no such dataset, split or feature, or a file of it is missing.
+        ArgumentError: If an argument is of the wrong kind, or no array can have a feature's name.
+        SourceError: If a feature is of a type that is not known, or the files are of another format.
+        ReadError: If a file is damaged, or has another number of records than tfds says.
+        ConversionError: If tfds has not finished the folder, or as for `array_record_to_zarr`.
+        MissingExtraError: If what is needed is not installed.
+    """
+    conversion = tfds_to_zarr_conversion(
+        folder,
+        splits=splits,
+        names=names,
+        images=images,
+        chunk_rows=chunk_rows,
+        shard_rows=shard_rows,
+        codecs=codecs,
+        memory_bytes=memory_bytes,
+        storage_options=storage_options,
+    )
+    return carry_out(conversion, output, **run)
+
+
+def tfds_to_zarr_conversion(
+    inputs: str | os.PathLike[str],
+    *,
+    splits: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    images: bool = False,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    codecs: str = "zstd:1",
+    memory_bytes: int = MEMORY_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Conversion:
+    """The conversion that `tfds_to_zarr` carries out; arguments and errors as there."""
+    if not isinstance(inputs, str | os.PathLike):
+        raise ArgumentError(
+            f"{_WHAT}: one folder of tfds is converted at a time, got {inputs!r:.80}"
+        )
+    folder = TfdsFolder.found(inputs, storage_options=storage_options, what=_WHAT)
+    storage = Storage(chunk_rows, shard_rows, codecs)
+    return folder_conversion(
+        folder,
+        splits=splits,
+        names=names,
+        images=images,
+        storage=storage,
+        memory_bytes=memory_bytes,
+        storage_options=storage_options,
+    )
+
+
+def folder_conversion(
+    folder: TfdsFolder,
+    *,
+    splits: Sequence[str] | None,
+    names: Sequence[str] | None,
+    images: bool,
+    storage: Storage,
+    memory_bytes: int,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Conversion:
+    """As `tfds_to_zarr_conversion`, of a folder that was found."""
+    if type(images) is not bool or type(memory_bytes) is not int:
+        raise ArgumentError(
+            f"{_WHAT}: images is a bool and memory_bytes an integer, got {images!r}, {memory_bytes!r}"
+        )
+    arrays = TfdsArrays(folder.features_of(names), images)
+    check_names(arrays.features, hint="leave it out by names=")
+    if images and any(leaf.kind == IMAGE for leaf in arrays.tfds.leaves):
+        check_images()
+    file_format = _format_of(folder)
+    parts = {}
+    for split in _chosen(folder, splits):
+        check_names({split: next(iter(arrays.features.values()))}, hint="leave it out by splits=")
+        known = _described(folder, split, arrays)
+        files = folder.files(split, file_format)
+        found = find_inputs(files, storage_options=storage_options) if files else ()
+        work = RecordsWork(file_format, found, known, None, storage, 0, memory_bytes, arrays)
+        parts[split] = _Split(work, folder.splits[split].shard_lengths)
+    settings = {
+        "conversion": _WHAT,
+        "dataset": folder.full_name,
+        "splits": {split: len(part.work.found) for split, part in parts.items()},
+        "features": arrays.tfds.to_json(),
+        "images": images,
+        **storage.to_json(),
+    }
+    inputs = [one for part in parts.values() for one in part.work.found]
+    plan = planned("zarr", inputs, settings)
+    return Conversion(
+        name=_WHAT,
+        plan=plan,
+        stages=_stages(parts),
+        finish=functools.partial(_finish, plan, parts),
+        expected=_expected(parts),
+        sources=(folder.path,),
+        flags=None,
+    )
+
+
+def _chosen(folder: TfdsFolder, splits: Sequence[str] | None) -> list[str]:
+    if splits is None:
+        splits = list(folder.splits)
+    elif isinstance(splits, str) or not all(isinstance(split, str) for split in splits):
+        raise ArgumentError(f"{_WHAT}: splits is a list of names, got {splits!r:.80}")
+    there = ", ".join(map(repr, folder.splits)) or "none"
+    if not splits:
+        raise NotFoundError(f"{_WHAT}: no split to convert; {folder.shown} has {there}")
+    for split in splits:
+        if split not in folder.splits:
+            raise NotFoundError(
+                f"{_WHAT}: {folder.shown} has no split {split!r:.80}; it has {there}, and parts of"
+                " them are not converted"
+            )
+    return list(dict.fromkeys(splits))
+
+
+def _format_of(folder: TfdsFolder) -> str:
+    for name in folder.formats:
+        if name in FORMATS:
+            return name
+    raise SourceError(
+        f"{_WHAT}: {folder.shown} is of format {', '.join(folder.formats)}; {' and '.join(FORMATS)}"
+        " are read: build it again with --file_format=array_record"
+    )
+
+
+def _described(folder: TfdsFolder, split: str, arrays: TfdsArrays) -> Described:
+    """What is known of a split's rows, and told in the attributes of its group and arrays."""
+    told = {
+        "name": folder.name,
+        "config": folder.config,
+        "version": folder.version,
+        "split": split,
+        "images": arrays.images,
+        "features": arrays.tfds.to_json(),
+        "labels": {name: list(names) for name, names in arrays.tfds.labels},
+    }
+    features, attributes = arrays.features, arrays.attributes
+    plain = {"dimension_names": None, "fill_value": None}
+    return Described(
+        features,
+        {
+            name: {"attributes": attributes[name], **plain}
+            for name in attributes
+            if name in features and not features[name].ragged
+        },
+        {ATTRIBUTE: told},
+        attributes,
+    )
+
+
+# The splits, as one conversion.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Split:
+    """The work of one split, and the lengths of its shards as tfds tells them."""
+
+    work: RecordsWork
+    lengths: tuple[int, ...]
+
+    def check(self, counted: Sequence[Part]) -> None:
+        """Refuse files that have other numbers of records than tfds says."""
+        ordered = sorted(counted, key=lambda part: int(part.key.split("-")[1]))
+        there = [value["records"] for part in ordered for value in part.told["files"]]
+        for found, records, length in zip(self.work.found, there, self.lengths, strict=True):
+            if records != length:
+                raise ReadError(
+                    f"{found.shown}: has {records} records, and dataset_info.json says {length}; copy"
+                    " or build it again",
+                    file=found.shown,
+                )
+
+
+def _stages(parts: Mapping[str, _Split]) -> tuple[Stage, ...]:
+    """The stages of all splits side by side; items and results are of one of them each."""
+
+    def stage(at: int, of_first: Stage) -> Stage:
+        return Stage(
+            of_first.name,
+            functools.partial(_items, parts, at),
+            functools.partial(_worked, parts, at),
+            functools.partial(_weight, of_first),
+            of_first.at_once,
+        )
+
+    first = next(iter(parts.values())).work.stages
+    return tuple(stage(at, one) for at, one in enumerate(first))
+
+
+def _items(
+    parts: Mapping[str, _Split], at: int, folder: OutputFolder, results: list[Any]
+) -> list[tuple[str, Any]]:
+    found = []
+    for split, part in parts.items():
+        own = _results_of(split, results)
+        if at == 1:
+            part.check(own)
+        items = part.work.stages[at].items(folder.inside(split), own)
+        found += [(split, item) for item in items]
+    return found
+
+
+def _worked(
+    parts: Mapping[str, _Split],
+    at: int,
+    folder: OutputFolder,
+    item: tuple[str, Any],
+    report: Report,
+) -> tuple[str, Any]:
+    split, own = item
+    return split, parts[split].work.stages[at].work(folder.inside(split), own, report)
+
+
+def _weight(stage: Stage, item: tuple[str, Any]) -> int:
+    return stage.weigh(item[1])
+
+
+def _results_of(split: str, results: list[Any]) -> list[Any]:
+    return [result for name, result in results if name == split]
+
+
+def _expected(parts: Mapping[str, _Split]) -> Expected:
+    records = sum(sum(part.lengths) for part in parts.values())
+    size = sum(one.size_bytes for part in parts.values() for one in part.work.found)
+    known = next(iter(parts.values())).work.known
+    features = {} if known is None else known.features
+    row_bytes = sum(feature.item_bytes for feature in features.values())
+    is_ragged = any(feature.ragged for feature in features.values())
+    lines = [f"{split}: {sum(part.lengths):,} records" for split, part in parts.items()]
+    lines += [f"{name}: {feature}" for name, feature in features.items()]
+    return Expected(records, size, None, None if is_ragged else records * row_bytes, tuple(lines))
+
+
+def _finish(
+    plan: Plan, parts: Mapping[str, _Split], folder: OutputFolder, results: list[Any]
+) -> None:
+    """Write all metadata, give the groups of all splits their names, and write the manifest."""
+    groups: dict[str, Group] = {}
+    for split, part in parts.items():
+        known = part.work.known or Described({})
+        found = [one.id for one in part.work.found]
+        groups[split] = finish_group(
+            found, known, folder.inside(split), _results_of(split, results)
+        )
+    head = folder.write_staged(METADATA, _metadata(groups), records=0)
+    folder.finished(Part("metadata", 0, (head,)))
+    folder.publish_store([*parts, METADATA])
+    inputs = tuple(one for group in groups.values() for one in group.inputs)
+    files = tuple(one for group in groups.values() for one in group.files)
+    folder.finish(Manifest(plan.format, inputs, plan.settings, (head, *files)))
+
+
+def _metadata(groups: Mapping[str, Group]) -> bytes:
+    """The metadata of the group of all splits, with that of all arrays in it."""
+    layouts = [
+        dataclasses.replace(layout, name=f"{split}/{layout.name}")
+        for split, group in groups.items()
+        for layout in group.layouts
+    ]
+    attributes = {
+        f"{split}/{name}" if name else split: told
+        for split, group in groups.items()
+        for name, told in group.attributes.items()
+    }
+    return metadata_files(layouts, group_attributes=attributes)[METADATA]
+
+
+# The way back.
+
+
+def read_split(
+    group: str | os.PathLike[str],
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Columns:
+    """The values of records `[start, stop)` of a split, as `decode_records` gives them.
+
+    Args:
+        group: `OUTPUT/train`, a group that `tfds_to_zarr` wrote: a path or URL.
+        start: The first record.
+        stop: Behind the last one; None for all.
+        storage_options: As in fsspec.
+
+    Raises:
+        NotFoundError: If there is no such group.
+        SourceError: If `tfds_to_zarr` did not write it.
+        ReadError: If what it holds is damaged.
+        ArgumentError: If the records are not in it.
+    """
+    target = target_of(group, storage_options)
+    arrays = _arrays_of(target)
+
+    def rows(name: str, first: int, last: int) -> Any:
+        source = ZarrDataSource(group, names=[name], storage_options=storage_options)
+        found = source.read(np.arange(first, last))
+        for part in name.split("/"):
+            found = found[part]
+        return found
+
+    columns: dict[str, Column] = {}
+    for name, feature in arrays.features.items():
+        at = f"{name}/{OFFSETS}" if feature.ragged else name
+        there = ZarrDataSource(group, names=[at], storage_options=storage_options)
+        length = len(there) - feature.ragged
+        end = length if stop is None else stop
+        if not 0 <= start <= end <= length:
+            raise ArgumentError(
+                f"{_WHAT}: records [{start}, {end}) of {target.shown()}, which has {length}"
+            )
+        if not feature.ragged:
+            columns[name] = rows(name, start, end)
+            continue
+        offsets = rows(at, start, end + 1)
+        values = rows(f"{name}/{VALUES}", int(offsets[0]), int(offsets[-1]))
+        columns[name] = Ragged(values, offsets - offsets[0])
+    return arrays.values(columns)
+
+
+def _arrays_of(target: Target) -> TfdsArrays:
+    """The arrays that the attributes of a split's group tell of."""
+    where = target.shown(METADATA)
+    data = target.read(METADATA)
+    if data is None:
+        raise NotFoundError(f"{where} does not exist; name the group of a split, OUTPUT/train")
+    try:
+        told = json.loads(data)["attributes"][ATTRIBUTE]
+        features, labels, images = (told[name] for name in ("features", "labels", "images"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SourceError(
+            f"{where}: has no attribute {ATTRIBUTE!r} as tfds_to_zarr writes it; name the group of a"
+            " split, OUTPUT/train"
+        ) from error
+    return TfdsArrays(TfdsFeatures.from_json(features, where=where, labels=labels), images is True)

@@ -22,6 +22,7 @@ from windrow.inspection_content import example_of, picture_of
 from windrow.inspection_facts import ArrayFacts, Inspection, counted, shortened
 from windrow.inspection_place import WHAT, Place, place_of
 from windrow.inspection_records import head_records
+from windrow.opening import dataset_at
 from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.cf import decoding_of
 from windrow.sources.coordinates import coordinate_of
@@ -347,8 +348,13 @@ def _of_files(
 def _array_record(
     place: Place, inspection: Inspection
 ) -> tuple[int, Callable[[Sequence[int]], list[bytes]]]:
-    split = inspection.files[0].name or None
-    source = ArrayRecordDataSource(place.path, split=split, storage_options=place.storage_options)
+    split, options = inspection.files[0].name or None, place.storage_options
+    names = place.names.names_in(place.path) if split else []
+    dataset = dataset_at(place, names, what=WHAT) if split else None
+    if split and dataset is not None:
+        source = ArrayRecordDataSource(dataset.instructions(split), storage_options=options)
+    else:
+        source = ArrayRecordDataSource(place.path, split=split, storage_options=options)
     return len(source), lambda numbers: source.read(np.array(numbers, np.int64))
 
 

@@ -341,6 +341,19 @@ def test_inspect_tells_splits_and_features(folder: Path, run: Run) -> None:
         assert words in out
 
 
+def test_pictures_of_a_dataset_are_drawn(tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("matplotlib")
+    kitchen = kitchen_folder(tmp_path)
+    for path in (kitchen, kitchen.parent):
+        sheet = tmp_path / f"{path.name}.html"
+        code, _, err = run(
+            "inspect", path, "--sheet", sheet, "--field", "image", "--records", "0,3"
+        )
+        assert code == 0
+        assert "2 records of" in err
+        assert sheet.stat().st_size > 1000
+
+
 def test_bench_reads_examples_of_a_split(folder: Path, run: Run) -> None:
     options = ("--split", "train[:50%]", "--order", "global", "--json", "--quiet")
     code, out, _ = run("bench", folder, *options)

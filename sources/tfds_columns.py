@@ -163,7 +163,9 @@ class _Batch:
     def _fill(self, rows: Sequence[int], leaves: Iterable[Leaf]) -> bool:
         """Fill in what is absent in the records at `rows`; whether anything was."""
         filled = False
-        leaves = [leaf for leaf in leaves if may_be_absent(leaf)]
+        leaves = [
+            leaf for leaf in leaves if may_be_absent(leaf) and values_name(leaf) in wires_of(leaf)
+        ]
         for row in rows if leaves else ():
             try:
                 found = parsed(self._records[row])

@@ -110,10 +110,10 @@ def may_be_absent(leaf: Leaf) -> bool:
 
 
 def blank(leaf: Leaf) -> dict[str, object]:
-    """Any value of a leaf that may be absent, as an Example keeps it."""
-    shape = [size or 0 for size in leaf.shape]
+    """Any value of a leaf that may be absent and is no list of bytes, as an Example keeps it."""
     if leaf.dtype == BYTES:
-        return {leaf.name: [b""] * math.prod(shape)}
+        return {leaf.name: b""}
+    shape = [size or 0 for size in leaf.shape]
     zeros = np.zeros(shape, leaf.numpy_dtype)
     if not leaf.in_bytes:
         return {leaf.name: zeros.astype(np.int64 if zeros.dtype.kind in "iub" else np.float32)}

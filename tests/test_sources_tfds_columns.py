@@ -104,25 +104,25 @@ def test_columns_are_what_the_specification_says(
                 assert np.asarray(value).dtype == spec.dtype, leaf.name
                 sizes = zip(spec.shape, np.shape(value), strict=True)
                 assert all(size in (None, found) for size, found in sizes), leaf.name
-            else:
+            elif leaf.name != "maybe/text":  # tfds does not keep that it may be absent
                 assert isinstance(value, spec), leaf.name
 
 
-@settings(deadline=None, max_examples=15)
-@given(seed=st.integers(0, 2**32), count=st.integers(0, 60))
+@settings(deadline=None, max_examples=6)
+@given(seed=st.integers(0, 2**32), count=st.integers(0, 40))
 def test_a_record_does_not_depend_on_those_beside_it(
     kitchen: dict[str, list[bytes]], seed: int, count: int
 ) -> None:
-    records = kitchen["train"]
-    whole = decode_records(records, FEATURES)
+    records = kitchen["train"][:7]
+    whole = plain_rows(decode_records(records, FEATURES), len(records))
     order = np.random.default_rng(seed).integers(0, len(records), count).tolist()
     columns = decode_records([records[number] for number in order], FEATURES)
-    for at, number in enumerate(order):
-        assert plain_row(columns, at) == plain_row(whole, number)
+    assert plain_rows(columns, count) == [whole[number] for number in order]
 
 
-def plain_row(columns: Any, at: int) -> Any:
-    return [plain(leaf_of(row(columns, at), leaf.path)) for leaf in FEATURES.leaves]
+def plain_rows(columns: Any, count: int) -> list[Any]:
+    found = [leaf_of(columns, leaf.path) for leaf in FEATURES.leaves]
+    return [[plain(column[at]) for column in found] for at in range(count)]
 
 
 def test_columns_are_the_callers_own(kitchen: dict[str, list[bytes]]) -> None:

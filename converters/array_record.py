@@ -29,7 +29,7 @@ from windrow.converters.record_writing import (
     write_file,
 )
 from windrow.converters.stages import Conversion, Expected, Report, Stage
-from windrow.converters.tfrecord import read_batches
+from windrow.converters.tfrecord import is_gzip, read_batches, without_gzip
 from windrow.errors import ConversionError
 from windrow.sources.paths import is_remote
 
@@ -57,7 +57,8 @@ def tfrecord_to_array_record(
     a process: `processes=4` uses four.
 
     Args:
-        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz`.
+        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or
+            `.gzip`.
         output: A folder or URL, new, empty, or of an earlier run.
         writer_options: Options of ArrayRecordWriter. A group size of 1 lets single records be read;
             larger groups compress better and suit reading in order.
@@ -170,7 +171,7 @@ def _convert_file(
             task.name,
             batches,
             writer_options=writer_options,
-            alone=not (is_remote(task.source.url) or task.source.name.endswith(".gz")),
+            alone=not (is_remote(task.source.url) or is_gzip(task.source.name)),
         )
         return Part(task.key, file.records, (file,), skipped.told)
 
@@ -226,7 +227,7 @@ def _numbered(prefix: str, files: int) -> list[str]:
 
 
 def _output_name(name: str) -> str:
-    match = _SHARD.fullmatch(name.removesuffix(".gz"))
+    match = _SHARD.fullmatch(without_gzip(name))
     stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
     found = list(_SUFFIX.finditer(stem))
     if not found:

@@ -54,8 +54,8 @@ def tfrecord_to_zarr(
     makes 4 KiB is, and shards hold the rows that make about 128 MiB of all features together.
 
     Args:
-        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` (which is
-            slower: gzip has to be read from its beginning).
+        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or `.gzip`
+            (which is slower: gzip has to be read from its beginning).
         output: A folder or URL, new, empty, or of an earlier run. The group has consolidated
             metadata.
         features: How the features of tf.train.Examples become arrays, by name: each a `Feature`, or

@@ -2,7 +2,7 @@
 
 A file is a run of frames: length (8 bytes), checksum of the length (4), data, checksum of the data
 (4), all little-endian. The checksums are CRC-32C, rotated and shifted by a constant ("masked"), so
-that a checksum of data which holds checksums stays a good one. Names that end in `.gz` are gzip.
+that a checksum of data which holds checksums stays a good one. Names that end in `.gz` or `.gzip` are gzip.
 
 Invariant: a record is yielded only after both of its checksums have been found right, and a file
 that ends inside a frame is an error, never a shorter file.
@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import gzip
 import os
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ _MASK_DELTA = 0xA282EAD8
 _BLOCK_BYTES = 1 << 20
 # A damaged or hostile length must not make us ask for that much memory at once.
 _LARGEST_READ_BYTES = 1 << 26
+_GZIP = re.compile(r"\.gz(ip)?\Z", re.IGNORECASE)
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -63,7 +65,7 @@ def read_records(
     """The records of a TFRecord file, in order.
 
     Args:
-        path: A path, or a URL that fsspec can open; gzip if it ends in `.gz`.
+        path: A path, or a URL that fsspec can open; gzip if it ends in `.gz` or `.gzip`.
         storage_options: Settings of its file system, as in fsspec.
 
     Raises:
@@ -140,7 +142,7 @@ def read_batches(
     cutter.offset, cutter.number = start_byte, start_record
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(_open_to_read(name, storage_options))
-        stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if _is_gzip(name) else raw
+        stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_gzip(name) else raw
         block = b""
         try:
             if start_byte:
@@ -166,7 +168,7 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     The file is written in place: if `records` raises, a shorter file remains.
 
     Args:
-        path: A path, or a URL that fsspec can write; gzip if it ends in `.gz`.
+        path: A path, or a URL that fsspec can write; gzip if it ends in `.gz` or `.gzip`.
         records: The records, each a bytes object.
 
     Returns:
@@ -179,7 +181,7 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     name = os.fspath(path)
     crc32c = optional("google_crc32c", "writing TFRecord").value
     count = 0
-    compression = "gzip" if _is_gzip(name) else None
+    compression = "gzip" if is_gzip(name) else None
     with fsspec.open(name, "wb", compression=compression) as stream:
         for record in records:
             if not isinstance(record, bytes):
@@ -301,8 +303,14 @@ def _masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _is_gzip(name: str) -> bool:
-    return name.endswith(".gz")
+def is_gzip(name: str) -> bool:
+    """Whether a file is read and written as gzip."""
+    return without_gzip(name) != name
+
+
+def without_gzip(name: str) -> str:
+    """A name without the ending that says gzip."""
+    return _GZIP.sub("", name)
 
 
 def _open_to_read(name: str, storage_options: Mapping[str, Any] | None) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from windrow.converters.tfrecord import is_gzip
 from windrow.errors import ReadError
 from windrow.inspection_content import content_of
 from windrow.inspection_facts import RecordFiles, SampleFacts
@@ -97,7 +98,7 @@ def tfrecord_files(places: Sequence[Place], *, name: str = "") -> RecordFiles:
     )
     raw, whole = _head(first, size)
     records = [data for _, data in framed_records(first.shown, raw, whole=whole)]
-    plain = not any(map(is_gzip, places))
+    plain = not any(is_gzip(place.name) for place in places)
     counted = None
     if whole and len(places) == 1:
         counted = len(records)
@@ -126,11 +127,6 @@ def looks_like_tfrecord(head: bytes) -> bool:
         return length_at("", head, 0, 0) is not None
     except ReadError:
         return False
-
-
-def is_gzip(place: Place) -> bool:
-    """Whether a TFRecord file is read as gzip, by its name as the converters do it."""
-    return place.name.endswith(".gz")
 
 
 def head_records(place: Place, size_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -236,7 +232,7 @@ def _head(place: Place, size_bytes: int) -> tuple[bytes, bool]:
     """The first bytes of a TFRecord file, unpacked, and whether they are all of it."""
     raw = place.head(HEAD_BYTES)
     whole = size_bytes <= len(raw)
-    return _unzipped(place, raw, whole) if is_gzip(place) else (raw, whole)
+    return _unzipped(place, raw, whole) if is_gzip(place.name) else (raw, whole)
 
 
 def _unzipped(place: Place, raw: bytes, whole: bool) -> tuple[bytes, bool]:

@@ -73,6 +73,7 @@ def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
 
 def test_lists_gzip_and_names(tmp_path: Path) -> None:
     inputs = ["a.tfrecord.gz", "b.tfrecords", "plain", "c-00001-of-00002", "d[1].tfrecord"]
+    inputs += ["e.tfrecord.gzip", "f.tfrecord-00000-of-00001.GZ"]
     for k, name in enumerate(inputs):
         write_records(tmp_path / name, [b"%d" % k])
     paths: list[str | Path] = [tmp_path / name for name in inputs[:2]]
@@ -84,9 +85,11 @@ def test_lists_gzip_and_names(tmp_path: Path) -> None:
         "plain.array_record",
         "c.array_record-00001-of-00002",
         "d[1].array_record",
+        "e.array_record",
+        "f.array_record-00000-of-00001",
     ]
     assert [file.name for file in manifest.files] == expected
-    assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(5)]
+    assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(7)]
 
 
 def test_a_finished_conversion_is_not_done_again(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ def test_files_that_trade_places_are_both_bad(records: Path) -> None:
         "old.arrayrecord",
         "inside/old.array_record",
         "old.tfrecord.gz",
+        "old.tfrecord.gzip",
         "zarr.json",
         ".zgroup",
     ],

@@ -65,9 +65,11 @@ def test_records_larger_than_a_block_and_across_blocks(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "a")) == records
 
 
-def test_gzip_is_gzip(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.gz", RECORDS)
-    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"".join(map(frame, RECORDS))
+@pytest.mark.parametrize("name", ["a.gz", "a.tfrecord.gzip", "A.TFRECORD.GZ"])
+def test_gzip_is_gzip(tmp_path: Path, name: str) -> None:
+    write_records(tmp_path / name, RECORDS)
+    assert gzip.decompress((tmp_path / name).read_bytes()) == b"".join(map(frame, RECORDS))
+    assert list(read_records(tmp_path / name)) == RECORDS
 
 
 def test_a_url_is_read(tmp_path: Path) -> None:

@@ -244,7 +244,8 @@ def test_files_of_none_and_of_one_record(
     paths = [write_array_record(tmp_path / "x.array_record", records), tmp_path / "x.tfrecord"]
     write_records(paths[1], records)
     (tmp_path / "x.tfrecord.gz").write_bytes(gzip.compress(paths[1].read_bytes()))
-    for path in (*paths, tmp_path / "x.tfrecord.gz"):
+    (tmp_path / "y.tfrecord.gzip").write_bytes(gzip.compress(paths[1].read_bytes()))
+    for path in (*paths, tmp_path / "x.tfrecord.gz", tmp_path / "y.tfrecord.gzip"):
         found = windrow.inspect(path)
         (files,) = found.files
         assert (found.records, files.decoded_bytes) == (count, 4 * count)

@@ -65,9 +65,13 @@ _HEAD = (
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Of the shuffles. [0]")
 @click.option(
-    "--array", "arrays", multiple=True, metavar="NAME", help="An array of a Zarr group. [all]"
+    "--array",
+    "arrays",
+    multiple=True,
+    metavar="NAME",
+    help="An array of a Zarr group, or a feature of a tfds folder. [all]",
 )
-@click.option("--split", help="A split of a folder that tfds wrote.")
+@click.option("--split", help="Of a folder that tfds wrote: train, or a part such as train[:80%].")
 @storage_option
 @json_option
 @quiet_option
@@ -87,10 +91,10 @@ def command(
 ) -> None:
     """Measure how quickly the records at URL are read: in order, block-shuffled, globally shuffled.
 
-    URL is an ArrayRecord file, a glob or a folder of them, or a Zarr array or group. Each order is a
-    chain with default options, read once from its beginning, for a few seconds. Files may be in the
-    memory of the machine, and are for the later orders: what a disk takes is seen in the first order
-    of a first run.
+    URL is an ArrayRecord file, a glob or a folder of them, a folder that tfds wrote, or a Zarr array
+    or group. Each order is a chain with default options, read once from its beginning, for a few
+    seconds. Files may be in the memory of the machine, and are for the later orders: what a disk
+    takes is seen in the first order of a first run.
 
     "of in order" is the pace with that of reading in order as 1, and "of decoding" that with reading
     and decoding alone as 1; "read MB" is what was read by calls ("-" where files are mapped into

@@ -143,10 +143,7 @@ class TfdsFolder:
             ConversionError: If tfds, or a conversion, has not finished it.
             ReadError: If a store can not be read.
         """
-        text = os.fspath(path_or_name)
-        if not isinstance(text, str) or not text:
-            raise ArgumentError(f"{what}: a path or name must be a text, got {text!r}")
-        where = text if data_dir is None else os.fspath(data_dir)
+        text, where = _checked(path_or_name, data_dir, storage_options, what)
         names: Names = LOCAL
         if is_remote(where):
             from windrow.sources.fetching import Fetcher
@@ -322,6 +319,23 @@ def is_version(name: str) -> bool:
 # ---- from what a user names to a folder
 
 
+def _checked(path_or_name: Any, data_dir: Any, storage_options: Any, what: str) -> tuple[str, str]:
+    """The path or name, and where it is looked up."""
+    for value in (path_or_name, *([] if data_dir is None else [data_dir])):
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+        if not isinstance(text, str) or not text:
+            raise ArgumentError(
+                f"{what}: a path or name must be a text that is not empty, got {text!r}; {_NAMED}"
+            )
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        # Not shown: it may be a credential.
+        raise ArgumentError(
+            f"{what}: storage_options must be a dict such as {{'anon': True}}, got a"
+            f" {type(storage_options).__name__}"
+        )
+    return os.fspath(path_or_name), os.fspath(path_or_name if data_dir is None else data_dir)
+
+
 def _looked_up(
     text: str, data_dir: str | os.PathLike[str] | None, names: Names, *, is_path: bool, what: str
 ) -> str:
@@ -332,7 +346,7 @@ def _looked_up(
         found = dataset_in(folder, names)
         if found is not None:
             return found
-        if named is None or text.startswith("file://"):
+        if named is None:
             raise _no_dataset(folder, names, what)
     elif named is None:
         raise ArgumentError(f"{what}: {text!r} is no name of a dataset in data_dir; {_NAMED}")

@@ -241,6 +241,18 @@ def test_files_that_tell_nothing(tmp_path: Path, name: str, text: str | None, ma
         TfdsFolder.found(folder)
 
 
+def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="must be a text that is not empty, got 5; a name is"):
+        TfdsFolder.found(5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="must be a text that is not empty, got b'a'"):
+        TfdsFolder.found("a", data_dir=b"a")  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentError, match=r"storage_options must be a dict .*, got a str"
+    ) as caught:
+        TfdsFolder.found("memory://a", storage_options="hidden")  # type: ignore[arg-type]
+    assert "hidden" not in str(caught.value)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RangeServer]:
     with RangeServer(tmp_path) as running:

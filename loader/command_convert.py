@@ -409,8 +409,10 @@ def _kind_of(source: str, storage_options: Mapping[str, Any]) -> str:
 
 def _flag(name: str) -> str:
     known = {
-        **{"arrays": "--array", "memory_bytes": "--memory"},
-        **{"splits": "--split", "names": "--name"},
+        "arrays": "--array",
+        "memory_bytes": "--memory",
+        "splits": "--split",
+        "names": "--name",
     }
     return known.get(name, "--" + name.replace("_", "-"))
 

@@ -1,4 +1,4 @@
-"""The command line: `windrow convert`, `inspect`, `verify` and `bench`.
+"""The command line: `windrow convert`, `inspect`, `verify`, `bench` and `tfds-build`.
 
 Each command is a module `command_NAME` that exports a `click.Command` named `command`; only the one
 that is called is imported. What they share is here: how options are read, how errors become exit
@@ -42,6 +42,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "inspect": "Show what is at a path or URL, with pictures if asked.",
     "verify": "Read everything once and tell every bad piece.",
     "bench": "Measure reading in order, block-shuffled and globally shuffled.",
+    "tfds-build": "Build a dataset of TensorFlow Datasets, with Zarr beside it if wanted.",
 }
 _REFUSED_ARGUMENTS: Final = (
     ArgumentError,
@@ -64,7 +65,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = importlib.import_module(f"windrow.command_{cmd_name}").command
+        command: click.Command = importlib.import_module(
+            f"windrow.command_{cmd_name.replace('-', '_')}"
+        ).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

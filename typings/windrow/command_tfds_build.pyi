@@ -1,0 +1,1 @@
+from loader.command_tfds_build import *

@@ -365,6 +365,7 @@ def _by_name(
     if found is None:
         there = _folders(folder, names)
         shown = shown_url(folder)
+        _refuse_left(there, shown, what)
         wanted = f" of version {named['version']}" if named["version"] else ""
         hint = "; a folder in it may be a config: 'name/config'" if there else ""
         held = f"it holds {listing(there)}{hint}" if there else "there is no such folder"
@@ -411,16 +412,21 @@ def _no_dataset(folder: str, names: Names, what: str) -> Exception:
         held = names.names_in(folder)
     except (NotFoundError, ReadError):
         held = []
-    left = [name for name in held if name.startswith(INCOMPLETE)]
-    if left:
-        return ConversionError(
-            f"{what}: {shown} holds {left[0]}, which tfds is building or has left incomplete, and no"
-            " finished version; build the dataset again"
-        )
+    _refuse_left(held, shown, what)
     return NotFoundError(
         f"{what}: {shown} has no {INFO}, and no version of a dataset in it (1.0.0); it holds"
         f" {listing(held)}. Name the folder of a version, or of a config"
     )
+
+
+def _refuse_left(held: Sequence[str], shown: str, what: str) -> None:
+    """Tell of a folder without a version, that there was to be one."""
+    left = [name for name in held if name.startswith(INCOMPLETE)]
+    if left and not any(map(is_version, held)):
+        raise ConversionError(
+            f"{what}: {shown} holds {left[0].rstrip('/')}, which tfds is building or has left"
+            " incomplete, and no finished version; build the dataset again"
+        )
 
 
 # ---- from a folder to what it holds

@@ -207,6 +207,8 @@ def test_what_was_left_incomplete_is_refused(data: Path, tmp_path: Path) -> None
     (tmp_path / "only" / "incomplete.ABCDEF_1.0.0").mkdir(parents=True)
     with pytest.raises(ConversionError, match="and no finished version; build the dataset again"):
         TfdsFolder.found(tmp_path / "only")
+    with pytest.raises(ConversionError, match=r"only holds incomplete\.ABCDEF_1\.0\.0, which tfds"):
+        TfdsFolder.found("only", data_dir=tmp_path)
     folder = write_folder(tmp_path / "b", SPLITS)
     (folder / "_WINDROW_UNFINISHED").write_text("{}")
     with pytest.raises(ConversionError, match=r"conversion that writes .*/b has not finished"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ class Shapes(tfds.core.GeneratorBasedBuilder):  # type: ignore[misc] # tfds has 
     """A picture, what it shows, and where its middle is."""
 
     VERSION = tfds.core.Version("1.0.0")
+    # Zarr has the pictures decoded.
+    also_zarr: ClassVar[Mapping[str, bool]] = {"images": True}
 
     def _info(self) -> Any:
         features = {

@@ -268,7 +268,7 @@ class _Reading:
         content = self._content(value, path)
         match kind:
             case "FeaturesDict":
-                for name, inner in self._children(content, path).items():
+                for name, inner in self._children(value, path).items():
                     yield from self.leaves(inner, (*path, name), lengths)
             case "Sequence" | "Dataset":
                 length = self._size(_get(content, "length", -1), path)
@@ -405,15 +405,12 @@ class _Reading:
             raise self._error(path, f"says {content!r:.80}, which is no JSON object")
         return content
 
-    def _children(self, content: Any, path: tuple[str, ...]) -> dict[str, Any]:
-        # Earlier versions had the features at once, later ones under this name.
-        only = content.get("features")
-        inner = only if len(content) <= 1 and isinstance(only, dict) else content
-        if isinstance(only, dict) and any(k in only for k in ("type", "pythonClassName")):
-            inner = content
-        if not content:
-            return {}
-        if not isinstance(inner, dict) or not all(isinstance(name, str) for name in inner):
+    def _children(self, value: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        content = self._content(value, path)
+        # The first versions had the features at once, later ones under this name.
+        later = value.get("proto_cls") or "featuresDict" in value or "features_dict" in value
+        inner = content.get("features", {}) if later else content
+        if not isinstance(inner, dict):
             raise self._error(path, f"has features that are no JSON object: {inner!r:.80}")
         return inner
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
 
+from tests.kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
 from windrow.converters import encode_example
 from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from kitchen import plain
 
+from tests.kitchen import plain
 from windrow.sources import ArrayRecordDataSource
 from windrow.sources.base import row
 from windrow.sources.tfds_columns import decode_records
@@ -33,7 +34,7 @@ def tfds() -> Any:
 
 def read_as(feature: Any) -> TfdsFeatures:
     """The feature as it is read back from the JSON that tfds writes of it."""
-    from google.protobuf import json_format
+    json_format = importlib.import_module("google.protobuf.json_format")
 
     text = json.dumps(json_format.MessageToDict(feature.to_proto()))
     return TfdsFeatures.from_json(json.loads(text), where="features.json")
@@ -226,14 +227,7 @@ def test_optional_features(tfds: Any, encoding: str, shape: tuple[int | None, ..
 
 def test_every_type_as_it_was_yielded(tfds: Any, tmp_path: pathlib.Path) -> None:
     """Every example of a built dataset is that of the generator."""
-    import sys
-
-    folder = pathlib.Path(__file__).parent / "tfds_kitchen"
-    sys.path.insert(0, str(folder))
-    try:
-        import kitchen_dataset_builder as kitchen_builder
-    finally:
-        sys.path.remove(str(folder))
+    kitchen_builder = importlib.import_module("tests.tfds_kitchen.kitchen_dataset_builder")
     builder = kitchen_builder.Kitchen(data_dir=tmp_path, file_format="array_record")
     builder.download_and_prepare()
     names = {path.name for path in builder.data_path.glob("*.labels.txt")}

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from windrow.converters.inputs import Input
 from windrow.converters.record_groups import opened
+from windrow.converters.spans import cut_records
 from windrow.converters.tfrecord import read_batches, scan
 from windrow.errors import ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
@@ -182,21 +183,12 @@ def _offset(run: Run, number: int) -> int | None:
 
 def cut(files: Sequence[Counted], *, rows_per_piece: int) -> list[Piece]:
     """The rows of all files in pieces of `rows_per_piece`, the last one shorter."""
-    ends = np.cumsum([file.good for file in files], dtype=np.int64)
-    total = int(ends[-1]) if files else 0
-    pieces = []
-    for start in range(0, total, rows_per_piece):
-        stop = min(start + rows_per_piece, total)
-        spans = []
-        for at in range(int(np.searchsorted(ends, start, side="right")), len(files)):
-            first = int(ends[at]) - files[at].good
-            if first >= stop:
-                break
-            begin, end = max(start - first, 0), min(stop - first, files[at].good)
-            if begin < end:
-                spans.append(_span(files[at], begin, end))
-        pieces.append(Piece(start, stop, tuple(spans)))
-    return pieces
+    rows = [file.good for file in files]
+    bounds = [*range(0, sum(rows), rows_per_piece), sum(rows)]
+    return [
+        Piece(*piece, tuple(_span(files[at], begin, end) for at, begin, end in found))
+        for piece, found in zip(itertools.pairwise(bounds), cut_records(rows, bounds), strict=True)
+    ]
 
 
 def _span(file: Counted, begin: int, end: int) -> Span:

@@ -7,7 +7,6 @@ error or is left out by number: never other bytes, never a shorter file.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +17,7 @@ from windrow.converters.inputs import Input, Paths, find_inputs
 from windrow.converters.manifest import Manifest
 from windrow.converters.record_groups import opened
 from windrow.converters.record_writing import SkippedRecords
+from windrow.converters.spans import cut_records
 from windrow.errors import ConversionError, NotFoundError, ReadError
 from windrow.sources.array_record import ArrayRecordDataSource
 from windrow.sources.paths import is_remote, split_path
@@ -167,14 +167,7 @@ def _read(
 
 def cut(files: Sequence[RecordFile], bounds: Sequence[int]) -> list[tuple[Span, ...]]:
     """The records of all files, counted through, cut at `bounds`: spans of each part, in order."""
-    ends = list(itertools.accumulate(file.records for file in files))
-    parts = []
-    for start, stop in itertools.pairwise(bounds):
-        spans = []
-        for file, end in zip(files, ends, strict=True):
-            first = end - file.records
-            begin, until = max(start, first) - first, min(stop, end) - first
-            if begin < until:
-                spans.append(Span(file, begin, until))
-        parts.append(tuple(spans))
-    return parts
+    return [
+        tuple(Span(files[at], start, stop) for at, start, stop in part)
+        for part in cut_records([file.records for file in files], bounds)
+    ]

@@ -21,6 +21,10 @@ from windrow.sources.tfds_features import Leaf
 # Of fewer pictures, threads are not worth their start.
 _FEWEST: Final = 8
 
+# What datasets hold; some of Pillow's other formats run programs.
+_FORMATS: Final = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_DEPTH_AT: Final = 24  # of its first chunk, the bits of a channel
 _MODES: Final = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # Of more than eight bits a channel.
 _DEEP: Final = ("I;16", "I;16B", "I;16L", "I;16N", "I")
@@ -30,7 +34,7 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
     """Decode pictures in threads, as many as there are cores.
 
     Args:
-        encoded: The files: PNG, JPEG, BMP, GIF.
+        encoded: The files: PNG, JPEG, BMP, GIF, PPM, TIFF, WebP.
         leaf: Their feature.
 
     Returns:
@@ -78,15 +82,16 @@ def _pillow() -> Any:
 
 
 def _decoded(pillow: Any, data: bytes, leaf: Leaf) -> Array:
-    with pillow.open(io.BytesIO(data)) as image:
+    deep = data.startswith(_PNG) and data[_DEPTH_AT : _DEPTH_AT + 1] == b"\x10"
+    with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:
         if len(leaf.shape) == 4:
             frames = []
             for number in range(getattr(image, "n_frames", 1)):
                 image.seek(number)
-                frames.append(_pixels(image, leaf))
+                frames.append(_pixels(image, leaf, deep=deep))
             out = np.stack(frames)
         else:
-            out = _pixels(image, leaf)
+            out = _pixels(image, leaf, deep=deep)
     if leaf.dtype == "float32":
         out = out.view(np.float32)
     if not all(size in (None, found) for size, found in zip(leaf.shape, out.shape, strict=True)):
@@ -94,8 +99,11 @@ def _decoded(pillow: Any, data: bytes, leaf: Leaf) -> Array:
     return out
 
 
-def _pixels(image: Any, leaf: Leaf) -> Array:
-    """The pixels of a picture, or of its present frame: `(height, width, channels)`."""
+def _pixels(image: Any, leaf: Leaf, *, deep: bool) -> Array:
+    """The pixels of a picture, or of its present frame: `(height, width, channels)`.
+
+    `deep` is whether the file has 16 bits a channel.
+    """
     channels = 4 if leaf.dtype == "float32" else leaf.shape[-1]
     if image.mode in _DEEP:
         wide = np.asarray(image)[..., np.newaxis]
@@ -104,12 +112,13 @@ def _pixels(image: Any, leaf: Leaf) -> Array:
         else:
             wide = (wide >> 8).astype(np.uint8)
         return np.repeat(wide, channels or 1, axis=-1)
-    if leaf.dtype == "uint16" and image.format == "PNG" and image.info.get("bits", 8) == 16:
+    if leaf.dtype == "uint16" and deep:
         raise _unfit("has 16 bits in each of several channels, which Pillow does not decode")
     mode = _MODES.get(channels or len(image.getbands()), "RGB")
     if image.mode == "P" and not channels:
         mode = "RGB"
-    if image.mode != mode:
+    # Of one channel, a palette's numbers are what counts: classes, as a rule.
+    if image.mode != mode and (image.mode, channels) != ("P", 1):
         image = image.convert(mode)
     out = np.array(image)
     out = out[..., np.newaxis] if out.ndim == 2 else out

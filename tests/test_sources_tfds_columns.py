@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import struct
 import sys
 import zlib
 from typing import Any
@@ -323,8 +325,6 @@ def test_a_record_that_is_no_example() -> None:
 
 
 def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: Any) -> bytes:
-    import io
-
     from PIL import Image
 
     rng = np.random.default_rng(1)
@@ -357,8 +357,6 @@ def encoded(mode: str, size: tuple[int, int], format: str = "PNG", **options: An
 def test_pictures_have_the_channels_of_their_feature(
     mode: str, format: str, channels: int, count: int
 ) -> None:
-    import io
-
     from PIL import Image
 
     data = encoded(mode, (5, 4), format)
@@ -374,8 +372,6 @@ def test_pictures_have_the_channels_of_their_feature(
 
 
 def test_deep_pictures() -> None:
-    import io
-
     from PIL import Image
 
     values = np.array([[0, 256, 65535], [77, 511, 32768]], np.uint16)
@@ -393,9 +389,51 @@ def test_deep_pictures() -> None:
     assert np.array_equal(wide["x"], narrow["x"] * np.uint16(257))
 
 
-def test_frames_of_a_gif() -> None:
-    import io
+def png(depth: int, colour: int, data: bytes) -> bytes:
+    """A PNG file of one line of one pixel."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", 1, 1, depth, colour, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0" + data)),
+        (b"IEND", b""),
+    ]
+    packed = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
+
+def test_deep_colours_are_not_cut_to_eight_bits() -> None:
+    record = encode_example({"x": png(16, 2, bytes(range(1, 7)))})
+    features = features_of(x=picture(1, 1, 3, dtype="uint16"))
+    with pytest.raises(
+        ReadError, match="'x' has 16 bits in each of several channels, which Pillow"
+    ):
+        decode_records([record], features, images=True)
+    shallow = decode_records([record], features_of(x=picture(1, 1, 3)), images=True)
+    assert shallow["x"].tolist() == [[[[1, 3, 5]]]]
+
+
+def test_a_palette_of_one_channel_is_its_numbers() -> None:
+    from PIL import Image
+
+    image = Image.fromarray(np.array([[0, 1], [2, 1]], np.uint8), "P")
+    image.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0])
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    columns = decode_records(
+        [encode_example({"x": out.getvalue()})], features_of(x=picture(2, 2, 1)), images=True
+    )
+    assert columns["x"][0, ..., 0].tolist() == [[0, 1], [2, 1]]
+
+
+def test_formats_that_run_programs_are_no_pictures() -> None:
+    record = encode_example({"x": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EOF\n"})
+    with pytest.raises(ReadError, match="no picture that Pillow decodes: UnidentifiedImageError"):
+        decode_records([record], features_of(x=picture(-1, -1, 3)), images=True)
+
+
+def test_frames_of_a_gif() -> None:
     from PIL import Image
 
     frames = [Image.new("RGB", (3, 2), colour) for colour in ("red", "lime", "blue")]

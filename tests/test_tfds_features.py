@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import pathlib
 from typing import Any
@@ -269,3 +270,32 @@ def compare(found: Any, one: Any, colours: list[str], name: str = "") -> None:
         assert found == one.getvalue()
     else:
         assert plain(found, values_only=True) == plain(one, values_only=True), name
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels", "dtype"),
+    [
+        *[("RGB", 3, "uint8"), ("RGB", 4, "uint8"), ("RGBA", 3, "uint8"), ("RGBA", 4, "uint8")],
+        *[("L", 1, "uint8"), ("L", 3, "uint8"), ("P", 3, "uint8"), ("1", 1, "uint8")],
+        *[("I;16", 1, "uint16"), ("L", 1, "uint16"), ("I;16", 1, "uint8")],
+        *[("I;16", 3, "uint16"), ("1", 3, "uint8")],
+    ],
+)
+def test_pictures_that_are_converted(tfds: Any, mode: str, channels: int, dtype: str) -> None:
+    """Of files that have not the feature's channels or depth: what TensorFlow makes of them."""
+    image_module = importlib.import_module("PIL.Image")
+    rng = np.random.default_rng(1)
+    if mode == "I;16":
+        image = image_module.fromarray(rng.integers(0, 2**16, (4, 5)).astype(np.uint16))
+    else:
+        image = image_module.fromarray(rng.integers(0, 256, (4, 5, 3)).astype(np.uint8))
+        image = image.convert("RGBA").convert(mode) if mode != "P" else image.convert("P")
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    kind = tfds.features.Image(shape=(None, None, channels), dtype=np.dtype(dtype).type)
+    features = tfds.features.FeaturesDict({"a": kind})
+    record = features.serialize_example({"a": out.getvalue()})
+    (found,) = decode_records([record], read_as(features), images=True)["a"]
+    expected = features.deserialize_example(record)["a"].numpy()
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)

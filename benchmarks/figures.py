@@ -15,16 +15,18 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a case, and its bound; `most` says that the bound is from above."""
+    """A figure of a case, and its bound, if it has one; `most` says that it is from above."""
 
     case: str
     what: str
     key: str
-    bound: float
+    bound: float | None
     most: bool = False
 
     def is_met(self, value: float) -> bool:
         """Whether `value` is within the bound."""
+        if self.bound is None:
+            return True
         return value <= self.bound if self.most else value >= self.bound
 
 
@@ -37,8 +39,10 @@ def markdown(figures: Sequence[Figure], found: Mapping[str, Sequence[Mapping[str
             continue
         median = statistics.median(values)
         shown = f"{median:.3g} ({min(values):.3g} to {max(values):.3g})"
-        bound = f"{'≤' if figure.most else '≥'} {figure.bound:g}"
-        met = "yes" if figure.is_met(median) else "**no**"
+        bound = met = "-"
+        if figure.bound is not None:
+            bound = f"{'≤' if figure.most else '≥'} {figure.bound:g}"
+            met = "yes" if figure.is_met(median) else "**no**"
         rows.append((figure.case, figure.what, bound, shown, met))
     return table(("case", "what", "wanted", "measured median (range)", "met"), rows, left=2)
 

@@ -8,6 +8,7 @@ every round. The table goes to stdout, and with `--page` between the marks of do
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ _BUILDER: Final = Path(__file__).with_name("tfds_pictures.py")
 # That of tfds_pictures, which needs tfds to be imported.
 _EXAMPLES_VARIABLE: Final = "WINDROW_BENCHMARK_EXAMPLES"
 _TFDS: Final = ("tensorflow_datasets.scripts.cli.main", "build")
+_OURS: Final = ("windrow", "tfds-build")
 _READ_EXAMPLES: Final = 50_000
 _BUILT_EXAMPLES: Final = 200_000
 _LOOK_S: Final = 0.1
@@ -38,9 +40,11 @@ _LOOK_S: Final = 0.1
 FIGURES: Final = (
     Figure("reading", "times tfds.data_source under Grain", "times_grain", 5),
     Figure("reading", "of tf.data over TFRecord", "of_tf_data", 0.5),
-    Figure("reading", "of reading the records alone", "of_floor", 0),
+    Figure("reading", "of reading the records alone", "of_floor", None),
     Figure("building", "times as long as tfds build alone", "times_alone", 1.3, most=True),
+    Figure("building", "times as long as our command without Zarr", "times_without", None),
     Figure("building", "MB of memory at most", "peak_mb", 600, most=True),
+    Figure("building", "MB of memory of tfds build alone", "alone_peak_mb", None),
 )
 
 
@@ -64,24 +68,25 @@ def build(folder: Path, examples: int, module: Sequence[str], *flags: str) -> di
             stdout=said,
             stderr=subprocess.STDOUT,
         )
-        peak_bytes = _watched(process)
+        peak_bytes, cpu_s = _watched(process)
         took_s = time.perf_counter() - start_s
         if process.returncode:
             said.seek(0)
             end = said.read().decode(errors="replace")[-4000:]
             raise RuntimeError(f"benchmark: {' '.join(words)}: code {process.returncode}\n{end}")
-    return {"s": round(took_s, 2), "peak_mb": round(peak_bytes / 1e6)}
+    return {"s": round(took_s, 2), "cpu_s": round(cpu_s, 2), "peak_mb": round(peak_bytes / 1e6)}
 
 
-def _watched(process: subprocess.Popen[bytes]) -> int:
-    """The most memory that a process and its children have until it ends."""
+def _watched(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """The most memory that a process and its children have until it ends, and its seconds of cores."""
     looked_at = psutil.Process(process.pid)
     ended = threading.Event()
     peaks = [0]
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
-            peaks.append(bytes_of(looked_at))
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                peaks.append(bytes_of(looked_at))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -92,7 +97,7 @@ def _watched(process: subprocess.Popen[bytes]) -> int:
         thread.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     # Between two looks it may have had more.
-    return max(*peaks, usage.ru_maxrss << 10)
+    return max(*peaks, usage.ru_maxrss << 10), usage.ru_utime + usage.ru_stime
 
 
 def _built(folder: Path) -> str:
@@ -109,7 +114,7 @@ def reading(folder: Path, share: float) -> Mapping[str, Any]:
         place = folder / f"{form}-{examples}"
         if not place.exists():
             new = folder / "new"
-            build(new, examples, _TFDS, "--file_format", form)
+            build(new, examples, _OURS, "--file_format", form)
             new.rename(place)
         places[form] = _built(place)
     found = {}
@@ -147,21 +152,27 @@ def _asked(command: Sequence[str]) -> dict[str, Any]:
 
 
 def building(folder: Path, share: float) -> Mapping[str, Any]:
-    """A build by tfds alone, and one that writes Zarr too."""
+    """A build by tfds alone, one by our command, and one that writes Zarr too."""
     examples = max(16, int(_BUILT_EXAMPLES * share))
-    ours = ("windrow", "tfds-build")
     form = ("--file_format", "array_record")
-    alone = build(folder / "alone", examples, _TFDS, *form)
-    shutil.rmtree(folder / "alone")
-    also = build(folder / "also", examples, ours, *form, "--also", "zarr")
-    _check(_built(folder / "also"), examples)
-    shutil.rmtree(folder / "also")
+    new = folder / "new"
+    alone = build(new, examples, _TFDS, *form)
+    without = build(new, examples, _OURS, *form)
+    also = build(new, examples, _OURS, *form, "--also", "zarr")
+    _check(_built(new), examples)
+    shutil.rmtree(new)
     return {
         "examples": examples,
-        "s": {"alone": alone["s"], "also zarr": also["s"]},
+        "s": {"alone": alone["s"], "without": without["s"], "also zarr": also["s"]},
+        "cpu_s": {
+            "alone": alone["cpu_s"],
+            "without": without["cpu_s"],
+            "also zarr": also["cpu_s"],
+        },
         "alone_peak_mb": alone["peak_mb"],
         "peak_mb": also["peak_mb"],
         "times_alone": also["s"] / alone["s"],
+        "times_without": also["s"] / without["s"],
     }
 
 

@@ -21,6 +21,8 @@ def test_a_tiny_run_of_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_bounds() -> None:
     at_least = next(figure for figure in conversions.FIGURES if not figure.most)
     at_most = next(figure for figure in conversions.FIGURES if figure.most)
+    assert at_least.bound is not None
+    assert at_most.bound is not None
     assert at_least.is_met(at_least.bound)
     assert not at_least.is_met(at_least.bound * 0.99)
     assert at_most.is_met(at_most.bound)
@@ -31,6 +33,9 @@ def test_bounds() -> None:
         conversions.FIGURES, {at_least.case: [{**others, **run} for run in runs[at_least.case]]}
     )
     assert "2 (1 to 9)" in table
+    told = figures.Figure("a case", "a word", "key", None)
+    line = figures.markdown([told], {"a case": [{"key": 0.0}]}).splitlines()[-1]
+    assert " ".join(line.split()) == "| a case | a word | - | 0 (0 to 0) | - |"
 
 
 @pytest.mark.parametrize("name", ["conversions", "tfds"])

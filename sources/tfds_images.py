@@ -51,6 +51,9 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
             return _decoded(pillow, data, leaf)
         except ReadError as error:
             return error
+        except pillow.UnidentifiedImageError:  # which says where in memory the bytes are
+            why = f"is no picture that Pillow decodes: none of {', '.join(_FORMATS)}"
+            return ReadError(why, why=why)
         except Exception as error:  # Pillow's decoders raise all sorts of them
             why = f"is no picture that Pillow decodes: {type(error).__name__}: {error}"
             return ReadError(why, why=why)

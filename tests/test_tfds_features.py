@@ -147,8 +147,9 @@ def test_values_are_those_that_tfds_reads(tfds: Any, data: st.DataObject) -> Non
     records = [features.serialize_example({"a": one}) for one in yielded]
     found = decode_records(records, read_as(features))["a"]
     leaf = read_as(features).leaf("a")
-    # Of inner sequences of a fixed length, tfds' reading by NumPy makes one list too many.
-    assume(set(leaf.lengths[1:]) <= {None})
+    # Of sequences in sequences of a fixed length, tfds' reading by NumPy makes a list too many, or
+    # loses one that is empty.
+    assume(not leaf.nested or set(leaf.lengths) == {None})
     # These it reads with TensorFlow alone.
     assume(not (leaf.nested and leaf.encoding != "none"))
     assume(leaf.dtype != "uint64" or leaf.encoding != "none")
@@ -175,14 +176,16 @@ def test_shapes_that_differ(tfds: Any, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
     shape = tuple(None if free else size for free, size in zip(loose, sizes, strict=True))
     encoding = data.draw(st.sampled_from(["bytes", "zlib", "none"][: 2 if sum(loose) > 1 else 3]))
-    in_sequence = encoding != "none" and data.draw(st.booleans())
+    levels = data.draw(st.integers(0, 2)) if encoding != "none" else 0
     dtype = data.draw(st.sampled_from(("bool", *WHOLE, *FLOATS)))
     kind = f.Tensor(shape=shape, dtype=np.dtype(dtype).type, encoding=encoding)
     one = st.tuples(*[st.integers(0, 3) if s is None else st.just(s) for s in shape]).flatmap(
         lambda found: numbers(dtype, found)
     )
-    values = st.lists(one, max_size=3) if in_sequence else one
-    features = f.FeaturesDict({"a": f.Sequence(kind) if in_sequence else kind})
+    values: Any = one
+    for _ in range(levels):
+        kind, values = f.Sequence(kind), st.lists(values, max_size=3)
+    features = f.FeaturesDict({"a": kind})
     yielded = data.draw(st.lists(values, min_size=1, max_size=4)) * data.draw(
         st.sampled_from([1, 20])
     )
@@ -190,7 +193,7 @@ def test_shapes_that_differ(tfds: Any, data: st.DataObject) -> None:
     found = decode_records(records, read_as(features))["a"]
     for at, value in enumerate(yielded):
         assert plain(found[at]) == plain(value)
-        if not in_sequence:
+        if not levels:
             assert found[at].shape == value.shape
 
 

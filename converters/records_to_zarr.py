@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from windrow.converters.decoding import Decode
 from windrow.converters.inputs import Paths, find_inputs, source_texts
@@ -137,7 +137,8 @@ def array_record_to_zarr(
     return carry_out(conversion, output, **run)
 
 
-def tfrecord_to_zarr_conversion(
+def records_to_zarr_conversion(
+    format: Literal["tfrecord", "array_record"],
     inputs: Paths,
     *,
     features: Features | None = None,
@@ -149,64 +150,45 @@ def tfrecord_to_zarr_conversion(
     memory_bytes: int = MEMORY_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Conversion:
-    """The conversion that `tfrecord_to_zarr` carries out; arguments and errors as there."""
+    """The conversion of inputs of a format; the other arguments and errors as of `tfrecord_to_zarr`."""
     storage = Storage(chunk_rows, shard_rows, codecs)
-    found = find_inputs(inputs, storage_options=storage_options, marks=_MARKS["tfrecord"])
-    known = None if features is None else asked_for(features)
-    work = RecordsWork("tfrecord", found, known, decode, storage, max_bad_records, memory_bytes)
-    return _conversion(work, inputs, features is not None)
-
-
-def array_record_to_zarr_conversion(
-    inputs: Paths,
-    *,
-    features: Features | None = None,
-    decode: Decode | None = None,
-    chunk_rows: int | None = None,
-    shard_rows: int | None = None,
-    codecs: str = "zstd:1",
-    max_bad_records: int = 0,
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Conversion:
-    """The conversion that `array_record_to_zarr` carries out; arguments and errors as there."""
-    storage = Storage(chunk_rows, shard_rows, codecs)
-    found = find_inputs(inputs, storage_options=storage_options, marks=_MARKS["array_record"])
-    known = None if features is None else asked_for(features)
-    if known is None and decode is None:
-        known = told_by_manifest(found)
-    work = RecordsWork("array_record", found, known, decode, storage, max_bad_records, memory_bytes)
-    return _conversion(work, inputs, features is not None)
-
-
-def _conversion(work: RecordsWork, inputs: Paths, told_features: bool) -> Conversion:
-    check_max_bad_records(work.max_bad_records)
-    decode, storage, known = work.decode, work.storage, work.known
+    check_max_bad_records(max_bad_records)
     if decode is not None and not callable(decode):
         raise ArgumentError(f"decode must be a function of the bytes of a record, got {decode!r}")
-    if type(work.memory_bytes) is not int:
-        raise ArgumentError(f"memory_bytes must be an integer, got {work.memory_bytes!r}")
+    if type(memory_bytes) is not int:
+        raise ArgumentError(f"memory_bytes must be an integer, got {memory_bytes!r}")
+    found = find_inputs(inputs, storage_options=storage_options, marks=_MARKS[format])
+    known = None if features is None else asked_for(features)
+    if known is None and decode is None and format == "array_record":
+        known = told_by_manifest(found)
+    work = RecordsWork(format, found, known, decode, storage, max_bad_records, memory_bytes)
     name = getattr(decode, "__qualname__", type(decode).__qualname__)
     # How many bad records are allowed is no part of the plan: what is finished stays as it is.
     settings = {
-        "conversion": f"{work.format}_to_zarr",
+        "conversion": f"{format}_to_zarr",
         **({"features": None} if known is None else known.to_json()),
         "decode": None if decode is None else name,
         **storage.to_json(),
     }
-    plan = planned(_FORMAT, work.found, settings)
+    plan = planned(_FORMAT, found, settings)
     flags: tuple[str, ...] | None = None
-    if decode is None and not told_features:
+    if decode is None and features is None:
         flags = ("--to", "zarr", *_flags(work))
     return Conversion(
-        name=f"{work.format}_to_zarr",
+        name=f"{format}_to_zarr",
         plan=plan,
         stages=work.stages,
-        finish=functools.partial(finish, plan, work.known or Described({})),
+        finish=functools.partial(finish, plan, known or Described({})),
         expected=work.expected(),
         sources=source_texts(inputs),
         flags=flags,
     )
+
+
+tfrecord_to_zarr_conversion: Final = functools.partial(records_to_zarr_conversion, "tfrecord")
+array_record_to_zarr_conversion: Final = functools.partial(
+    records_to_zarr_conversion, "array_record"
+)
 
 
 def _flags(work: RecordsWork) -> list[str]:

@@ -21,7 +21,16 @@ from windrow.errors import ArgumentError, ConversionError, MissingExtraError
 from windrow.sources.paths import is_remote
 from windrow.sources.tfds_folder import TfdsFolder
 
-__all__ = ["FOLDER", "TESTED", "AlsoZarr", "check_version", "read_split", "tfds_to_zarr"]
+__all__ = [
+    "FOLDER",
+    "TESTED",
+    "AlsoZarr",
+    "check_builder",
+    "check_version",
+    "export",
+    "read_split",
+    "tfds_to_zarr",
+]
 
 # Names of tfds that are its own are used: only of these versions it is known that they fit.
 TESTED: Final = ("4.9.10",)

@@ -11,7 +11,7 @@ from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import WindrowError
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
-from windrow.report import BadPiece, Report
+from windrow.findings import BadPiece, Report
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
 

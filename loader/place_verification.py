@@ -26,7 +26,7 @@ from windrow.inspection_arrays import array_names, find_arrays
 from windrow.inspection_place import Place, place_of
 from windrow.opening import Contents, contents_of, kind_of_name
 from windrow.progress import ShowProgress
-from windrow.report import Report
+from windrow.findings import Report
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ZarrDataSource
 from windrow.sources.secrets import shown_url
 from windrow.sources.tfds_splits import AddedSplits

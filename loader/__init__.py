@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from windrow import errors, multiprocessing, sources, transforms
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import WindrowError
+from windrow.findings import BadPiece, Report
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
-from windrow.findings import BadPiece, Report
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class SourceCosts:
 
     def times(self, factor: float) -> SourceCosts:
         """The same for so many times as much."""
-        numbers = {
+        numbers: dict[str, Any] = {
             field.name: value.times(factor)
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Amount)

@@ -22,11 +22,11 @@ from windrow.converters.checking import BadFile, CheckReport, FolderCheck
 from windrow.converters.manifest import OutputFile
 from windrow.converters.tfrecord import read_batches
 from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.findings import Report
 from windrow.inspection_arrays import array_names, find_arrays
 from windrow.inspection_place import Place, place_of
 from windrow.opening import Contents, contents_of, kind_of_name
 from windrow.progress import ShowProgress
-from windrow.findings import Report
 from windrow.sources import ArrayRecordDataSource, LaidOutSource, ZarrDataSource
 from windrow.sources.secrets import shown_url
 from windrow.sources.tfds_splits import AddedSplits

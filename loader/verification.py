@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import ArgumentError
-from windrow.progress import Meter, ShowProgress
 from windrow.findings import BadPiece, Report
+from windrow.progress import Meter, ShowProgress
 from windrow.sources.adapt import as_source
 from windrow.sources.process import cores
 from windrow.walks import Found, Task, Walk, walks_of

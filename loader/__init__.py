@@ -12,6 +12,7 @@ from windrow.errors import WindrowError
 from windrow.findings import BadPiece, Report
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
+from windrow.stats import Stats
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
 
@@ -28,6 +29,7 @@ __all__ = [
     "MultiprocessingOptions",
     "ReadOptions",
     "Report",
+    "Stats",
     "WindrowError",
     "__version__",
     "checkpoint",

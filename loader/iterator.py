@@ -23,6 +23,7 @@ from windrow.crew import Crews
 from windrow.errors import ClosedError, StateError, WorkerError
 from windrow.run import Run
 from windrow.state import Identity
+from windrow.stats import Stats
 from windrow.steps import Blocks
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
@@ -165,6 +166,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         _check_reach(self._node, position)
         self._drop()
         self._position = position
+
+    def stats(self) -> Stats:
+        """What was done since the iterator was made, so far as it is counted."""
+        return Stats(0, 0.0, 0.0, 0.0, 0.0, {}, 0.0, {}, 0, (), 0, 0, {}, {}, ())
 
     def _named(self) -> Identity:
         if self._identity is None:

@@ -1,0 +1,165 @@
+"""Stats: what an iterator has done so far, in time, bytes and records, and who waited for whom.
+
+Invariant: plain values only, so that what was measured can be printed, compared, pickled and made
+JSON. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.costs import Amount, SourceCosts
+
+NOTHING_YET = "nothing was asked for yet"
+
+# Below this the loop does not wait in any way that one would notice.
+_NOTICED = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """When a block of elements was made and taken, in seconds since the first `next`.
+
+    Args:
+        elements: Elements of the block.
+        started_s: When its making began; before 0 where that was ahead of the first `next`.
+        reading_s: What of its making was reading.
+        mapping_s: What of its making was functions and the stacking of batches, also of workers.
+        taken_s: When the loop had it.
+        waited_s: How long the loop had waited for it.
+    """
+
+    elements: int
+    started_s: float
+    reading_s: float
+    mapping_s: float
+    taken_s: float
+    waited_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """What an iterator has done since it was made, see `DatasetIterator.stats`.
+
+    Elements are made in blocks, by a thread that works ahead of the loop. Times are those of the
+    loop (`passed_s`, which is `waited_s` and `loop_s`), and of that thread (`reading_s`,
+    `mapping_s`, `blocked_s`): the two go on at the same time.
+
+    Args:
+        elements: Elements that the loop was given.
+        passed_s: Seconds since the first was asked for, up to the end or to now.
+        waited_s: Of these the seconds in which the loop waited in `next`.
+        loop_s: The others: the loop's own.
+        reading_s: Seconds in which reads were waited for and records gathered.
+        mapping_s: Seconds by function, as `map(f)`, and by batch, as `batch(32)`: how long it was
+            at work, on however many threads. In worker processes the sum over these.
+        blocked_s: Seconds for which the making of elements stood still, since enough were ready.
+        waited_for: What was being done while the loop waited: the parts of `waited_s`.
+        delivered_bytes: Bytes of the elements that the loop was given.
+        sources: What reading each source came to, in their order from the top of the chain. Reads
+            are ahead of the elements given.
+        buffers_bytes: Memory of Windrow's own buffers now.
+        peak_buffers_bytes: The most that it was.
+        buffers_by: The same as `buffers_bytes` by kind: `pieces` on the shelf, `planned` rounds with
+            their indices, `rounds` being made or given, and the `queue` of what is ready.
+        peak_by: The most that each kind was, which need not have been at one time.
+        timeline: The last blocks that the loop was given.
+    """
+
+    elements: int
+    passed_s: float
+    waited_s: float
+    loop_s: float
+    reading_s: float
+    mapping_s: Mapping[str, float]
+    blocked_s: float
+    waited_for: Mapping[str, float]
+    delivered_bytes: int
+    sources: tuple[SourceCosts, ...]
+    buffers_bytes: int
+    peak_buffers_bytes: int
+    buffers_by: Mapping[str, int]
+    peak_by: Mapping[str, int]
+    timeline: tuple[BlockTimes, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Who waits for whom, in a sentence."""
+        if not self.passed_s:
+            return NOTHING_YET
+        share = self.waited_s / self.passed_s
+        if share < _NOTICED:
+            return "the loop does not wait for data: it is slower than the loader"
+        said = f"the loop waits for data {share:.0%} of the time"
+        if not any(self.waited_for.values()):
+            return said
+        most = max(self.waited_for, key=self.waited_for.__getitem__)
+        part = self.waited_for[most] / sum(self.waited_for.values())
+        return f"{said}; {part:.0%} of that is {most}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it and the sentence, as values that `json.dumps` takes."""
+        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {**found, "sentence": self.sentence}
+
+    def __str__(self) -> str:
+        # Costs more to import than most runs use of it.
+        from windrow.inspection_facts import Table
+
+        if not self.passed_s:
+            return self.sentence
+        tables = [Table("time", (), self._times()), Table("memory", (), self._memory())]
+        if self.sources:
+            heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
+            rows = [[text for _, text in _columns(source)] for source in self.sources]
+            tables.append(Table("sources", heads, rows))
+        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
+
+    def _times(self) -> list[tuple[str, str, str]]:
+        passed_s = self.passed_s
+        times = {
+            "since the first was asked for": passed_s,
+            "the loop waited": self.waited_s,
+            **{f"  for {name}": spent_s for name, spent_s in self.waited_for.items()},
+            "the loop's own": self.loop_s,
+            "reading": self.reading_s,
+            **self.mapping_s,
+            "ready, with no room for more": self.blocked_s,
+        }
+        return [
+            (name, f"{spent_s:.3f} s", f"{spent_s / passed_s:.0%}")
+            for name, spent_s in times.items()
+        ]
+
+    def _memory(self) -> list[tuple[str, str]]:
+        from windrow.inspection_facts import in_units
+
+        rows = {
+            "elements": f"{self.elements:,}",
+            "delivered": in_units(self.delivered_bytes),
+            "buffers now": in_units(self.buffers_bytes),
+            "buffers at most": in_units(self.peak_buffers_bytes),
+            **{f"  {kind} at most": in_units(size) for kind, size in self.peak_by.items()},
+        }
+        return list(rows.items())
+
+
+def _columns(costs: SourceCosts) -> list[tuple[str, str]]:
+    """The columns of a source, with their names."""
+    found = [("source", costs.source)]
+    for field in dataclasses.fields(costs)[1:]:
+        value = getattr(costs, field.name)
+        found.append((field.name, "-" if value is None else _shown(field.name, value)))
+    return found
+
+
+def _shown(name: str, amount: Amount) -> str:
+    from windrow.inspection_facts import in_units
+
+    if not name.endswith("_bytes"):
+        return str(amount)
+    low, high = in_units(round(amount.low)), in_units(round(amount.high))
+    return low if amount.is_exact else f"{low} to {high}"

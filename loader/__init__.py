@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from windrow import errors, multiprocessing, sources, transforms
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import WindrowError
+from windrow.explanation import Advice, Explanation
 from windrow.findings import BadPiece, Report
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advice",
     "BadPiece",
     "DatasetIterator",
+    "Explanation",
     "IterDataset",
     "MapDataset",
     "MultiprocessingOptions",

@@ -1,6 +1,6 @@
 """What both kinds of dataset share: a node of a chain, what its elements are, and printing it.
 
-Invariant: nothing is read but for `read_spec`.
+Invariant: no record is read but for `read_spec`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 
 from windrow import execute, specs
 from windrow.errors import ArgumentError
+from windrow.explain import explained
+from windrow.explanation import Explanation
 from windrow.iterator import DatasetIterator
 from windrow.transforms import nodes, tables
 from windrow.transforms.nodes import STREAM, Node
@@ -68,6 +70,28 @@ class Dataset(Generic[T]):
             if element is not None:
                 return specs.spec_of(element)
         raise specs.no_element()
+
+    def explain(self) -> Explanation:
+        """What the chain is and costs, before anything is read.
+
+        Lengths, layouts and metadata of the sources are looked at, and orders worked out. No
+        function of the user's is called but selection maps and methods `output_spec`.
+
+        Returns:
+            The chain as written and as run, and for each source the pieces, reads and bytes of an
+            epoch and of a batch. `print` shows it as tables, and so do notebooks.
+
+        Raises:
+            ReadError: If metadata that tell a layout can not be read.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> dataset = windrow.MapDataset.source(np.zeros((100, 8), np.float32)).batch(32)
+            >>> explanation = dataset.explain()
+            >>> print(explanation.batches, "batches of", explanation.batch_bytes, "bytes")
+            4 batches of 1,024 bytes
+        """
+        return explained(self._node)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({nodes.described(self._node)})"

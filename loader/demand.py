@@ -1,0 +1,203 @@
+"""Demand: how many elements an epoch of a stream has, and how many it takes of what is below.
+
+An epoch of an endless stream is one pass over what it repeats.
+
+Invariant: numbers follow from lengths and proportions alone; where a filter decides, they are
+intervals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from windrow.costs import Amount
+from windrow.transforms import orders
+from windrow.transforms.nodes import (
+    BatchNode,
+    FilterNode,
+    MixNode,
+    Node,
+    RepeatNode,
+    SliceNode,
+    ZipNode,
+    may_be_absent,
+)
+from windrow.transforms.streams import (
+    StreamLimitNode,
+    StreamMixNode,
+    StreamRepeatNode,
+    ToStreamNode,
+)
+
+# No chain is as long, unless it repeats for ever.
+_VAST: Final = 2**48
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """What an epoch takes of a chain with random access: its first elements, once or again.
+
+    Args:
+        node: The node that makes a stream of the chain.
+        passes: How often it is gone through as a whole.
+        elements: How many elements of one more pass are taken; an interval where that is unknown.
+        is_cut: Whether the last pass ends before the chain does, though it is read ahead.
+    """
+
+    node: ToStreamNode
+    passes: int
+    elements: Amount
+    is_cut: bool
+
+
+def repeats_for_ever(node: Node) -> bool:
+    """Whether a chain with random access is endless, or part of what is."""
+    if isinstance(node, RepeatNode):
+        return node.times is None and node.length > 0
+    return node.length >= _VAST and any(map(repeats_for_ever, node.parents))
+
+
+def pass_length(node: Node) -> int:
+    """Elements of a chain with random access in one pass over it, or over what it repeats."""
+    if not repeats_for_ever(node):
+        return node.length
+    match node:
+        case RepeatNode():
+            return node.parent.length
+        case BatchNode():
+            return -(-pass_length(node.parent) // node.size)
+        case SliceNode():
+            return -(-pass_length(node.parent) // abs(node.step))
+        case MixNode():
+            return orders.mix_length(list(map(pass_length, node.parents)), node.proportions)
+        case _:
+            return min(map(pass_length, node.parents))
+
+
+def elements(node: Node, *, once: bool = True) -> Amount:
+    """Elements of a stream.
+
+    Args:
+        node: The stream.
+        once: Whether what is endless is gone through once; else infinitely many are told.
+    """
+    match node:
+        case ToStreamNode():
+            endless = not once and repeats_for_ever(node.parent)
+            most = math.inf if endless else pass_length(node.parent)
+            gaps = may_be_absent(node.parent) and not node.allow_nones
+            return Amount(0, most) if gaps else Amount.exactly(most)
+        case FilterNode():
+            return Amount(0, elements(node.parent, once=once).high)
+        case BatchNode():
+            below = elements(node.parent, once=once)
+            return Amount(_batches(node, below.low), _batches(node, below.high))
+        case StreamLimitNode():
+            below = elements(node.parent, once=False)
+            return Amount(min(node.size, below.low), min(node.size, below.high))
+        case StreamRepeatNode():
+            below = elements(node.parent, once=once)
+            times = (1 if once else math.inf) if node.times is None else node.times
+            return Amount(below.low and below.low * times, below.high and below.high * times)
+        case StreamMixNode():
+            return _mixed(node, once)
+        case _:
+            parts = [elements(parent, once=once) for parent in node.parents]
+            return Amount(min(part.low for part in parts), min(part.high for part in parts))
+
+
+def _batches(node: BatchNode, rows: float) -> float:
+    if math.isinf(rows):
+        return rows
+    return rows // node.size if node.drop_remainder else -(-rows // node.size)
+
+
+def _mixed(node: StreamMixNode, once: bool) -> Amount:
+    lengths = [elements(parent, once=False) for parent in node.parents]
+    if once and all(math.isinf(length.high) for length in lengths):
+        lengths = [elements(parent, once=True) for parent in node.parents]
+    elif not once and all(math.isinf(length.low) for length in lengths):
+        return Amount.exactly(math.inf)
+    found = []
+    for bounds in ([part.low for part in lengths], [part.high for part in lengths]):
+        ends = [min(bound, 2**62) for bound in bounds]
+        found.append(orders.mix_length(list(map(int, ends)), node.proportions))
+    return Amount(found[0], found[1])
+
+
+def is_endless(node: Node) -> bool:
+    """Whether a stream never ends."""
+    return math.isinf(elements(node, once=False).high)
+
+
+def taken(node: Node) -> list[Taken]:
+    """What an epoch of a stream takes of each chain below it, depth first from the top."""
+    return list(_taken(node, elements(node)))
+
+
+def _taken(node: Node, count: Amount) -> Iterator[Taken]:
+    """What `count` elements of a stream take."""
+    match node:
+        case ToStreamNode():
+            yield _of_chain(node, count)
+        case StreamRepeatNode():
+            yield from _taken_again(node, count)
+        case BatchNode():
+            yield from _taken(node.parent, _below(node, count, node.size))
+        case StreamLimitNode():
+            yield from _taken(node.parent, count)
+        case StreamMixNode():
+            whole = sum(node.proportions)
+            for parent, own in zip(node.parents, node.proportions, strict=True):
+                low, high = count.low * own / whole - 1, count.high * own / whole + 1
+                most = elements(parent, once=False).high
+                yield from _taken(
+                    parent, Amount(min(max(0, math.floor(low)), most), min(math.ceil(high), most))
+                )
+        case ZipNode():
+            for parent in node.parents:
+                yield from _taken(parent, count)
+        case _:
+            for parent in node.parents:
+                yield from _taken(parent, _below(node, count, 1))
+
+
+def _below(node: Node, count: Amount, size: int) -> Amount:
+    """What elements of a node take of its parent, where it takes `size` for each."""
+    most = elements(node.parent, once=False).high
+    own = elements(node, once=False)
+    if not math.isinf(own.high) and count.high >= own.high:
+        return Amount(min(count.low * size, most) if count.low < own.low else most, most)
+    high = most if isinstance(node, FilterNode) else min(count.high * size, most)
+    return Amount(min(count.low * size, most), high)
+
+
+def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
+    one = elements(node.parent, once=False)
+    if math.isinf(one.high) or not one.is_exact or not one.high:
+        once = node.times is None or node.times == 1
+        for part in _taken(node.parent, one if once else count):
+            times = 1 if node.times is None else node.times
+            yield dataclasses.replace(part, passes=part.passes * times)
+        return
+    passes, rest = divmod(count.high, one.high)
+    for part in _taken(node.parent, one):
+        yield dataclasses.replace(part, passes=part.passes * int(passes))
+    if rest:
+        yield from _taken(node.parent, Amount.exactly(rest))
+
+
+def _of_chain(node: ToStreamNode, count: Amount) -> Taken:
+    """`count` elements of a stream of a chain, of which some may be absent."""
+    gaps = may_be_absent(node.parent) and not node.allow_nones
+    if (
+        not repeats_for_ever(node.parent)
+        and count.high >= elements(node).high
+        and (gaps or count.is_exact)
+    ):
+        return Taken(node, 1, Amount.exactly(0), is_cut=False)
+    high = float(pass_length(node.parent)) if gaps else count.high
+    return Taken(node, 0, Amount(count.low, max(count.low, high)), is_cut=True)

@@ -6,11 +6,12 @@ Invariant: what is weighed follows from a part's layout, or from pieces that lie
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources import ArrayPart, BoxPart, Part
+from windrow.sources import ArrayPart, BoxPart, LaidOutSource, Part
 
 IntArray = npt.NDArray[np.int64]
 
@@ -69,6 +70,64 @@ class Budget:
         share = store_bytes / self.resident_bytes
         fits = self.kept_share < share <= _MOST_KEPT
         return dataclasses.replace(self, kept_share=share) if fits else self
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """What a look-ahead has room for of one part of a source.
+
+    Args:
+        source: The source.
+        part: One of its parts.
+        piece_bytes: Bytes of its largest piece, which a slot has.
+        record_bytes: Bytes that a record takes of the part.
+        index_bytes: Bytes to plan one fragment.
+        most_in_flight: Pieces that are being read at a time at most.
+        slots: Pieces that are on the shelf, or being read, at most.
+        keeps: Whether pieces are kept from the start, since the store is small; else they are once
+            one that was given up is wanted again, where all of them fit.
+    """
+
+    source: LaidOutSource
+    part: Part
+    piece_bytes: int
+    record_bytes: int
+    index_bytes: int
+    most_in_flight: int
+    slots: int
+    keeps: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether all pieces have a slot."""
+        return self.part.piece_count <= self.slots
+
+
+def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[Room], Budget]:
+    """The room of each part that is read through a look-ahead; and the budget they share."""
+    parts = [(source, part) for source in sources for part in source.parts]
+    planned = [(source, part) for source, part in parts if part.piece_count and not part.alone]
+    weights = [largest_bytes(part) for _, part in planned]
+    most = max((part.piece_count for _, part in planned), default=0)
+    budget = budget.for_store(most * sum(weights))
+    found = []
+    for (source, part), weight in zip(planned, weights, strict=True):
+        own = budget.share(weight / sum(weights))
+        in_flight = max(2, own.in_flight_bytes // weight)
+        slots = max(1, min(part.piece_count, in_flight + own.kept_bytes // weight))
+        found.append(
+            Room(
+                source=source,
+                part=part,
+                piece_bytes=weight,
+                record_bytes=bytes_per_record(part, len(source)),
+                index_bytes=index_bytes_of(part),
+                most_in_flight=in_flight,
+                slots=slots,
+                keeps=part.piece_count <= in_flight + own.usual_bytes // weight,
+            )
+        )
+    return found, budget
 
 
 def _sampled_bytes(part: Part) -> IntArray:

@@ -39,11 +39,11 @@ IntArray = npt.NDArray[np.int64]
 _GOAL_S = 0.1
 
 # Rounds that a look-ahead's horizon has room for at least, if a batch is no longer than a round.
-_ROUNDS_AHEAD = 32
+ROUNDS_AHEAD = 32
 
 # Rounds planned ahead at most, and tickets of parts to plan from one round to the next.
-_MOST_ROUNDS = 512
-_PARTS_AT_ONCE = 16
+MOST_ROUNDS = 512
+PARTS_AT_ONCE = 16
 
 # Rows that a batched function gets where no batch says how many.
 BLOCK_ROWS = 256
@@ -75,7 +75,7 @@ def block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> 
     if lookahead:
         # Rounds much shorter than the horizon: reads are planned from one to the next.
         # And half as long as others, since pieces want a place in the processor's cache as well.
-        goal_bytes = min(options.block_bytes // 2, lookahead.horizon_bytes // _ROUNDS_AHEAD)
+        goal_bytes = min(options.block_bytes // 2, lookahead.horizon_bytes // ROUNDS_AHEAD)
         return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
@@ -170,8 +170,8 @@ def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int
     if not lookahead or lookahead.is_full:
         return 2
     # Little by little, since all that is planned at once delays the next batch.
-    step = max(1, _PARTS_AT_ONCE // len(lookahead))
-    return min(_MOST_ROUNDS, 1 + step * (1 + made))
+    step = max(1, PARTS_AT_ONCE // len(lookahead))
+    return min(MOST_ROUNDS, 1 + step * (1 + made))
 
 
 def _calls_on_rows(node: Node) -> bool:

@@ -1,0 +1,1 @@
+from loader.round_plan import *

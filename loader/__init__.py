@@ -13,6 +13,7 @@ from windrow.explanation import Advice, Explanation
 from windrow.findings import BadPiece, Report
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
+from windrow.shuffle_quality import ShuffleQuality, shuffle_quality
 from windrow.stats import Stats
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
@@ -32,6 +33,7 @@ __all__ = [
     "MultiprocessingOptions",
     "ReadOptions",
     "Report",
+    "ShuffleQuality",
     "Stats",
     "WindrowError",
     "__version__",
@@ -40,6 +42,7 @@ __all__ = [
     "errors",
     "inspect",
     "multiprocessing",
+    "shuffle_quality",
     "sources",
     "transforms",
     "verify",

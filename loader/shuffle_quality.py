@@ -3,18 +3,31 @@
 The first number is how many different blocks (chunks, groups of records) a batch is made of. The
 second is about the worst case, data that is sorted: take the record's rank as its value, and compare
 how much the means of batches vary with how much they vary under a global shuffle of the same
-records. 1 is a global shuffle; the batch size is no shuffle at all.
+records. 1 is a global shuffle; about the batch size is no shuffle at all.
 
-Invariant: an order is worked out from the chain alone; no record is read and no function is called.
+Invariant: an order is worked out from the chain alone; no record is read, and no function of the
+user's is called but a selection map.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from windrow import shuffle_sample, shuffle_windows
+from windrow.base import Dataset
 from windrow.costs import Amount
-from windrow.transforms.nodes import Node
+from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.record_order import RecordOrder, nodes_below, random_access
+from windrow.transforms.arguments import at_least, integer
+from windrow.transforms.nodes import BatchNode, FilterNode, Node, RangeNode, ReindexNode
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,18 +35,19 @@ class ShuffleQuality:
     """How far batches are from those of a global shuffle. Printing it says what it means.
 
     Args:
-        batch_size: Elements of a batch.
-        elements: Elements in an epoch.
-        blocks: Blocks that they lie in; None where no source tells.
+        batch_size: Records in a batch.
+        records: Records in an epoch; of a zip, its tuples.
+        blocks: Blocks that these lie in; None where a source does not tell.
         blocks_per_batch: Different blocks in a batch, on average.
-        blocks_per_batch_shuffled: The same under a global shuffle of these elements.
+        blocks_per_batch_shuffled: The same under a global shuffle of these records.
         variance_ratio: Variance of the means of batches over that under a global shuffle, where
-            records have their ranks as values. None where an epoch is one batch.
+            every record has its rank as its value: its index, counted on over the sources. None
+            where an epoch is one batch.
         notes: What the figures leave out, in words.
     """
 
     batch_size: int
-    elements: int
+    records: int
     blocks: int | None
     blocks_per_batch: Amount | None
     blocks_per_batch_shuffled: Amount | None
@@ -42,7 +56,10 @@ class ShuffleQuality:
 
     @property
     def worth(self) -> Amount | None:
-        """How many records drawn from the whole tell as much of it as a batch does."""
+        """Records drawn at random from the epoch that tell as much of it as a batch does.
+
+        The batch size over the ratio: on sorted data, means of so many records would vary as much.
+        """
         ratio = self.variance_ratio
         if ratio is None or not ratio.low:
             return None
@@ -52,11 +69,79 @@ class ShuffleQuality:
         """The fields as what JSON knows; an Amount is a list of its two bounds."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
+    def __str__(self) -> str:
+        lines = [f"batches of {self.batch_size:,} of {self.records:,} records"]
+        if self.blocks_per_batch is not None:
+            lines.append(
+                f"  blocks in a batch: {self.blocks_per_batch} of {self.blocks:,}; under a global"
+                f" shuffle {self.blocks_per_batch_shuffled}"
+            )
+        if self.variance_ratio is None:
+            lines.append("  an epoch is one batch, in any order")
+        else:
+            lines.append(
+                "  variance of the means of batches on sorted data:"
+                f" {self.variance_ratio} times that of a global shuffle"
+            )
+        if self.worth is not None:
+            lines.append(
+                f"  so a batch tells as much of the epoch as {self.worth} records drawn at random"
+            )
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Amount):
         return [value.low, value.high]
     return list(value) if isinstance(value, tuple) else value
+
+
+def shuffle_quality(
+    dataset: Any,
+    batch_size: int | None = None,
+    *,
+    block: int | Sequence[int] | IntArray | None = None,
+) -> ShuffleQuality:
+    """How far the batches of a dataset are from those of a global shuffle. Reads no records.
+
+    Short epochs are looked at as a whole, orders that change from epoch to epoch in many epochs, and
+    of long ones a sample. What is not exact is an interval of three standard errors on either side.
+    Filters are taken to drop nothing.
+
+    Args:
+        dataset: A dataset of either kind, or the indices of the records in the order of one epoch:
+            that of another library, for instance.
+        batch_size: Records in a batch. By default those of the dataset's topmost `batch`, which it
+            replaces where both are there.
+        block: Consecutive records of a block; or, where there is one source, the bounds of its
+            blocks: 0, ..., number of records. By default the blocks of the sources: chunks of Zarr
+            arrays, groups of records of ArrayRecord files.
+
+    Raises:
+        PlanError: If there is no batch size, or nothing to make a batch of; if `block` does not fit.
+        ArgumentError: If an argument is of another kind.
+        RecordIndexError: If an index is negative.
+
+    Example:
+        >>> import windrow
+        >>> dataset = windrow.MapDataset.range(10_000).batch(50)
+        >>> print(windrow.shuffle_quality(dataset, block=100))
+        batches of 50 of 10,000 records
+          blocks in a batch: 1 of 100; under a global shuffle 39.6
+          variance of the means of batches on sorted data: 50.2 times that of a global shuffle
+          so a batch tells as much of the epoch as 0.995 records drawn at random
+    """
+    size = None if batch_size is None else at_least(1, batch_size, "shuffle_quality: batch_size")
+    bounds = _as_blocks(block)
+    node = dataset._node if isinstance(dataset, Dataset) else _as_node(dataset, bounds)
+    if node.length == 0:
+        raise PlanError("shuffle_quality: the dataset is empty, so there is no batch to look at")
+    batched = _batched(random_access(node), size)
+    if batched is None:
+        raise PlanError(
+            "shuffle_quality: the dataset has no batch node; give batch_size, the records in a batch"
+        )
+    return _quality(batched, bounds, _notes(node))
 
 
 def quality_of(
@@ -66,7 +151,151 @@ def quality_of(
 
     Args:
         node: Any chain, a stream too.
-        batch_size: Elements of a batch; by default those of the topmost batch node.
+        batch_size: Records in a batch; by default those of the topmost batch node.
         block: Records of a block; by default the blocks of the sources.
     """
-    return None
+    try:
+        plain = random_access(node)
+        batched = _batched(plain, batch_size)
+        if batched is None or batched.length == 0:
+            return None
+        return _quality(batched, block, _notes(node))
+    except PlanError:  # of a mixture with an empty stream, a zip of batches that differ in size
+        return None
+
+
+# --- from what a user gives ----------------------------------------------------------------------
+
+
+def _as_blocks(block: Any) -> int | IntArray | None:
+    if block is None or np.ndim(block) == 0:
+        return None if block is None else at_least(1, block, "shuffle_quality: block")
+    bounds = np.asarray(block)
+    if bounds.ndim != 1 or bounds.dtype.kind not in "iu":
+        raise ArgumentError(
+            "shuffle_quality: block must be an integer or the bounds of blocks, got an array of"
+            f" shape {bounds.shape} and dtype {bounds.dtype}"
+        )
+    if len(bounds) < 2 or bounds[0] != 0 or not (bounds[1:] > bounds[:-1]).all():
+        raise PlanError(
+            "shuffle_quality: bounds of blocks must increase from 0 to the number of records, got"
+            f" {bounds!r}"
+        )
+    return bounds.astype(np.int64)
+
+
+def _as_node(indices: Any, block: int | IntArray | None) -> Node:
+    """A chain with the order of an array of indices."""
+    order = np.asarray(indices)
+    if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
+        raise ArgumentError(
+            "shuffle_quality: needs a dataset, or the indices of records as integers in one"
+            f" dimension; got {type(indices).__name__} of shape {order.shape} and dtype"
+            f" {order.dtype}"
+        )
+    if order.size and order.min() < 0:
+        raise RecordIndexError(
+            f"shuffle_quality: index {order.min()} is negative; count records from 0"
+        )
+    most = int(order.max()) + 1 if order.size else 0
+    if isinstance(block, np.ndarray):
+        if most > block[-1]:
+            raise PlanError(
+                f"shuffle_quality: the blocks end at record {block[-1]}, and an index is {most - 1}"
+            )
+        most = int(block[-1])
+    return ReindexNode((RangeNode((), 0, most, 1),), order.astype(np.int64))
+
+
+def _batched(node: Node, size: int | None) -> Node | None:
+    """The chain whose elements are batches, of a given size or of its own; None where it has none."""
+    if size is None:
+        return node if _has_batch(node) else None
+    below = node
+    while len(below.parents) == 1:
+        if isinstance(below, BatchNode):
+            return dataclasses.replace(below, size=integer(size, "shuffle_quality: batch_size"))
+        below = below.parent
+    return BatchNode((node,), size)
+
+
+def _has_batch(node: Node) -> bool:
+    """Whether every element of a chain is a batch."""
+    if isinstance(node, BatchNode):
+        return True
+    return bool(node.parents) and all(map(_has_batch, node.parents))
+
+
+def _notes(node: Node) -> tuple[str, ...]:
+    if any(isinstance(below, FilterNode) for below in nodes_below(node)):
+        return ("filters are taken to drop nothing",)
+    return ()
+
+
+# --- the figures ---------------------------------------------------------------------------------
+
+
+def _quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) -> ShuffleQuality:
+    order = RecordOrder(node)
+    numbers = shuffle_sample.block_numbers(order, block)
+    found = shuffle_sample.looked_at(order, numbers)
+    if len(order.leaves) > 1:
+        notes += (f"ranks run on over {len(order.leaves)} sources, one after the other",)
+    per_batch = shuffled = blocks = None
+    if numbers is None:
+        notes += ("blocks are not known: a source does not tell which records lie together",)
+    else:
+        blocks = sum(len(leaf.bounds) - 1 for leaf in numbers)
+        per_batch, shuffled = _blocks(found)
+    return ShuffleQuality(
+        batch_size=int(found.sizes.max()),
+        records=found.records,
+        blocks=blocks,
+        blocks_per_batch=per_batch,
+        blocks_per_batch_shuffled=shuffled,
+        variance_ratio=_variance_ratio(order, found),
+        notes=notes,
+    )
+
+
+def _blocks(found: shuffle_sample.Batches) -> tuple[Amount, Amount]:
+    """Different blocks in a batch: of this order, and of a global shuffle."""
+    assert found.blocks is not None
+    different = found.blocks.astype(np.float64)
+    own = shuffle_sample.amount(different, found.runs, is_exact=found.is_exact)
+    sizes = found.population.block_sizes(found.records)
+    each, counts = np.unique(found.sizes, return_counts=True)
+    expected = [
+        shuffle_sample.blocks_if_shuffled(sizes, found.records, size) for size in each.tolist()
+    ]
+    return own, Amount.exactly(float(np.average(expected, weights=counts)))
+
+
+def _variance_ratio(order: RecordOrder, found: shuffle_sample.Batches) -> Amount | None:
+    batches = shuffle_windows.block_shuffled(order.node)
+    moments = None if batches is None else shuffle_windows.moments(order, batches.node)
+    if batches is not None and moments is not None:
+        squares, sizes, runs = shuffle_windows.squared_deviations(moments, batches)
+        return _over_shuffled(squares, sizes, found.records, moments.variance, runs, False)
+    squares = (found.means - found.population.mean) ** 2
+    variance = found.population.variance
+    return _over_shuffled(squares, found.sizes, found.records, variance, found.runs, found.is_exact)
+
+
+def _over_shuffled(
+    squares: FloatArray,
+    sizes: IntArray,
+    records: int,
+    variance: float,
+    runs: IntArray,
+    is_exact: bool,
+) -> Amount | None:
+    """Squared deviations of batches' means over those that are expected of a global shuffle.
+
+    The mean of `b` records that are drawn without replacement from `N` of variance `s` has the
+    variance `s / b * (N - b) / (N - 1)` (Cochran, "Sampling Techniques", theorem 2.2).
+    """
+    expected = variance / sizes * (records - sizes) / max(1, records - 1)
+    if not expected.min() > 0:
+        return None
+    return shuffle_sample.amount(squares / expected, runs, is_exact=is_exact)

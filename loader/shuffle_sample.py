@@ -1,0 +1,368 @@
+"""Batches of a chain, looked at without reading: whole epochs where they are short, else samples.
+
+How much is looked at follows from the chain alone, so that it is the same on every machine: each
+kind of node costs so many nanoseconds per record, and for going to another place.
+
+Invariant: batches are looked at in order, in runs of equal length; runs that are not whole epochs
+are spread evenly over one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.costs import Amount
+from windrow.errors import PlanError
+from windrow.record_order import (
+    RecordOrder,
+    Rows,
+    StreamWindowsNode,
+    epoch_length,
+    nodes_below,
+)
+from windrow.transforms import layouts
+from windrow.transforms.block_nodes import BlockShuffleNode, LaidOut
+from windrow.transforms.blocks import most_in_window
+from windrow.transforms.halves import with_parents
+from windrow.transforms.nodes import (
+    BatchNode,
+    Node,
+    RangeNode,
+    ReindexNode,
+    RepeatNode,
+    SeedNode,
+    SelectNode,
+    ShuffleNode,
+    SliceNode,
+    SourceNode,
+    ValueNode,
+    WindowShuffleNode,
+)
+from windrow.transforms.positions import positions
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+SHUFFLES: Final = (ShuffleNode, WindowShuffleNode, BlockShuffleNode, StreamWindowsNode)
+BUDGET_NS: Final = 2e8
+
+_MOST_EPOCHS: Final = 1000
+_LEAST_RUNS: Final = 16
+_MOST_RUNS: Final = 4096
+_SHOWN_RUNS: Final = 64
+_ROWS_AT_ONCE: Final = 2**18
+_STRETCH: Final = 16_384  # elements of small windows that a block shuffle makes at once
+_TABLE_LENGTH: Final = 2**18  # up to this a shuffle makes its whole order at once
+_LEAST_STATES: Final = 2**16
+_WINDOW_NS: Final = 2e6  # of a window shuffle, however small the window is
+_MOST_PLACED: Final = 2**24
+_ERRORS: Final = 3.0  # standard errors on either side
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BlockNumbers:
+    """Which block each record of one leaf lies in.
+
+    Args:
+        first: Number of its first block.
+        bounds: int64 `(blocks + 1,)`, in places.
+        even: Records of every block, but perhaps the last; 0 where they differ.
+        table: The block of each record, counted from 0; None where records are places.
+    """
+
+    first: int
+    bounds: IntArray
+    even: int
+    table: npt.NDArray[np.uint32] | None = None
+
+    def of(self, records: IntArray) -> IntArray:
+        """The numbers of the blocks that records lie in."""
+        if self.table is not None:
+            return self.table[records] + np.int64(self.first)
+        if self.even:
+            return records // self.even + self.first
+        return self.bounds.searchsorted(records, side="right") - 1 + self.first
+
+
+def block_numbers(order: RecordOrder, block: int | IntArray | None) -> list[BlockNumbers] | None:
+    """The blocks of every leaf; None where one has none, or none that can be looked up.
+
+    Args:
+        order: Has the leaves.
+        block: Records of a block, or the bounds of the blocks of the only leaf; None for those that
+            the sources tell.
+
+    Raises:
+        PlanError: If bounds are given, and do not end where the only leaf does.
+    """
+    ends = [leaf.length for leaf in order.leaves]
+    if isinstance(block, np.ndarray) and ends != [block[-1]]:
+        raise PlanError(
+            f"shuffle_quality: the blocks end at record {block[-1]}, and the sources have {ends}"
+            " records; give bounds for one source, or the number of records in a block"
+        )
+    found: list[BlockNumbers] = []
+    first = 0
+    for leaf in order.leaves:
+        layout = _layout(leaf, block)
+        if layout is None or (layout.elements is not None and layout.length > _MOST_PLACED):
+            return None
+        sizes = np.diff(layout.bounds)
+        is_even = len(sizes) > 0 and (sizes[:-1] == sizes[0]).all() and sizes[-1] <= sizes[0]
+        table = None
+        if layout.elements is not None:
+            table = np.empty(layout.length, np.uint32)
+            table[layout.at(np.arange(layout.length))] = np.repeat(np.arange(len(sizes)), sizes)
+        even = int(sizes[0]) if is_even else 0
+        found.append(BlockNumbers(first, layout.bounds, even, table))
+        first += len(sizes)
+    return found
+
+
+def _layout(leaf: SourceNode | RangeNode, block: int | IntArray | None) -> layouts.Layout | None:
+    if isinstance(block, np.ndarray):
+        return layouts.Layout(block)
+    if block is not None:
+        return layouts.even(leaf.length, block)
+    if isinstance(leaf, RangeNode) or not isinstance(leaf.source, LaidOut):
+        return None
+    return layouts.told(leaf.source, leaf.length)
+
+
+# --- what looking costs --------------------------------------------------------------------------
+
+
+def cost_ns(node: Node) -> tuple[float, float]:
+    """What it costs to go to another place of a chain, and for each record from there on."""
+    below = [cost_ns(parent) for parent in node.parents]
+    setup, each = sum(s for s, _ in below), sum(e for _, e in below)
+    match node:
+        case ShuffleNode() if node.length <= _TABLE_LENGTH:
+            return 40.0 * max(_LEAST_STATES, 2 * node.length), 20 + setup + each
+        case ShuffleNode():
+            return 0.0, 120 + setup + each
+        case WindowShuffleNode() | StreamWindowsNode():
+            return setup + _WINDOW_NS, 100 + each + _WINDOW_NS / min(node.window_size, node.length)
+        case BlockShuffleNode():
+            most = most_in_window(node.order.bounds, node.order.window_blocks)
+            return setup + 200 * max(most, _STRETCH), 200 + setup + each
+        case SliceNode() if abs(node.step) > 1:
+            return setup, min(abs(node.step) * each, setup + each)
+        case ReindexNode():
+            return 0.0, setup + each
+        case SelectNode():
+            return 0.0, 2_000 + setup + each
+        case _:
+            return setup, each if below else 40.0
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class Population:
+    """The records that come in an epoch, added up.
+
+    Args:
+        centre: Subtracted from ranks before they are squared, so that no digits are lost.
+    """
+
+    centre: float
+    rows: int = 0
+    sums: float = 0.0
+    squares: float = 0.0
+    _blocks: list[tuple[IntArray, IntArray]] = dataclasses.field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        """Of the ranks, less the centre."""
+        return self.sums / self.rows
+
+    @property
+    def variance(self) -> float:
+        """Of the ranks."""
+        return max(0.0, self.squares / self.rows - self.mean**2)
+
+    def add(self, ranks: FloatArray, blocks: IntArray | None) -> None:
+        centred = ranks - self.centre
+        self.rows += len(ranks)
+        self.sums += float(centred.sum())
+        self.squares += float(centred @ centred)
+        if blocks is not None:
+            self._blocks.append(np.unique(blocks, return_counts=True))
+
+    def block_sizes(self, rows: int) -> FloatArray:
+        """Records of each block in an epoch of so many rows."""
+        numbers = np.concatenate([numbers for numbers, _ in self._blocks])
+        counts = np.concatenate([counts for _, counts in self._blocks])
+        _, which = np.unique(numbers, return_inverse=True)
+        sizes: FloatArray = np.bincount(which, counts).astype(np.float64) * (rows / self.rows)
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """Batches that were looked at.
+
+    Args:
+        sizes: int64 `(batches,)`, their records.
+        means: float64 `(batches,)`, of the ranks less the population's centre.
+        blocks: int64 `(batches,)`, different blocks of each; None where no source tells.
+        runs: int64, the batch at which each run begins.
+        is_exact: Whether these are all batches there are in any epoch.
+        records: Records in an epoch.
+        population: Of the epoch, or of a sample of it.
+    """
+
+    sizes: IntArray
+    means: FloatArray
+    blocks: IntArray | None
+    runs: IntArray
+    is_exact: bool
+    records: int
+    population: Population
+
+
+def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Batches:
+    """Batches of a chain whose elements are batches: whole epochs, or runs spread over one."""
+    batches = epoch_length(order.node)
+    size = int(order.rows(np.zeros(1, np.int64)).counts[0])
+    setup, each = cost_ns(order.node)
+    epoch_ns = setup + float(batches) * size * each
+    population = Population(order.length / 2)
+    if epoch_ns <= BUDGET_NS:
+        varies = any(isinstance(node, SHUFFLES) for node in nodes_below(order.node))
+        epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
+        if any(isinstance(n, RepeatNode) and not n.reseed for n in nodes_below(order.node)):
+            epochs = 1
+        indices = np.arange(epochs * batches)
+        found = _walked(order, order.node, indices, size, numbers, population)
+        count = min(len(indices), max(_SHOWN_RUNS, epochs))
+        runs = np.arange(count) * len(indices) // count
+        return Batches(*found, runs, not varies, population.rows // epochs, population)
+    count = min(batches, int(np.clip(BUDGET_NS / (setup + size * each), _LEAST_RUNS, _MOST_RUNS)))
+    length = max(1, min(batches // count, int((BUDGET_NS / count - setup) / (size * each))))
+    places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
+    starts = (places * (batches - length + 1)).astype(np.int64)
+    indices = (starts[:, None] + np.arange(length)).ravel()
+    found = _walked(order, order.node, indices, size, numbers, None)
+    plain = _unshuffled(order.node)
+    setup, each = cost_ns(plain)
+    some = min(batches, int(np.clip(BUDGET_NS / 2 / (setup + size * each), _LEAST_RUNS, 2**14)))
+    evenly = (np.arange(some) * batches + batches // 2) // some
+    _walked(order, plain, evenly, size, numbers, population)
+    last = int(order.rows(np.array([batches - 1])).counts[0])
+    records = (batches - 1) * size + last
+    return Batches(*found, np.arange(count) * length, False, records, population)
+
+
+def _walked(
+    order: RecordOrder,
+    node: Node,
+    indices: IntArray,
+    size: int,
+    numbers: Sequence[BlockNumbers] | None,
+    population: Population | None,
+) -> tuple[IntArray, FloatArray, IntArray | None]:
+    """Sizes, means and different blocks of batches; their records are added to a population."""
+    sizes, means, blocks = [], [], []
+    step = max(1, _ROWS_AT_ONCE // size)
+    for first in range(0, len(indices), step):
+        at = positions(indices[first : first + step], node.length)
+        rows = order.rows_at(node, at)
+        begin = np.cumsum(rows.counts) - rows.counts
+        sizes.append(rows.counts)
+        means.append(np.add.reduceat(rows.ranks, begin) / rows.counts - order.length / 2)
+        found = None
+        if numbers is not None:
+            found = [numbers[taken.leaf].of(taken.records) for taken in rows.taken]
+            blocks.append(_different(rows, found))
+        if population is not None:
+            population.add(rows.ranks, None if found is None else np.concatenate(found))
+    different = np.concatenate(blocks) if numbers is not None else None
+    return np.concatenate(sizes), np.concatenate(means), different
+
+
+def _different(rows: Rows, blocks: Sequence[IntArray]) -> IntArray:
+    """Different blocks in each element."""
+    owner = np.repeat(np.arange(len(rows.counts)), rows.counts)
+    most = max(int(found.max()) for found in blocks) + 1
+    pairs = zip(rows.taken, blocks, strict=True)
+    keys = np.concatenate([owner[taken.rows] * most + found for taken, found in pairs])
+    keys.sort()
+    first = np.append(True, keys[1:] != keys[:-1])
+    return np.bincount(keys[first] // most, minlength=len(rows.counts))
+
+
+def _unshuffled(node: Node) -> Node:
+    """The chain without the shuffles that change nothing about which records an epoch has."""
+    match node:
+        case _ if isinstance(node, SHUFFLES):
+            return _unshuffled(node.parent)
+        case SliceNode() if not spans(node):
+            return node
+        case ValueNode() | SeedNode() | BatchNode() | RepeatNode() | SliceNode():
+            return with_parents(node, (_unshuffled(node.parent),))
+        case _:
+            return node
+
+
+def spans(node: SliceNode) -> bool:
+    """Whether a slice takes elements from all over its parent."""
+    return abs(node.step) * (node.length + 1) > node.parent.length
+
+
+# --- figures with their intervals ----------------------------------------------------------------
+
+
+def amount(values: FloatArray, runs: IntArray, *, is_exact: bool) -> Amount:
+    """The mean of some values, with three standard errors on either side unless it is exact.
+
+    The error follows from the differences between neighbouring runs (Wolter, "Introduction to
+    Variance Estimation", section 8.2), so that a trend over the epoch does not widen it.
+    """
+    mean = float(values.mean())
+    if is_exact:
+        return Amount.exactly(mean)
+    lengths = np.diff(np.append(runs, len(values)))
+    means = np.add.reduceat(values, runs) / lengths
+    if len(means) < 2:
+        return Amount(0.0, math.inf)
+    error = math.sqrt(float((np.diff(means) ** 2).sum()) / (2 * len(means) * (len(means) - 1)))
+    return Amount(max(0.0, mean - _ERRORS * error), mean + _ERRORS * error)
+
+
+def blocks_if_shuffled(sizes: FloatArray, records: int, batch: int) -> float:
+    """Different blocks in a batch of a global shuffle: blocks less those of which none is drawn.
+
+    Of a block of `n` records none is drawn with the probability `C(N - n, b) / C(N, b)`.
+    """
+    some, counts = np.unique(sizes, return_counts=True)
+    left = records - some - batch
+    with np.errstate(divide="ignore", invalid="ignore"):
+        none = np.exp(
+            _log_factorial(records - some)
+            - _log_factorial(np.maximum(left, 0.0))
+            - _log_factorial(np.array([float(records)]))
+            + _log_factorial(np.array([float(records - batch)]))
+        )
+    return float((counts * (1 - np.where(left < 0, 0.0, none))).sum())
+
+
+def _log_factorial(n: FloatArray) -> FloatArray:
+    """`log(n!)`, by Stirling's series above 16 and by the recurrence up to there."""
+    up = np.where(n < 16, n + 16, n) + 1
+    series = 1 / (12 * up) - 1 / (360 * up**3) + 1 / (1260 * up**5)
+    value = (up - 0.5) * np.log(up) - up + 0.5 * math.log(2 * math.pi) + series
+    steps = np.log(np.maximum(n, 0)[:, None] + np.arange(1, 17)).sum(axis=1)
+    logs: FloatArray = np.where(n < 16, value - steps, value)
+    return logs

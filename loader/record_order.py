@@ -123,7 +123,7 @@ class RecordOrder:
             case SourceNode() | RangeNode():
                 number = self._number[_identity(node)]
                 taken = Taken(number, np.arange(len(at)), at.offsets)
-                ranks = at.offsets + float(self.starts[number])
+                ranks = at.offsets.astype(np.float64) + self.starts[number]
                 return Rows(np.ones(len(at), np.int64), ranks, [taken])
             case IndexNode():
                 return self.rows_at(node.parent, node.to_parent(at))

@@ -42,8 +42,8 @@ _TASK_BYTES = 256 << 10
 # Neighbours that are far away are one request: to wait for one costs as much as these bytes.
 _FAR_TASK_BYTES = 1 << 20
 # What planning a round costs in indices, and how much of that no budget counts.
-_TICKET_BYTES = 4_096
-_FREE_BYTES = 16 << 20
+TICKET_BYTES = 4_096
+FREE_BYTES = 16 << 20
 # Columns of so many bytes are there before their rounds are made, while there are slots: memory that
 # was used before is got again and again then, and not taken from the system.
 _EARLY_BYTES = 64 << 20
@@ -183,7 +183,7 @@ class PartAhead:
 
     def _account(self, ticket: _Ticket, sign: int) -> None:
         self.planned_bytes += sign * ticket.count * self._record_bytes
-        self.index_bytes += sign * (_TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
+        self.index_bytes += sign * (TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
 
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
@@ -526,7 +526,7 @@ class Lookahead:
         """Whether as many bytes of records are planned as the budget has room for."""
         records = sum(ahead.planned_bytes for ahead in self.parts)
         indices = sum(ahead.index_bytes for ahead in self.parts)
-        return records + max(0, indices - _FREE_BYTES) >= self.horizon_bytes
+        return records + max(0, indices - FREE_BYTES) >= self.horizon_bytes
 
     @property
     def parts(self) -> Sequence[PartAhead]:

@@ -102,7 +102,7 @@ class _Rounds(Iterator["Round"]):
     ) -> None:
         self._run, self._length, self._crew = run, node.parent.length, run.crew_of(stage)
         # Batched functions get the same rows whatever the position, so rounds keep to their bounds.
-        rows = (unit or BLOCK_ROWS) if _calls_on_rows(node.parent) else 1
+        rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
         self._options = self._crew.bounded(run.options_of(node))
         self._lookahead = run.lookahead(node)
         self._size = block_size(self._options, unit or rows, self._lookahead)
@@ -174,12 +174,12 @@ def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int
     return min(MOST_ROUNDS, 1 + step * (1 + made))
 
 
-def _calls_on_rows(node: Node) -> bool:
+def calls_on_rows(node: Node) -> bool:
     """Whether a batched function is called with no batch above it to say on which rows."""
     if isinstance(node, BatchNode):
         return False
     batched = isinstance(node, MapNode) and node.batched
-    return batched or any(_calls_on_rows(parent) for parent in node.parents)
+    return batched or any(calls_on_rows(parent) for parent in node.parents)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -13,13 +13,15 @@ from windrow.explanation import Advice, Explanation
 from windrow.findings import BadPiece, Report
 from windrow.iterator import DatasetIterator
 from windrow.multiprocessing import MultiprocessingOptions
-from windrow.shuffle_quality import ShuffleQuality, shuffle_quality
+from windrow.quality import shuffle_quality
+from windrow.shuffle_quality import ShuffleQuality
 from windrow.stats import Stats
 from windrow.transforms.options import ReadOptions
 from windrow.verification import verify
 
 if TYPE_CHECKING:
     from windrow.inspection import inspect
+    from windrow.report_page import report
 
 __version__ = "0.1.0"
 
@@ -42,6 +44,7 @@ __all__ = [
     "errors",
     "inspect",
     "multiprocessing",
+    "report",
     "shuffle_quality",
     "sources",
     "transforms",
@@ -59,4 +62,8 @@ def __getattr__(name: str) -> Any:
         from windrow.inspection import inspect
 
         return inspect
+    if name == "report":
+        from windrow.report_page import report
+
+        return report
     raise AttributeError(f"module 'windrow' has no attribute {name!r}")

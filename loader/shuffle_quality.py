@@ -12,19 +12,17 @@ user's is called but a selection map.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import shuffle_sample, shuffle_windows
-from windrow.base import Dataset
 from windrow.costs import Amount
-from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.errors import PlanError
 from windrow.record_order import RecordOrder, nodes_below, random_access
-from windrow.transforms.arguments import at_least, integer
-from windrow.transforms.nodes import BatchNode, FilterNode, Node, RangeNode, ReindexNode
+from windrow.transforms.arguments import integer
+from windrow.transforms.nodes import BatchNode, FilterNode, Node
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -96,54 +94,6 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def shuffle_quality(
-    dataset: Any,
-    batch_size: int | None = None,
-    *,
-    block: int | Sequence[int] | IntArray | None = None,
-) -> ShuffleQuality:
-    """How far the batches of a dataset are from those of a global shuffle. Reads no records.
-
-    Short epochs are looked at as a whole, orders that change from epoch to epoch in many epochs, and
-    of long ones a sample. What is not exact is an interval of three standard errors on either side.
-    Filters are taken to drop nothing.
-
-    Args:
-        dataset: A dataset of either kind, or the indices of the records in the order of one epoch:
-            that of another library, for instance.
-        batch_size: Records in a batch. By default those of the dataset's topmost `batch`, which it
-            replaces where both are there.
-        block: Consecutive records of a block; or, where there is one source, the bounds of its
-            blocks: 0, ..., number of records. By default the blocks of the sources: chunks of Zarr
-            arrays, groups of records of ArrayRecord files.
-
-    Raises:
-        PlanError: If there is no batch size, or nothing to make a batch of; if `block` does not fit.
-        ArgumentError: If an argument is of another kind.
-        RecordIndexError: If an index is negative.
-
-    Example:
-        >>> import windrow
-        >>> dataset = windrow.MapDataset.range(10_000).batch(50)
-        >>> print(windrow.shuffle_quality(dataset, block=100))
-        batches of 50 of 10,000 records
-          blocks in a batch: 1 of 100; under a global shuffle 39.6
-          variance of the means of batches on sorted data: 50.2 times that of a global shuffle
-          so a batch tells as much of the epoch as 0.995 records drawn at random
-    """
-    size = None if batch_size is None else at_least(1, batch_size, "shuffle_quality: batch_size")
-    bounds = _as_blocks(block)
-    node = dataset._node if isinstance(dataset, Dataset) else _as_node(dataset, bounds)
-    if node.length == 0:
-        raise PlanError("shuffle_quality: the dataset is empty, so there is no batch to look at")
-    batched = _batched(random_access(node), size)
-    if batched is None:
-        raise PlanError(
-            "shuffle_quality: the dataset has no batch node; give batch_size, the records in a batch"
-        )
-    return _quality(batched, bounds, _notes(node))
-
-
 def quality_of(
     node: Node, *, batch_size: int | None = None, block: int | None = None
 ) -> ShuffleQuality | None:
@@ -156,58 +106,15 @@ def quality_of(
     """
     try:
         plain = random_access(node)
-        batched = _batched(plain, batch_size)
-        if batched is None or batched.length == 0:
+        batches = batched(plain, batch_size)
+        if batches is None or batches.length == 0:
             return None
-        return _quality(batched, block, _notes(node))
+        return quality(batches, block, notes_on(node))
     except PlanError:  # of a mixture with an empty stream, a zip of batches that differ in size
         return None
 
 
-# --- from what a user gives ----------------------------------------------------------------------
-
-
-def _as_blocks(block: Any) -> int | IntArray | None:
-    if block is None or np.ndim(block) == 0:
-        return None if block is None else at_least(1, block, "shuffle_quality: block")
-    bounds = np.asarray(block)
-    if bounds.ndim != 1 or bounds.dtype.kind not in "iu":
-        raise ArgumentError(
-            "shuffle_quality: block must be an integer or the bounds of blocks, got an array of"
-            f" shape {bounds.shape} and dtype {bounds.dtype}"
-        )
-    if len(bounds) < 2 or bounds[0] != 0 or not (bounds[1:] > bounds[:-1]).all():
-        raise PlanError(
-            "shuffle_quality: bounds of blocks must increase from 0 to the number of records, got"
-            f" {bounds!r}"
-        )
-    return bounds.astype(np.int64)
-
-
-def _as_node(indices: Any, block: int | IntArray | None) -> Node:
-    """A chain with the order of an array of indices."""
-    order = np.asarray(indices)
-    if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
-        raise ArgumentError(
-            "shuffle_quality: needs a dataset, or the indices of records as integers in one"
-            f" dimension; got {type(indices).__name__} of shape {order.shape} and dtype"
-            f" {order.dtype}"
-        )
-    if order.size and order.min() < 0:
-        raise RecordIndexError(
-            f"shuffle_quality: index {order.min()} is negative; count records from 0"
-        )
-    most = int(order.max()) + 1 if order.size else 0
-    if isinstance(block, np.ndarray):
-        if most > block[-1]:
-            raise PlanError(
-                f"shuffle_quality: the blocks end at record {block[-1]}, and an index is {most - 1}"
-            )
-        most = int(block[-1])
-    return ReindexNode((RangeNode((), 0, most, 1),), order.astype(np.int64))
-
-
-def _batched(node: Node, size: int | None) -> Node | None:
+def batched(node: Node, size: int | None) -> Node | None:
     """The chain whose elements are batches, of a given size or of its own; None where it has none."""
     if size is None:
         return node if _has_batch(node) else None
@@ -226,7 +133,8 @@ def _has_batch(node: Node) -> bool:
     return bool(node.parents) and all(map(_has_batch, node.parents))
 
 
-def _notes(node: Node) -> tuple[str, ...]:
+def notes_on(node: Node) -> tuple[str, ...]:
+    """What is to be said of the figures of a chain, a stream too."""
     if any(isinstance(below, FilterNode) for below in nodes_below(node)):
         return ("filters are taken to drop nothing",)
     return ()
@@ -235,7 +143,15 @@ def _notes(node: Node) -> tuple[str, ...]:
 # --- the figures ---------------------------------------------------------------------------------
 
 
-def _quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) -> ShuffleQuality:
+def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) -> ShuffleQuality:
+    """The shuffle quality of a chain with random access, whose elements are batches.
+
+    Args:
+        node: At least one batch.
+        block: Records of a block, or the bounds of the blocks of the only source; None for those
+            that the sources tell.
+        notes: To be said with the figures.
+    """
     order = RecordOrder(node)
     numbers = shuffle_sample.block_numbers(order, block)
     found = shuffle_sample.looked_at(order, numbers)

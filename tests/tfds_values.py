@@ -25,6 +25,8 @@ def assert_same(found: Any, wanted: Any, where: str = "") -> None:
             assert_same(list(found.flat), list(wanted.flat), where)
         else:
             assert found.tobytes() == wanted.tobytes(), where
+    elif isinstance(wanted, np.generic):
+        assert (found.dtype, found.tobytes()) == (wanted.dtype, wanted.tobytes()), where
     elif isinstance(wanted, list):
         assert len(found) == len(wanted), where
         for at, (one, other) in enumerate(zip(found, wanted, strict=True)):

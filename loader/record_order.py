@@ -217,7 +217,11 @@ def random_access(node: Node) -> Node:
     below = tuple(random_access(parent) for parent in node.parents)
     match node:
         case StreamRepeatNode():
-            return below[0] if below[0].length >= ENDLESS else RepeatNode(below, node.times)
+            return (
+                below[0]
+                if below[0].length >= ENDLESS
+                else RepeatNode(below, node.times, reseed=False)
+            )
         case StreamLimitNode():
             return _first(below[0], node.size)
         case StreamWindowShuffleNode():

@@ -22,7 +22,8 @@ from windrow.costs import Amount
 from windrow.errors import PlanError
 from windrow.record_order import RecordOrder, nodes_below, random_access
 from windrow.transforms.arguments import integer
-from windrow.transforms.nodes import BatchNode, FilterNode, Node
+from windrow.transforms.halves import with_parents
+from windrow.transforms.nodes import BatchNode, FilterNode, Node, RepeatNode
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -152,7 +153,7 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
             that the sources tell.
         notes: To be said with the figures.
     """
-    order = RecordOrder(node)
+    order = RecordOrder(_reseeded(node))
     numbers = shuffle_sample.block_numbers(order, block)
     found = shuffle_sample.looked_at(order, numbers)
     if len(order.leaves) > 1:
@@ -172,6 +173,14 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         variance_ratio=_variance_ratio(order, found),
         notes=notes,
     )
+
+
+def _reseeded(node: Node) -> Node:
+    """The chain with another order in each epoch, so that more than one order can be looked at."""
+    if not any(isinstance(below, RepeatNode) for below in nodes_below(node)):
+        return node
+    moved = with_parents(node, tuple(_reseeded(parent) for parent in node.parents))
+    return dataclasses.replace(moved, reseed=True) if isinstance(moved, RepeatNode) else moved
 
 
 def _blocks(found: shuffle_sample.Batches) -> tuple[Amount, Amount]:

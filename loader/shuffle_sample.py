@@ -243,8 +243,6 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
     varies = any(isinstance(node, SHUFFLES) for node in nodes_below(order.node))
     if epoch_ns <= (BUDGET_NS if varies else _EXACT_NS):
         epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
-        if any(isinstance(n, RepeatNode) and not n.reseed for n in nodes_below(order.node)):
-            epochs = 1
         indices = np.arange(epochs * batches)
         found = _walked(order, order.node, indices, size, numbers, population)
         count = min(len(indices), max(_SHOWN_RUNS, epochs))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from windrow.costs import Amount
 from windrow.transforms import orders
@@ -22,6 +22,7 @@ from windrow.transforms.nodes import (
     Node,
     RepeatNode,
     SliceNode,
+    SourceNode,
     ZipNode,
     may_be_absent,
 )
@@ -51,6 +52,18 @@ class Taken:
     passes: int
     elements: Amount
     is_cut: bool
+
+
+def all_sources(node: Node) -> list[Any]:
+    """The sources of a chain, each once, as they are met from the top, depth first."""
+    found: dict[int, Any] = {}
+    waiting = [node]
+    while waiting:
+        below = waiting.pop()
+        if isinstance(below, SourceNode):
+            found.setdefault(id(below.source), below.source)
+        waiting.extend(reversed(below.parents))
+    return list(found.values())
 
 
 def repeats_for_ever(node: Node) -> bool:

@@ -11,6 +11,7 @@ Invariant: the plan of long rounds is never ahead of what happens by less than t
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from windrow.rounds import MOST_ROUNDS, PARTS_AT_ONCE
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RoundPlan:
     """Rounds of a stream: round `m` is the elements `[bounds[m], bounds[m + 1])`.
 
@@ -34,31 +35,34 @@ class RoundPlan:
     ends: IntArray
     rows: int
 
-    def end_at(self, elements: IntArray) -> IntArray:
+    @functools.cached_property
+    def round_of(self) -> IntArray:
+        """The round of each element."""
+        return np.repeat(np.arange(len(self.ends)), np.diff(self.bounds))
+
+    def ends_at(self, elements: IntArray) -> IntArray:
         """Up to where all is planned while each of some elements is made."""
-        found: IntArray = self.ends[self.bounds.searchsorted(elements, side="right") - 1]
+        found: IntArray = self.ends[self.round_of[elements]]
         return found
 
-    def begun_at(self, elements: IntArray, lead: float) -> IntArray:
-        """The element that is made when the pieces of another one are read, at the earliest.
+    def ends_when_read(self, elements: IntArray, lead: float) -> IntArray:
+        """The same for when the pieces of each are read at the earliest.
 
         They are read no more than the share `lead` of what is planned before their round.
         """
         starts = self.bounds[:-1]
-        reached = starts + lead * (self.ends - starts)
         # What is planned grows with every round: so does how far it reaches.
-        rounds = np.maximum.accumulate(reached).searchsorted(elements, side="left")
-        found: IntArray = np.minimum(starts[np.minimum(rounds, len(starts) - 1)], elements)
+        reached = np.maximum.accumulate(starts + lead * (self.ends - starts))
+        rounds = reached.searchsorted(np.arange(len(self.round_of)), side="left")
+        begun = np.minimum(rounds, self.round_of)
+        found: IntArray = self.ends[begun[elements]]
         return found
 
 
-def round_plan(
-    first: int, stop: int, *, unit: int, most_rows: int, full: float, parts: int
-) -> RoundPlan:
-    """The rounds of elements `[first, stop)`.
+def round_plan(stop: int, *, unit: int, most_rows: int, full: float, parts: int) -> RoundPlan:
+    """The rounds of elements `[0, stop)`.
 
     Args:
-        first: The first element; where it is not 0, the stream is past its start.
         stop: The end.
         unit: Elements of the first round; every round is a multiple of it.
         most_rows: Elements of a round at most.
@@ -67,32 +71,30 @@ def round_plan(
     """
     step = max(1, PARTS_AT_ONCE // max(1, parts))
     most_rows = max(unit, most_rows // unit * unit)
-    rows = most_rows if first else unit
-    made = MOST_ROUNDS if first else 0
-    bounds, ends = [first], []
-    while True:
-        begun = len(ends)
-        at = bounds[begun]
+    rows = unit
+    bounds = [0]
+    ends: list[int] = []
+    while bounds[-1] < stop:
+        made = len(ends)
+        at = bounds[made]
         most = min(MOST_ROUNDS, 1 + step * (1 + made))
-        while bounds[-1] < stop and len(bounds) - 1 - begun < (2 if bounds[-1] - at >= full else most):
+        while bounds[-1] < stop and len(bounds) - 1 - made < (
+            2 if bounds[-1] - at >= full else most
+        ):
             bounds.append(min(stop, bounds[-1] + rows))
         ends.append(bounds[-1])
-        if bounds[-1] == stop:
-            break
         settled = rows == most_rows and (bounds[-1] - at >= full or most == MOST_ROUNDS)
-        if settled and bounds[begun + 1] - at == rows:
+        if settled and bounds[made + 1] - at == rows:
             break
         rows = min(most_rows, 4 * rows)
-        made += 1
-    return _continued(np.array(bounds), np.array(ends), stop, rows)
+    return _continued(np.array(bounds), np.array(ends, np.int64), stop, rows)
 
 
 def _continued(bounds: IntArray, ends: IntArray, stop: int, rows: int) -> RoundPlan:
     """The plan up to the end, from where all rounds are alike."""
-    more = np.arange(bounds[-1] + rows, stop, rows) if bounds[-1] < stop else bounds[:0]
     if bounds[-1] < stop:
-        bounds = np.concatenate([bounds, more, [stop]])
-    made = len(ends) - 1
-    ahead = int(bounds.searchsorted(ends[-1])) - made  # rounds
-    later = np.minimum(np.arange(made + 1, len(bounds) - 1) + ahead, len(bounds) - 1)
+        bounds = np.concatenate([bounds, np.arange(bounds[-1] + rows, stop, rows), [stop]])
+    made = len(ends)
+    ahead = int(bounds.searchsorted(ends[-1])) - made + 1 if made else 0  # rounds
+    later = np.minimum(np.arange(made, len(bounds) - 1) + ahead, len(bounds) - 1)
     return RoundPlan(bounds, np.concatenate([ends, bounds[later]]), rows)

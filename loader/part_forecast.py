@@ -1,0 +1,194 @@
+"""Forecast of one part: how often its pieces are read, from the elements that want them.
+
+A piece is read when its first use is near, and then serves all uses that are planned by then. On
+the shelf it goes on serving, use by use, as long as the next one is planned before the last one is
+made. Where more pieces are wanted at a time than have slots, each read serves what was planned when
+the slot was taken, and little more. How far ahead is planned is between two plans; so the number of
+reads is between two numbers, which are the same where every piece is read once.
+
+Invariant: `reads.low` is never less than the pieces that are wanted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.budget import Room
+from windrow.costs import Amount
+from windrow.round_plan import RoundPlan
+from windrow.sources import ArrayPart, BoxPart
+
+IntArray = npt.NDArray[np.int64]
+
+# The share of what is planned by which pieces are read ahead of their rounds at most; found by
+# experiment, see tests/test_forecast.py.
+_LEAD = 0.06
+_BURST_LEAD = 0.9
+# How much longer than on average pieces stay on the shelf.
+_LONGER = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Uses:
+    """Which element wants which piece, sorted by piece, then element; each pair once.
+
+    Args:
+        pieces: int64 `(k,)`.
+        elements: int64 `(k,)`.
+        most_records: Records that want the same piece, of the piece that most want.
+    """
+
+    pieces: IntArray
+    elements: IntArray
+    most_records: int
+
+    @classmethod
+    def of(cls, pieces: IntArray, elements: IntArray) -> Uses:
+        """The uses, from pairs in the order of elements."""
+        order = np.argsort(pieces, kind="stable")
+        pieces, elements = pieces[order], elements[order]
+        other = np.diff(pieces, prepend=-1) != 0
+        records = np.diff(np.append(np.flatnonzero(other), len(pieces)))
+        new = other | (np.diff(elements, prepend=-1) != 0)
+        return cls(pieces[new], elements[new], int(records.max(initial=0)))
+
+    @property
+    def firsts(self) -> IntArray:
+        """Where the uses of each piece begin."""
+        return np.flatnonzero(np.diff(self.pieces, prepend=-1))
+
+    @property
+    def distinct(self) -> IntArray:
+        """The pieces."""
+        return self.pieces[self.firsts]
+
+    @property
+    def are_spread(self) -> bool:
+        """Whether most pieces are wanted from one end of the elements to the other."""
+        firsts = self.firsts
+        lasts = np.append(firsts[1:], len(self.pieces)) - 1
+        spans = self.elements[lasts] - self.elements[firsts]
+        return bool(2 * np.median(spans) > self.elements.max(initial=0))
+
+    def rounds(self, plan: RoundPlan) -> int:
+        """How many pieces the rounds of a plan want, those of each counted."""
+        number = plan.round_of[self.elements]
+        new = (np.diff(self.pieces, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0)
+        return int(new.sum())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartForecast:
+    """What reading a part comes to.
+
+    Args:
+        reads: Pieces read, at the elements that are counted.
+        again: Whether a piece may be read more than once.
+        held: Pieces that are wanted at a time at most, from the first to the last of their uses.
+        is_saturated: Whether slots are taken from pieces that planned rounds want.
+    """
+
+    reads: Amount
+    again: bool
+    held: int
+    is_saturated: bool
+
+
+def part_forecast(
+    uses: Uses, room: Room, short: RoundPlan, long: RoundPlan, since: int = 0
+) -> PartForecast:
+    """How often pieces are read through a look-ahead.
+
+    Args:
+        uses: Which elements want which pieces, from the first element on.
+        room: What there is room for.
+        short: The plan of rounds that take long, so that less is planned ahead.
+        long: The plan of rounds that are as long as their bytes allow.
+        since: The first element whose reads are counted.
+    """
+    breaks = _breaks(uses, short, half=isinstance(room.part, BoxPart))
+    held = _held(uses, breaks)
+    once = int((uses.elements[uses.firsts] >= since).sum())
+    if room.fits:
+        again = _given_up(uses, breaks, room)
+        return PartForecast(Amount(once, once + again), again > 0, held, is_saturated=False)
+    if held + room.most_in_flight <= room.slots:
+        most = once + _count_after(uses, breaks, since)
+        fewest = once + _count_after(uses, _breaks(uses, long, half=False), since)
+        again = len(breaks) > 0
+        return PartForecast(Amount(fewest, most), again, held, is_saturated=False)
+    # Where pieces come in bursts, reads are spread over all the time from burst to burst.
+    lead = _LEAD if uses.are_spread else _BURST_LEAD
+    most = _served(uses, short.ends_when_read(uses.elements, lead), since)
+    wanted = uses.rounds(short) if not since else most
+    most = max(once, min(most, wanted))
+    served = long.ends_at(uses.elements)
+    span = max(1, int(long.bounds[-1]) - since)
+    on_shelf = _LONGER * room.slots * span / max(1, _served(uses, served, since))
+    fewest = _served(uses, served + int(on_shelf), since)
+    reads = Amount(min(max(once, fewest), most), most)
+    return PartForecast(reads, most > once, held, is_saturated=True)
+
+
+def _count_after(uses: Uses, breaks: IntArray, since: int) -> int:
+    """Breaks whose next use is counted."""
+    return int((uses.elements[breaks + 1] >= since).sum())
+
+
+def _breaks(uses: Uses, plan: RoundPlan, *, half: bool) -> IntArray:
+    """The uses of a piece after which it is given up, since no other one is planned by then.
+
+    Of boxes those that are planned last must be further than half of what is planned: what is not
+    is copied where it is decoded.
+    """
+    end = plan.ends_at(uses.elements)
+    if half:
+        end = uses.elements + (end - uses.elements) // 2
+    same = uses.pieces[1:] == uses.pieces[:-1]
+    return np.flatnonzero(same & (uses.elements[1:] >= end[:-1]))
+
+
+def _held(uses: Uses, breaks: IntArray) -> int:
+    """Pieces that are held at a time at most."""
+    starts = np.zeros(len(uses.pieces), np.bool_)
+    starts[uses.firsts] = True
+    starts[breaks + 1] = True
+    stops = np.append(starts[1:], True)
+    begin, end = np.sort(uses.elements[starts]), np.sort(uses.elements[stops])
+    # Pieces that are done with at an element make room for those that come after it.
+    there = np.arange(1, len(begin) + 1) - end.searchsorted(begin, side="left")
+    return int(there.max(initial=0))
+
+
+def _given_up(uses: Uses, breaks: IntArray, room: Room) -> int:
+    """Pieces of a store that fits which may be read a second time."""
+    if not len(breaks):
+        return 0
+    if room.keeps:
+        # What is read whole for one round goes straight there, and is not kept.
+        part = room.part
+        if not isinstance(part, ArrayPart) or part.size is not None:
+            return 0
+        return len(breaks) if uses.most_records > part.piece_rows else 0
+    # From when the first one comes back, pieces are kept.
+    back = int(uses.elements[breaks + 1].min())
+    return int((uses.elements[breaks] <= back).sum())
+
+
+def _served(uses: Uses, until: IntArray, since: int) -> int:
+    """Reads, where a read for use `k` serves those of its piece before element `until[k]`."""
+    width = int(uses.elements[-1:].max(initial=0)) + int(until.max(initial=0)) + 2
+    keys = uses.pieces * width + uses.elements
+    after = keys.searchsorted(uses.pieces * width + np.maximum(until, uses.elements + 1))
+    at = uses.firsts
+    ends = np.append(at[1:], len(keys))
+    reads = 0
+    while len(at):
+        reads += int((uses.elements[at] >= since).sum())
+        at = after[at]
+        left = at < ends
+        at, ends = at[left], ends[left]
+    return reads

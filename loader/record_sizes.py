@@ -1,0 +1,80 @@
+"""Record sizes: bytes of records and elements, as far as specs and layouts tell them.
+
+Invariant: nothing is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from windrow import specs
+from windrow.budget import bytes_per_record
+from windrow.costs import Amount
+from windrow.errors import WindrowError
+from windrow.sources import ArraySpec, LaidOutSource
+from windrow.transforms.halves import has_function
+from windrow.transforms.nodes import STREAM, BatchNode, Node, RangeNode, SourceNode, ZipNode
+
+_INTEGER_BYTES: Final = 8
+
+
+def spec_of(node: Node) -> Any:
+    """The spec of a node's elements; None where nothing tells it."""
+    try:
+        return specs.element_spec(node)
+    except WindrowError:
+        return None
+
+
+def spec_bytes(spec: Any) -> int | None:
+    """Bytes of an element of a spec; None where they differ or are not known."""
+    if isinstance(spec, ArraySpec):
+        if None in spec.shape or spec.dtype.hasobject:
+            return None
+        return math.prod(n for n in spec.shape if n is not None) * spec.dtype.itemsize
+    children: Sequence[Any]
+    if isinstance(spec, dict):
+        children = list(spec.values())
+    elif isinstance(spec, (list, tuple)):
+        children = spec
+    else:
+        return None
+    sizes = [spec_bytes(child) for child in children]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def element_bytes(node: Node) -> Amount | None:
+    """Bytes of an element of a node, on average; None where they are not known."""
+    match node:
+        case SourceNode():
+            return record_bytes(node.source)
+        case RangeNode():
+            return Amount.exactly(_INTEGER_BYTES)
+        case BatchNode(batch_fn=None):
+            below = element_bytes(node.parent)
+            most = node.size if node.parent.length == STREAM else min(node.size, node.parent.length)
+            return None if below is None else below.times(most)
+        case ZipNode():
+            parts = [element_bytes(parent) for parent in node.parents]
+            known = [part for part in parts if part is not None]
+            return sum(known, start=Amount.exactly(0)) if len(known) == len(parts) else None
+        case _ if has_function(node):
+            size = spec_bytes(spec_of(node))
+            return None if size is None else Amount.exactly(size)
+        case _:
+            parts = [element_bytes(parent) for parent in node.parents]
+            known = [part for part in parts if part is not None]
+            if len(known) < len(parts) or not known:
+                return None
+            return Amount(min(part.low for part in known), max(part.high for part in known))
+
+
+def record_bytes(source: Any) -> Amount | None:
+    """Bytes of a record of a source, on average; None where nothing tells them."""
+    told = getattr(source, "spec", None)
+    size = None if told is None else spec_bytes(told)
+    if size is None and isinstance(source, LaidOutSource):
+        size = sum(bytes_per_record(part, len(source)) for part in source.parts)
+    return None if size is None else Amount.exactly(size)

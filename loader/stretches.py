@@ -1,0 +1,120 @@
+"""Stretches: some elements of a chain from its start on, what they ask for, and how they are planned.
+
+Of a short epoch that is all of it. Of a long one it is a part, whose second half, when all is
+settled, stands for the rest.
+
+Invariant: as for `asked`, nothing is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from windrow import demand
+from windrow.asked import Asked, asked_for, rows_of
+from windrow.lookahead import FREE_BYTES
+from windrow.record_sizes import record_bytes
+from windrow.round_plan import RoundPlan, round_plan
+from windrow.stream_facts import StreamFacts
+from windrow.transforms.nodes import Node, SelectNode
+
+# Records whose order is worked out; a selection map is asked for them one by one.
+_MOST_RECORDS: Final = 1 << 20
+_MOST_SELECTED: Final = 1 << 15
+# What a slow machine decodes in a second, on one thread.
+_SLOW_BYTES_PER_S: Final = 100e6
+# What a round takes at most, see `rounds`.
+_ROUND_S: Final = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Elements `[0, stop)` of a chain.
+
+    Args:
+        facts: How the stream is read.
+        count: Elements that it stands for.
+        stop: The end of those that are worked out.
+        since: The first of those whose reads are counted; 0 where all of them are.
+        asked: What they ask of each source, by its `id`.
+        short: The plan of rounds that take long.
+        long: The plan of rounds that are as long as their bytes allow.
+        planned_bytes: Bytes of records of an element, as far as they are planned ahead.
+        index_bytes: Bytes of indices to plan an element.
+    """
+
+    facts: StreamFacts
+    count: int
+    stop: int
+    since: int
+    asked: Mapping[int, Asked]
+    short: RoundPlan
+    long: RoundPlan
+    planned_bytes: float
+    index_bytes: float
+
+    @property
+    def factor(self) -> float:
+        """How many times as much happens as what is counted."""
+        return self.count / max(1, self.stop - self.since)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all elements are worked out."""
+        return self.stop == self.count
+
+
+def stretch_of(facts: StreamFacts, count: int) -> Stretch:
+    """The first `count` elements of a chain, or as many of them as are worked out."""
+    chain = facts.node.parent
+    most = _MOST_SELECTED if _selects(chain) else _MOST_RECORDS
+    most = max(2, most // rows_of(chain))
+    is_whole = count <= most + most // 2
+    stop = count if is_whole else most
+    asked = asked_for(chain, 0, stop)
+    elements = max(1, stop)
+    planned = indices = read = decoded = 0.0
+    for room in facts.rooms:
+        own = asked.get(id(room.source))
+        share = 0.0 if own is None else len(own.records) / elements
+        planned += share * room.record_bytes
+        indices += share * room.index_bytes
+        decoded += share * room.piece_bytes
+    for source in demand.all_sources(chain):
+        if (own := asked.get(id(source))) is not None:
+            size = record_bytes(source)
+            read += 0.0 if size is None else size.high * len(own.records) / elements
+    rows = min(facts.goal_bytes / max(1.0, read), facts.most_rows)
+    slow_rows = min(rows, _ROUND_S * _SLOW_BYTES_PER_S / max(1.0, decoded, read))
+    full = _full(facts.horizon_bytes, planned, indices)
+
+    def plan(rows: float) -> RoundPlan:
+        parts = len(facts.rooms)
+        return round_plan(stop, unit=facts.unit, most_rows=int(rows), full=full, parts=parts)
+
+    return Stretch(
+        facts=facts,
+        count=count,
+        stop=stop,
+        since=0 if is_whole else stop // 2,
+        asked=asked,
+        short=plan(slow_rows),
+        long=plan(rows),
+        planned_bytes=planned,
+        index_bytes=indices,
+    )
+
+
+def _selects(node: Node) -> bool:
+    return isinstance(node, SelectNode) or any(map(_selects, node.parents))
+
+
+def _full(horizon_bytes: int, planned: float, indices: float) -> float:
+    """Elements that a horizon has room for, of so many bytes of records and of indices each."""
+    if not planned + indices:
+        return math.inf
+    alone = horizon_bytes / planned if planned else math.inf
+    return min(alone, (horizon_bytes + FREE_BYTES) / (planned + indices))

@@ -1,0 +1,1 @@
+from loader.part_forecast import *

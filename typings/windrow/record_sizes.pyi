@@ -1,0 +1,1 @@
+from loader.record_sizes import *

@@ -1,0 +1,1 @@
+from loader.stream_facts import *

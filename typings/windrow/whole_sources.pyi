@@ -1,0 +1,1 @@
+from loader.whole_sources import *

@@ -160,7 +160,15 @@ def html_of(inspection: Inspection, sheet: Sheet) -> str:
     """A page of the tables and the pictures."""
     parts = [f"<h1>{html.escape(inspection.url)}</h1>", f"<p>{html.escape(inspection.summary)}</p>"]
     parts += [f"<h2>{html.escape(sheet.title)}</h2>", f"<p>{html.escape(sheet.subtitle)}</p>"]
-    parts.append('<div class="sheet">')
+    parts.append(html_cells(sheet))
+    for table in tables(inspection):
+        parts += [f"<h2>{html.escape(table.title)}</h2>", table.to_html()]
+    return _PAGE.format(title=html.escape(inspection.url), body="\n".join(parts))
+
+
+def html_cells(sheet: Sheet) -> str:
+    """The pictures of a sheet with their captions, and their scale, as HTML."""
+    parts = ['<div class="sheet">']
     for cell in sheet.cells:
         figure = _figure(_CELL_INCHES, _CELL_INCHES * sheet.height)
         _draw(figure.subplots(), cell, sheet)
@@ -170,10 +178,8 @@ def html_of(inspection: Inspection, sheet: Sheet) -> str:
         figure = _figure(5.0, 0.55)
         bar = figure.colorbar(_scale(sheet), cax=figure.subplots(), orientation="horizontal")
         _dress_scale(bar, sheet)
-        parts.append(f'<p><img alt="scale" src="{_data_uri(_png(figure))}"></p>')
-    for table in tables(inspection):
-        parts += [f"<h2>{html.escape(table.title)}</h2>", table.to_html()]
-    return _PAGE.format(title=html.escape(inspection.url), body="\n".join(parts))
+        parts.append(f'<p><img class="scale" alt="scale" src="{_data_uri(_png(figure))}"></p>')
+    return "\n".join(parts)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

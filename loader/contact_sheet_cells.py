@@ -148,6 +148,15 @@ def read_sheet(
     else:
         found = _of_files(inspection, place, records, count, field)
     cells = tuple(map(cell_of, found.captions, found.values))
+    title = shortened(f"{place.name}: {found.name}" if found.name else place.name, 90)
+    sheet = sheet_of(title, cells, unit=found.unit, upwards=found.upwards)
+    return dataclasses.replace(sheet, subtitle=_subtitle(found, cells, sheet.limits))
+
+
+def sheet_of(
+    title: str, cells: tuple[Cell, ...], *, unit: str = "", upwards: bool = False
+) -> Sheet:
+    """Cells with a common scale and height."""
     drawn = [cell for cell in cells if cell.values is not None]
     shapes = [
         cell.values.shape for cell in drawn if cell.values is not None and cell.kind != "lines"
@@ -156,15 +165,7 @@ def read_sheet(
     limits = limits_of(
         [c.values for c in drawn if c.values is not None and c.kind in ("field", "lines")]
     )
-    return Sheet(
-        title=shortened(f"{place.name}: {found.name}" if found.name else place.name, 90),
-        subtitle=_subtitle(found, cells, limits),
-        cells=cells,
-        unit=found.unit,
-        limits=limits,
-        upwards=found.upwards,
-        height=height,
-    )
+    return Sheet(title, "", cells, unit, limits, upwards, height)
 
 
 def _subtitle(found: _Read, cells: Sequence[Cell], limits: tuple[float, float]) -> str:
@@ -420,7 +421,7 @@ def _value(
 ) -> Any:
     """What is drawn of a record, or the words for why not."""
     if field is None:
-        return _picture(record)
+        return pixels_of(record)
     if example is None:
         return "no tf.train.Example"
     values = example.get(field)
@@ -437,10 +438,10 @@ def _value(
             return flat.reshape([-1 if size is None else size for size in feature.shape])
         except (ValueError, TypeError) as error:
             return f"{field}: {error}"
-    return _picture(values[0])
+    return pixels_of(values[0])
 
 
-def _picture(data: bytes) -> Any:
+def pixels_of(data: bytes) -> Any:
     """The pixels of an encoded picture, or the words for why there are none."""
     if picture_of(data) is None:
         return f"{counted(len(data), 'byte')}, no picture"

@@ -1,0 +1,342 @@
+"""The charts of a report: what Plotly is to draw, each with words for those who do not see it.
+
+Colours come from the page, which knows whether it is light or dark, except those of what is drawn,
+which are seen on both.
+
+Invariant: numbers are finite, and a chart has as many points as its caption says.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.costs import Amount, SourceCosts
+from windrow.errors import missing_extra
+from windrow.inspection_facts import counted, in_units, shortened
+from windrow.report_html import chart
+from windrow.report_order import Order
+from windrow.stats import BlockTimes, Stats
+
+FloatArray = npt.NDArray[np.float64]
+
+_READING: Final = "#3f8ecf"
+_MAPPING: Final = "#d9822b"
+_WAITING: Final = "#c2528b"
+_LOOP: Final = "#3a9a6c"
+_PREDICTED: Final = "#8b9bb0"
+_MOST_BARS: Final = 14
+_CROWDED: Final = 5_000
+
+MANY: Final = {"batch": "batches", "element": "elements"}
+
+# Times beyond it are cut off: the first batch may take a hundred times as long as the others.
+_TYPICAL: Final = 0.98
+
+
+def plotly(module: str) -> Any:
+    """A module of Plotly.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing_extra("windrow.report", "report") from error
+
+
+def library() -> str:
+    """The code that draws the charts."""
+    found: str = plotly("plotly.offline").get_plotlyjs()
+    # Nothing in it may end the script that holds it.
+    return found.replace("</script", "<\\/script")
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def timeline_chart(stats: Stats, what: str) -> str:
+    """Milliseconds per element of reading, mapping and waiting, one below the other.
+
+    Args:
+        stats: With a timeline of a block at least.
+        what: What an element is called.
+    """
+    blocks = stats.timeline
+    lanes = {
+        "reading": (_READING, _per_element([block.reading_s for block in blocks], blocks)),
+        "mapping": (_MAPPING, _per_element([block.mapping_s for block in blocks], blocks)),
+        "the loop waits": (_WAITING, _per_element([block.waited_s for block in blocks], blocks)),
+    }
+    ends = np.cumsum([block.elements for block in blocks]).astype(np.float64)
+    edges = np.concatenate([[0.0], ends]) + stats.elements - ends[-1]
+    most = max(float(values.max()) for _, values in lanes.values())
+    usual = max(float(np.quantile(values, _TYPICAL)) for _, values in lanes.values())
+    limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
+    figure = plotly("plotly.subplots").make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=list(lanes)
+    )
+    for row, (name, (colour, values)) in enumerate(lanes.items(), 1):
+        # A step for each block, and one more point to end the last.
+        steps = np.append(values, values[-1])
+        line = {"shape": "hv", "width": 1.2, "color": colour}
+        hover = f"{what} %{{x}}<br>{name}: %{{y:.3~f}} ms<extra></extra>"
+        figure.add_scatter(
+            x=edges, y=steps, mode="lines", line=line, fill="tozeroy", row=row, col=1,
+            name=name, hovertemplate=hover, fillcolor=_faint(colour),
+        )  # fmt: skip
+        figure.update_yaxes(range=[0, limit], row=row, col=1, nticks=4, ticksuffix=" ms")
+    figure.update_xaxes(title_text=f"{what} given to the loop", row=3, col=1)
+    for annotation in figure.layout.annotations:
+        annotation.update(x=0, xanchor="left", font={"size": 13})
+    totals = "; ".join(
+        f"{name} {in_time(float(values.mean()) / 1e3)}" for name, (_, values) in lanes.items()
+    )
+    first, last = edges[0], edges[-1]
+    span = (
+        f"{MANY[what]} {round(first):,} to {round(last) - 1:,}"
+        if last - first > 1
+        else f"one {what}"
+    )
+    cut = f" Beyond the scale: up to {in_time(most / 1e3)}." if most > limit else ""
+    return chart(
+        "timeline",
+        _dressed(figure, left=64),
+        430,
+        f"Time per {what} over {span}, on average: {totals}.",
+        f"Time per {what}, for {span} in {counted(len(blocks), 'block')}. Reading and mapping go"
+        " on ahead of the loop and beside each other; the loop waits only for what is not ready"
+        f" then.{cut}",
+    )
+
+
+def _per_element(times_s: Sequence[float], blocks: Sequence[BlockTimes]) -> FloatArray:
+    return np.array(
+        [
+            1e3 * time_s / max(1, block.elements)
+            for time_s, block in zip(times_s, blocks, strict=True)
+        ]
+    )
+
+
+def activities_chart(stats: Stats) -> str:
+    """What the loop and the loader spent their time with."""
+    named = [("the loop's own work", stats.loop_s, _LOOP)]
+    waits = {name: spent for name, spent in stats.waited_for.items() if spent > 0}
+    named += [(f"the loop waits for {name}", spent, _WAITING) for name, spent in waits.items()]
+    if not waits:
+        named.append(("the loop waits", stats.waited_s, _WAITING))
+    named.append(("reading", stats.reading_s, _READING))
+    named += [(name, spent, _MAPPING) for name, spent in stats.mapping_s.items()]
+    named.append(("all is ready, no room for more", stats.blocked_s, _PREDICTED))
+    shown = named[:_MOST_BARS]
+    # Plotly takes words for HTML.
+    names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
+    passed_s = stats.passed_s or 1.0
+    figure = plotly("plotly.graph_objects").Figure()
+    figure.add_bar(
+        orientation="h",
+        y=list(range(len(shown))),
+        x=[spent for _, spent, _ in shown],
+        text=[f"{in_time(spent)}, {spent / passed_s:.0%}" for _, spent, _ in shown],
+        textposition="auto",
+        marker={"color": [colour for _, _, colour in shown]},
+        customdata=names,
+        hovertemplate="%{customdata}: %{text}<extra></extra>",
+        cliponaxis=False,
+    )
+    # By number: two names may be shortened to the same words.
+    figure.update_yaxes(
+        autorange="reversed", automargin=True, tickvals=list(range(len(shown))), ticktext=names
+    )
+    most = max([spent for _, spent, _ in shown] + [stats.passed_s]) or 1.0
+    figure.update_xaxes(range=[0, most * 1.02], title_text="seconds", nticks=6)
+    told = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in shown)
+    return chart(
+        "activities",
+        _dressed(figure, left=10),
+        90 + 34 * len(shown),
+        f"Where {in_time(stats.passed_s)} went: {told}.",
+        f"Of {in_time(stats.passed_s)} since the first was asked for. The loop (first"
+        " rows) and the loader (the others) work at the same time, the loader on several threads.",
+    )
+
+
+def in_time(seconds: float) -> str:
+    """A duration for people."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size * 0.9995:
+            return f"{seconds / size:,.3g} {unit}" if seconds < 1e3 else f"{seconds:,.0f} s"
+    return "0 s" if seconds <= 0 else f"{seconds * 1e9:.3g} ns"
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def bytes_chart(
+    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str
+) -> str:
+    """Bytes per element of all sources: stored, decoded and delivered.
+
+    Args:
+        predicted: Per element.
+        measured: Per element; empty where nothing was measured.
+        what: What an element is called.
+    """
+    bars = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
+    biggest = max([amount.high for sums in bars.values() for amount in sums.values()] + [1.0])
+    size, unit = _unit(biggest)
+    figure = plotly("plotly.graph_objects").Figure()
+    told = []
+    for (name, sums), colour in zip(bars.items(), (_PREDICTED, _READING), strict=False):
+        middles = [amount.middle / size for amount in sums.values()]
+        spans = [(amount.high - amount.low) / 2 / size for amount in sums.values()]
+        labels = [_span(amount) for amount in sums.values()]
+        told += [f"{kind} {name} {label}" for kind, label in zip(sums, labels, strict=True)]
+        figure.add_bar(
+            orientation="h", name=name, y=list(sums), x=middles, text=labels, cliponaxis=False,
+            textposition="auto", marker={"color": colour}, hovertemplate="%{y}: %{text}",
+            error_x={"type": "data", "array": spans, "visible": any(spans)},
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", automargin=True, type="category")
+    figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6)
+    figure.update_layout(barmode="group", showlegend=len(bars) > 1)
+    return chart(
+        "bytes",
+        _dressed(figure, left=10, top=34),
+        80 + 62 * len(bars) * max(1, len(bars["predicted"])) // 2 + 40,
+        f"Bytes per {what}: {'; '.join(told)}.",
+        f"Bytes per {what}, all sources together.",
+    )
+
+
+def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
+    """Bytes of all sources by kind; what one of them does not tell is left out."""
+    stored = [each.stored_bytes for each in costs]
+    found = {}
+    if stored and None not in stored:
+        found["stored"] = sum((s for s in stored if s is not None), start=Amount.exactly(0))
+    found["decoded"] = sum((each.decoded_bytes for each in costs), start=Amount.exactly(0))
+    found["delivered"] = sum((each.delivered_bytes for each in costs), start=Amount.exactly(0))
+    return found
+
+
+def _unit(most_bytes: float) -> tuple[float, str]:
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if most_bytes >= size:
+            return size, unit
+    return 1.0, "bytes"
+
+
+def _span(amount: Amount) -> str:
+    low, high = in_units(round(amount.low)), in_units(round(amount.high))
+    return low if low == high else f"{low} to {high}"
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def order_chart(name: str, order: Order, title: str, what: str) -> str:
+    """Record index against position, a dot for each record.
+
+    Args:
+        name: Names it in the page.
+        order: What is drawn.
+        title: Its heading.
+        what: What positions count, such as 'batch'.
+    """
+    figure = plotly("plotly.graph_objects").Figure()
+    records = sum(length for _, length in order.sources)
+    places, found = order.positions.tolist(), order.records.tolist()
+    # One path, and not a node of the page for each: a line of no length with round ends is a dot.
+    dots = "".join(f"M{at:.8g},{record}H{at:.8g}" for at, record in zip(places, found, strict=True))
+    size = 2.0 if len(places) > _CROWDED else 3.2
+    figure.add_shape(
+        type="path", path=dots or "M0,0", name="records", line={"width": size, "color": _READING}
+    )
+    low, high = _limits(order, records)
+    figure.update_xaxes(
+        range=[0, max(order.elements, 1)], title_text=f"position ({what})", nticks=6
+    )
+    figure.update_yaxes(range=[low, high], title_text="record", automargin=True, nticks=7)
+    start = 0
+    for number, (_, length) in enumerate(order.sources[:-1]):
+        start += length
+        if low < start < high:
+            figure.add_hline(y=start, line={"width": 1, "dash": "dot", "color": _WAITING})
+            figure.add_annotation(
+                x=1, xref="paper", xanchor="right", y=start, yanchor="bottom", showarrow=False,
+                text=f"source {number + 2}", font={"size": 11},
+            )  # fmt: skip
+    figure.update_layout(title={"text": title, "font": {"size": 14}, "x": 0, "xref": "paper"})
+    shown = counted(len(places), "record")
+    which = "all of them" if order.is_whole else "evenly spread"
+    notes = f" {'; '.join(order.notes).capitalize()}." if order.notes else ""
+    return chart(
+        name,
+        _dressed(figure, left=10, top=34),
+        400,
+        f"{title}: {_likeness(order)}.",
+        f"{shown}, {which}.{notes}",
+    )
+
+
+def _limits(order: Order, records: int) -> tuple[float, float]:
+    """The records that the axis shows: all there are, or where few of them come, these."""
+    if not len(order.records):
+        return 0.0, float(max(records, 1))
+    low, high = float(order.records.min()), float(order.records.max())
+    if high - low > 0.5 * records:
+        low, high = 0.0, float(records)
+    margin = max((high - low) * 0.02, 0.5)
+    return low - margin, high + margin
+
+
+def _likeness(order: Order) -> str:
+    """The order in words, for those who do not see it."""
+    if len(order.records) < 2:
+        return counted(len(order.records), "record")
+    steps = np.diff(order.records[np.argsort(order.positions, kind="stable")])
+    rising = float((steps > 0).mean())
+    if rising == 1.0:
+        return "records come in the order of their indices"
+    rank = np.corrcoef(order.positions, order.records)[0, 1]
+    alike = "" if not np.isfinite(rank) else f"; position and record correlate by {rank:.2f}"
+    return f"{rising:.0%} of the records come after one with a smaller index{alike}"
+
+
+# --- all -----------------------------------------------------------------------------------------
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.35)"
+
+
+def _dressed(figure: Any, *, left: int, top: int = 28) -> dict[str, Any]:
+    """A figure as values, on the page's own ground and in its type."""
+    figure.update_layout(
+        template="none",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, -apple-system, Segoe UI, sans-serif", "size": 12},
+        margin={"l": left, "r": 14, "t": top, "b": 44},
+        hovermode="closest",
+        dragmode="zoom",
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    )
+    if figure.layout.showlegend is None:
+        figure.update_layout(showlegend=False)
+    figure.update_xaxes(automargin=True, zeroline=False, gridcolor="#888", title_standoff=8)
+    figure.update_yaxes(zeroline=False, gridcolor="#888")
+    # Marks that are not seen keep the words off the bars and dots.
+    figure.update_yaxes(ticks="outside", ticklen=6, tickcolor="rgba(0,0,0,0)")
+    values: dict[str, Any] = json.loads(figure.to_json())
+    return values

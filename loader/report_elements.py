@@ -1,0 +1,291 @@
+"""The first elements of a chain for a report: pictures, fields, lines, tokens and texts.
+
+Invariant: an element that can not be drawn is told in words, and an error while elements are made is
+shown and not raised: what else the report has is worth reading then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.contact_sheet import html_cells
+from windrow.contact_sheet_cells import Cell, cell_of, pixels_of, sheet_of
+from windrow.inspection_content import content_of, example_of, picture_of
+from windrow.inspection_facts import counted, in_units, shortened
+from windrow.iterator import DatasetIterator
+from windrow.report_html import table, text
+from windrow.transforms.halves import with_parents
+from windrow.transforms.nodes import STREAM, BatchNode, Node
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.streams import ProcessNode, StreamLimitNode, ToStreamNode
+
+_MOST_SHEETS: Final = 3
+_MOST_LABELS: Final = 3
+_MOST_COLUMNS: Final = 8
+_MOST_LEAVES: Final = 64
+_MOST_TOKENS: Final = 96
+_MOST_TEXT: Final = 400
+_HERE: Final = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+# What is worth most to be seen comes first.
+_RANKS: Final = ("picture", "field", "tokens", "lines", "text")
+
+Leaves = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Some elements, or rows of a batch: what each is called, and its leaves by name."""
+
+    captions: tuple[str, ...]
+    elements: tuple[Leaves, ...]
+    error: str = ""
+
+
+def sample_of(node: Node, count: int) -> Sample:
+    """The first `count` elements of a chain, or rows of its first batch, made for this.
+
+    They are made in this thread: no worker is started, and nothing is read ahead.
+    """
+    captions: list[str] = []
+    found: list[Leaves] = []
+    # Rows of the first batch are as good as batches.
+    batched = any(isinstance(below, BatchNode) for below in _chain(node))
+    stream = _here(node if node.length == STREAM else ToStreamNode((node,), _HERE))
+    try:
+        with DatasetIterator[Any](StreamLimitNode((stream,), count)) as iterator:
+            for number, element in enumerate(iterator):
+                rows = _rows(element, count - len(found)) if batched else None
+                here = [element] if rows is None else rows
+                names = [f"row {row}" for row in range(len(here))] if rows else []
+                for row, value in enumerate(here):
+                    captions.append(", ".join([f"element {number}", *names[row : row + 1]]))
+                    found.append(dict(_leaves(value, "")))
+                if len(found) >= count:
+                    break
+    except Exception as error:
+        words = shortened(f"{type(error).__name__}: {error}", 600)
+        return Sample(tuple(captions), tuple(found), words)
+    return Sample(tuple(captions), tuple(found))
+
+
+def sample_html(sample: Sample) -> Iterator[str]:
+    """The elements as pictures and in words."""
+    if sample.error:
+        place = f"element {len(sample.elements)}" if not sample.elements else "the next element"
+        yield f'<p class="soft">Making {place} failed. {text(sample.error)}</p>'
+    if not sample.elements:
+        if not sample.error:
+            yield '<p class="soft">There is no element.</p>'
+        return
+    first = sample.elements[0]
+    kinds = {name: _kind(value) for name, value in first.items()}
+    drawn = [name for rank in _RANKS for name, kind in kinds.items() if kind == rank]
+    shown = drawn[:_MOST_SHEETS]
+    labels = [name for name, kind in kinds.items() if kind == "label"]
+    captions = [
+        "\n".join([caption, *_labels(leaves, labels)])
+        for caption, leaves in zip(sample.captions, sample.elements, strict=True)
+    ]
+    for name in shown:
+        yield from _sheet(name, kinds[name], sample, captions)
+    if not shown:
+        yield _as_table(sample, kinds)
+    left = [name for name in kinds if name not in shown and name not in labels[:_MOST_LABELS]]
+    if shown and left:
+        names = ", ".join(f"{name} ({_told(first[name])})" for name in left[:_MOST_COLUMNS])
+        more = f" and {len(left) - _MOST_COLUMNS:,} more" if len(left) > _MOST_COLUMNS else ""
+        yield f'<p class="soft">Not drawn: {text(names)}{more}</p>'
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+
+def _here(node: Node) -> Node:
+    """The same stream, made in this thread when it is asked for."""
+    if isinstance(node, ProcessNode):
+        return _here(node.parent)
+    if isinstance(node, ToStreamNode):
+        return dataclasses.replace(node, read_options=_HERE)
+    return with_parents(node, tuple(map(_here, node.parents)))
+
+
+def _chain(node: Node) -> Iterator[Node]:
+    yield node
+    while len(node.parents) == 1:
+        node = node.parent
+        yield node
+
+
+def _rows(batch: Any, most: int) -> list[Any] | None:
+    """The first rows of a batch; None of what does not look like one."""
+    columns = dict(_leaves(batch, "", whole=True))
+    sizes = {_size(column) for column in columns.values()}
+    if len(sizes) != 1 or min(sizes) < 1:
+        return None
+    kept = range(min(most, sizes.pop()))
+    if "" in columns:
+        return [columns[""][row] for row in kept]
+    return [{name: column[row] for name, column in columns.items()} for row in kept]
+
+
+def _size(column: Any) -> int:
+    """Rows of a column of a batch; 0 of what is none."""
+    return len(column) if isinstance(column, list) or np.ndim(column) else 0
+
+
+def _leaves(value: Any, name: str, *, whole: bool = False) -> Iterator[tuple[str, Any]]:
+    """What an element is made of, by names joined with `/`; lists stay whole where asked."""
+    if isinstance(value, bytes) and not whole and (features := _features(value)) is not None:
+        value = features
+    children: Mapping[Any, Any] | None = None
+    if isinstance(value, Mapping):
+        children = value
+    elif isinstance(value, tuple):
+        fields = getattr(value, "_fields", range(len(value)))
+        children = dict(zip(fields, value, strict=True))
+    elif isinstance(value, list) and not whole and not _is_numbers(value):
+        children = dict(enumerate(value))
+    if children is None:
+        yield name, value
+        return
+    for at, (key, child) in enumerate(children.items()):
+        if at == _MOST_LEAVES:
+            return
+        yield from _leaves(child, f"{name}/{key}" if name else str(key), whole=whole)
+
+
+def _features(record: bytes) -> Mapping[str, Any] | None:
+    """What a record of a tf.train.Example holds; None of other records."""
+    found = example_of(record) if record[:1] == b"\n" and picture_of(record) is None else None
+    if not found:
+        return None
+    return {
+        name: values[0] if len(values) == 1 else values for name, values in sorted(found.items())
+    }
+
+
+def _is_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(value, (bool, int, float)) for value in values)
+
+
+# --- how each is drawn ---------------------------------------------------------------------------
+
+
+def _kind(value: Any) -> str:
+    """One of `_RANKS`, 'label' for what is told in a few letters, or 'other'."""
+    if isinstance(value, bytes):
+        if picture_of(value) is not None:
+            return "picture"
+        return "text" if content_of(value).kind == "text" else "other"
+    if isinstance(value, str):
+        return "text" if len(value) > 24 else "label"
+    array = _array(value)
+    if array is None:
+        return "other"
+    if array.size == 1:
+        return "label"
+    if np.squeeze(array).ndim == 1 and array.dtype.kind in "iu":
+        return "tokens"
+    kind = cell_of("", array).kind
+    return "other" if kind == "note" else kind
+
+
+def _array(value: Any) -> Any:
+    """A value as an array of numbers; None where it is none."""
+    plain = isinstance(value, (bool, int, float, complex, list))
+    if not plain and getattr(type(value), "__array__", None) is None:
+        return None
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            array = array.astype(np.float64)  # of ml_dtypes
+    except (TypeError, ValueError):
+        return None
+    return array
+
+
+def _sheet(name: str, kind: str, sample: Sample, captions: Sequence[str]) -> Iterator[str]:
+    values = [leaves.get(name) for leaves in sample.elements]
+    yield f"<h3>{text(name or 'elements')} <span class='soft'>{text(_told(values[0]))}</span></h3>"
+    if kind in ("tokens", "text"):
+        draw = _tokens if kind == "tokens" else _words
+        figures = "".join(
+            f"<figure>{draw(value)}<figcaption>{text(caption)}</figcaption></figure>"
+            for value, caption in zip(values, captions, strict=True)
+        )
+        yield f'<div class="sheet {kind}-sheet">{figures}</div>'
+        return
+    cells = tuple(map(_cell, captions, values))
+    yield html_cells(sheet_of(name, cells, unit=name.rpartition("/")[2]))
+
+
+def _cell(caption: str, value: Any) -> Cell:
+    if isinstance(value, bytes):
+        return cell_of(caption, pixels_of(value))
+    array = _array(value)
+    return cell_of(caption, "no numbers" if array is None else array)
+
+
+def _tokens(value: Any) -> str:
+    """Numbers on grounds of colours, the same number on the same colour."""
+    array = _array(value)
+    numbers = [] if array is None else array.reshape(-1).tolist()
+    shown = "".join(
+        f'<span style="--hue: {int(number) * 47 % 360}">{text(number)}</span>'
+        for number in numbers[:_MOST_TOKENS]
+    )
+    more = len(numbers) - _MOST_TOKENS
+    rest = f'<small class="soft">and {more:,} more</small>' if more > 0 else ""
+    return f'<div class="tokens">{shown}{rest}</div>'
+
+
+def _words(value: Any) -> str:
+    words = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    cut = words if len(words) <= _MOST_TEXT else f"{words[:_MOST_TEXT]} ..."
+    return f'<p class="words">{text(cut)}</p>'
+
+
+def _labels(leaves: Leaves, names: Sequence[str]) -> list[str]:
+    return [
+        f"{name} {_short(leaves[name])}" if name else _short(leaves[name])
+        for name in names[:_MOST_LABELS]
+        if name in leaves
+    ]
+
+
+def _short(value: Any) -> str:
+    """A label in a few letters."""
+    if isinstance(value, str):
+        return shortened(value, 32)
+    array = _array(value)
+    if array is None or array.size != 1:
+        return _told(value)
+    number = array.reshape(-1)[0]
+    return f"{number:.6g}" if array.dtype.kind in "f" else str(number)
+
+
+def _told(value: Any) -> str:
+    """What a leaf is, in a few words."""
+    if isinstance(value, bytes):
+        return content_of(value).looks_like if value else "no bytes"
+    if isinstance(value, str):
+        return counted(len(value), "character")
+    array = _array(value)
+    if array is None:
+        return type(value).__name__
+    shape = " x ".join(map(str, array.shape))
+    return f"{shape} {array.dtype}, {in_units(array.nbytes)}" if shape else str(array.dtype)
+
+
+def _as_table(sample: Sample, kinds: Mapping[str, str]) -> str:
+    names = list(kinds)[:_MOST_COLUMNS]
+    rows = [
+        [caption, *(_short(leaves.get(name)) for name in names)]
+        for caption, leaves in zip(sample.captions, sample.elements, strict=True)
+    ]
+    return table("The first elements", ["", *(name or "value" for name in names)], rows)

@@ -1,0 +1,368 @@
+"""Reports: a chain, what it costs and what it gives, as one page that needs no other file.
+
+1. `windrow.explanation` and `windrow.stats` have the figures, predicted and measured.
+2. `report_plan`, `report_charts`, `report_order` and `report_elements` make the pictures.
+3. This module puts them together and writes the page.
+
+Invariant: the page is whole or not there; it loads nothing, and nothing in it that comes from the
+data or the chain is part of its code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from windrow import report_charts, report_elements
+from windrow.contact_sheet_cells import pictures
+from windrow.costs import Amount, SourceCosts
+from windrow.dataset import IterDataset, MapDataset
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    MissingExtraError,
+    NotFoundError,
+    WindrowError,
+    missing_extra,
+)
+from windrow.explanation import Explanation, in_bytes, spec_text
+from windrow.inspection_facts import in_units, shortened
+from windrow.iterator import DatasetIterator
+from windrow.report_html import facts, page, section, table, text
+from windrow.report_order import order_of
+from windrow.report_plan import plan_html
+from windrow.stats import Stats
+from windrow.transforms.arguments import at_least, integer
+from windrow.transforms.nodes import BatchNode, Node
+
+_SUFFIXES: Final = (".html", ".htm")
+_BEGINNING: Final = 2_000
+_ABSENT: Final = "-"
+
+
+def report(
+    ds_or_iterator: MapDataset[Any] | IterDataset[Any] | DatasetIterator[Any],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    elements: int = 8,
+) -> Path:
+    """Write a page about a chain: its plan, its costs, its order and its first elements.
+
+    The page is one file that needs no network. It has what `explain()` predicts, and of an iterator
+    what `stats()` has measured beside it.
+
+    Args:
+        ds_or_iterator: A dataset, or an iterator, which stays where it is.
+        path: The file, which ends in .html; what is there is replaced.
+        title: The heading.
+        elements: How many of the first elements are shown. They are made for the page, in this
+            thread and with the chain's functions; with 0 nothing is read.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ArgumentError: If it is neither a dataset nor an iterator, or the path names no page.
+        MissingExtraError: If Plotly or matplotlib is not installed.
+        NotFoundError: If there is no such folder.
+        ConversionError: If the file can not be written.
+
+    Example:
+        >>> import tempfile, numpy as np, windrow
+        >>> dataset = windrow.MapDataset.source(np.arange(100)).shuffle(seed=0).batch(10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = windrow.report(dataset, f"{folder}/report.html")
+        ...     page.name, "shuffle(seed=0)" in page.read_text(encoding="utf-8")
+        ('report.html', True)
+    """
+    target = _checked(path)
+    at_least(0, integer(elements, "report: elements"), "report: elements")
+    _check_packages()
+    dataset, stats = _of(ds_or_iterator)
+    explanation = dataset.explain()
+    node = dataset._node
+    body = "\n".join(_body(explanation, stats, node, title or "Data report", elements))
+    _write(
+        target, page(title or f"Data report: {_named(explanation)}", body, report_charts.library())
+    )
+    return target
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    try:
+        target = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"report: path must be that of a file, got {path!r}") from error
+    if target.suffix.lower() not in _SUFFIXES:
+        raise ArgumentError(f"report: {target} must end in .html, which browsers open")
+    if not target.absolute().parent.is_dir():
+        raise NotFoundError(f"report: there is no folder {target.absolute().parent}; make it first")
+    return target
+
+
+def _check_packages() -> None:
+    """Before anything is read, which may take long."""
+    report_charts.plotly("plotly")
+    try:
+        pictures("matplotlib")
+    except MissingExtraError as error:
+        raise missing_extra("windrow.report", "report") from error
+
+
+def _of(given: Any) -> tuple[MapDataset[Any] | IterDataset[Any], Stats | None]:
+    if isinstance(given, DatasetIterator):
+        stats = given.stats()
+        return IterDataset(given._node), stats if stats.elements else None
+    if isinstance(given, (MapDataset, IterDataset)):
+        return given, None
+    raise ArgumentError(
+        "report: needs a windrow.MapDataset, a windrow.IterDataset or an iterator of one, got"
+        f" {given!r:.200}"
+    )
+
+
+def _write(target: Path, text: str) -> None:
+    temporary = target.with_name(f".windrow-{uuid.uuid4().hex}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8", errors="replace")
+            os.replace(temporary, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+    except OSError as error:
+        raise ConversionError(
+            f"report: {target} can not be written: {error.strerror or error}"
+        ) from error
+
+
+# --- the parts of the page -----------------------------------------------------------------------
+
+
+def _body(
+    explanation: Explanation, stats: Stats | None, node: Node, title: str, elements: int
+) -> Iterator[str]:
+    what = _what(node)
+    sections = {"plan": "Plan", "costs": "What it costs"}
+    sections |= {"time": "Time"} if stats is not None else {}
+    sections |= {"order": "Order", "elements": "Elements"}
+    links = "".join(f'<a href="#{name}">{text(words)}</a>' for name, words in sections.items())
+    yield f"<header><h1>{text(title)}</h1>"
+    yield f'<p class="soft">{text(_named(explanation))}</p>'
+    yield f'<nav aria-label="Parts of the page">{links}</nav></header><main>'
+    yield facts(_facts(explanation, stats, what))
+    if stats is not None:
+        yield f'<p class="sentence">{text(_sentence(stats))}</p>'
+    yield _advice(explanation)
+    loop = _sentence(stats) if stats is not None else ""
+    yield section("plan", sections["plan"], [plan_html(explanation, loop)])
+    yield section("costs", sections["costs"], _costs(explanation, stats, what))
+    if stats is not None:
+        yield section("time", sections["time"], _time(stats, what))
+    yield section("order", sections["order"], _order(explanation, node, what))
+    yield section("elements", sections["elements"], _elements(node, elements))
+    yield "</main>"
+
+
+def _named(explanation: Explanation) -> str:
+    """The chain's sources in a few words."""
+    names = [shortened(costs.source, 60) for costs in explanation.epoch]
+    if not names:
+        names = [line.label for line in explanation.nodes if not line.parents]
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + more
+
+
+def _sentence(stats: Stats) -> str:
+    said = stats.sentence
+    return said[:1].upper() + said[1:] + "."
+
+
+def _facts(
+    explanation: Explanation, stats: Stats | None, what: str
+) -> Iterator[tuple[str, str, str]]:
+    batches = explanation.batches
+    endless = "for ever" if explanation.is_endless else ""
+    yield (
+        f"{report_charts.MANY[what]} per epoch",
+        "unknown" if batches is None else str(batches),
+        endless,
+    )
+    yield f"bytes per {what}", in_bytes(explanation.batch_bytes), ""
+    decoded, delivered = _ratio(explanation.epoch)
+    if decoded is not None:
+        yield "decoded per byte delivered", str(decoded), delivered
+    measured = "" if stats is None else f"measured: {in_units(stats.peak_buffers_bytes)}"
+    yield "buffers at most", in_bytes(explanation.buffers), measured
+    ratio = None if explanation.quality is None else explanation.quality.variance_ratio
+    if ratio is not None:
+        yield "shuffle: variance ratio", str(ratio), "1 is a global shuffle"
+    if stats is not None:
+        rate = stats.elements / stats.passed_s if stats.passed_s else 0.0
+        yield (
+            "given to the loop",
+            f"{stats.elements:,}",
+            f"{report_charts.MANY[what]}, {rate:,.4g} per second",
+        )
+        share = stats.waited_s / stats.passed_s if stats.passed_s else 0.0
+        yield "the loop waited", f"{share:.0%}", f"of {report_charts.in_time(stats.passed_s)}"
+
+
+def _ratio(costs: tuple[SourceCosts, ...]) -> tuple[Amount | None, str]:
+    found = [c.decoded_per_delivered for c in costs if c.decoded_bytes.high]
+    known = [ratio for ratio in found if ratio is not None]
+    if not known:
+        return None, ""
+    worst = max(known, key=lambda ratio: ratio.high)
+    return worst, "of the costliest source" if len(known) > 1 else ""
+
+
+def _advice(explanation: Explanation) -> str:
+    lines = [
+        f'<li id="advice-{number}"><b>Advice {number}.</b> {text(advice)}</li>'
+        for number, advice in enumerate(explanation.advice, 1)
+    ]
+    return f'<ul class="advice">{"".join(lines)}</ul>' if lines else ""
+
+
+# --- costs ---------------------------------------------------------------------------------------
+
+_COLUMNS: Final[Mapping[str, str]] = {
+    "records": "records asked for",
+    "pieces": "pieces they lie in",
+    "reads": "reads",
+    "hits": "pieces used again",
+    "stored_bytes": "bytes stored",
+    "decoded_bytes": "bytes decoded",
+    "delivered_bytes": "bytes delivered",
+    "decoded_per_delivered": "decoded per delivered",
+}
+
+
+def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator[str]:
+    measured = () if stats is None else stats.sources
+    if explanation.spec is not None:
+        yield f"<p>An element is <code>{text(shortened(spec_text(explanation.spec), 600))}</code></p>"
+    given = 0 if stats is None else stats.elements
+    if explanation.batch:
+        each = tuple(costs.times(1 / given) for costs in measured)
+        yield report_charts.bytes_chart(explanation.batch, each, what)
+    for number in range(len(explanation.epoch)):
+        found = measured[number] if number < len(measured) else None
+        yield _source_table(explanation, number, found, given, what)
+    if not explanation.epoch:
+        yield '<p class="soft">There is no source that reads anything.</p>'
+    yield _memory_table(explanation, stats)
+    if stats is not None:
+        yield (
+            '<p class="soft">Measured figures count what was read ahead of the loop too, so they'
+            " are above the predicted ones until an epoch is over.</p>"
+        )
+    if explanation.unknown:
+        lines = "".join(f"<li>{text(line)}</li>" for line in explanation.unknown)
+        yield f"<h3>Not known</h3><ul>{lines}</ul>"
+
+
+def _source_table(
+    explanation: Explanation, number: int, measured: SourceCosts | None, given: int, what: str
+) -> str:
+    epoch = explanation.epoch[number]
+    columns: list[tuple[str, SourceCosts]] = [("epoch", epoch)]
+    if explanation.later_epoch and explanation.later_epoch[number] != epoch:
+        columns = [("first epoch", epoch), ("later epoch", explanation.later_epoch[number])]
+    if explanation.batch:
+        columns.append((what, explanation.batch[number]))
+    groups = [("predicted", len(columns))]
+    if measured is not None:
+        columns += [(what, measured.times(1 / given)), ("so far", measured)]
+        groups.append(("measured", 2))
+    rows = []
+    for name, words in _COLUMNS.items():
+        cells = [_shown(name, getattr(costs, name)) for _, costs in columns]
+        if set(cells) != {_ABSENT}:
+            rows.append([words, *cells])
+    so_far = "" if measured is None else f"; measured over {_counted(given, what)}"
+    caption = f"Source {number + 1}: {shortened(epoch.source, 160)}{so_far}"
+    return table(caption, ["", *(name for name, _ in columns)], rows, groups=groups)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what if count == 1 else report_charts.MANY[what]}"
+
+
+def _shown(name: str, amount: Amount | None) -> str:
+    if amount is None:
+        return _ABSENT
+    return in_bytes(amount) if name.endswith("_bytes") else str(amount)
+
+
+def _memory_table(explanation: Explanation, stats: Stats | None) -> str:
+    measured = {} if stats is None else dict(stats.peak_by)
+    kinds = list(dict.fromkeys([*explanation.buffers_by, *measured]))
+    rows = []
+    for kind in kinds:
+        predicted = explanation.buffers_by.get(kind)
+        row = [kind, _ABSENT if predicted is None else in_bytes(predicted)]
+        rows.append([*row, *([in_units(measured.get(kind, 0))] if stats is not None else [])])
+    whole = ["together", in_bytes(explanation.buffers)]
+    rows.append([*whole, *([in_units(stats.peak_buffers_bytes)] if stats is not None else [])])
+    groups = [("predicted", 1), *([("measured", 1)] if stats is not None else [])]
+    headers = ["", *("at most" for _ in groups)]
+    return table("Memory of Windrow's own buffers", headers, rows, groups=groups)
+
+
+# --- time, order, elements -----------------------------------------------------------------------
+
+
+def _time(stats: Stats, what: str) -> Iterator[str]:
+    yield '<div class="charts">'
+    if stats.timeline:
+        yield report_charts.timeline_chart(stats, what)
+    yield report_charts.activities_chart(stats)
+    yield "</div>"
+
+
+def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
+    if explanation.quality is not None:
+        yield f"<p>{text(explanation.quality)}</p>"
+    try:
+        whole = order_of(node)
+        beginning = order_of(node, points=_BEGINNING, beginning=True)
+    except Exception as error:  # of a selection map, which is the user's
+        words = (
+            str(error) if isinstance(error, WindrowError) else f"{type(error).__name__}: {error}"
+        )
+        yield f'<p class="soft">The order can not be drawn: {text(shortened(words, 600))}</p>'
+        return
+    yield '<div class="charts">'
+    yield report_charts.order_chart("order-epoch", whole, "An epoch", what)
+    if len(beginning.records) < len(whole.records):
+        yield report_charts.order_chart("order-beginning", beginning, "Its beginning", what)
+    yield "</div>"
+    if len(whole.sources) > 1:
+        rows, start = [], 0
+        for number, (name, length) in enumerate(whole.sources, 1):
+            rows.append(
+                [f"source {number}", shortened(name, 100), f"{start:,} to {start + length - 1:,}"]
+            )
+            start += length
+        yield table("Records of several sources are counted on", ["", "", "records"], rows)
+
+
+def _what(node: Node) -> str:
+    """What an element of the chain is."""
+    while len(node.parents) == 1 and not isinstance(node, BatchNode):
+        node = node.parent
+    return "batch" if isinstance(node, BatchNode) else "element"
+
+
+def _elements(node: Node, count: int) -> Iterator[str]:
+    if not count:
+        yield '<p class="soft">None were asked for.</p>'
+        return
+    yield from report_elements.sample_html(report_elements.sample_of(node, count))

@@ -1,0 +1,137 @@
+"""The plan of a chain as a picture: sources at the top, the training loop at the bottom.
+
+Invariant: every node of the chain is drawn once; where one is used several times, the others name it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from windrow.costs import Amount, SourceCosts
+from windrow.explanation import Explanation, NodeLine, in_bytes
+from windrow.inspection_facts import counted, shortened
+from windrow.report_html import text
+
+_MOST_LABEL: Final = 120
+_MOST_STORE: Final = 200
+_THINNEST_PX: Final = 3.0
+_THICKEST_PX: Final = 22.0
+
+
+def plan_html(explanation: Explanation, loop: str) -> str:
+    """The plan, with bytes on its arrows.
+
+    Args:
+        explanation: What is drawn.
+        loop: What is known of the loop that takes the elements, in words.
+    """
+    drawn: set[int] = set()
+    top = explanation.nodes[-1]
+    branch = _branch(explanation, top, drawn)
+    last = _flow(explanation.batch_bytes, explanation.batches, "element")
+    loop_html = f'<div class="loop">your loop<small>{text(loop)}</small></div>'
+    words = f"The plan: {counted(len(explanation.nodes), 'node')}, from the sources to your loop"
+    return (
+        f'<div class="plan" tabindex="0" role="group" aria-label="{text(words)}">'
+        f'<div class="branch">{branch}{last}{loop_html}</div></div>'
+    )
+
+
+def _branch(explanation: Explanation, top: NodeLine, drawn: set[int]) -> str:
+    """A node and all above it in the picture; nested only where nodes have several parents."""
+    chain = [top]
+    while len(chain[-1].parents) == 1 and chain[-1].number not in drawn:
+        chain.append(explanation.nodes[chain[-1].parents[0]])
+    parts = []
+    for line in reversed(chain):
+        if line.number in drawn:
+            parts.append(f'<div class="node"><code>{text(_name(line))}</code>'
+                         f"<small>node {line.number} again</small></div>")  # fmt: skip
+            continue
+        drawn.add(line.number)
+        parts.append(_above(explanation, line, drawn))
+        parts.append(_node(explanation, line))
+    return "".join(parts)
+
+
+def _above(explanation: Explanation, line: NodeLine, drawn: set[int]) -> str:
+    """What flows into a node."""
+    if line.source is not None:
+        costs = explanation.epoch[line.source]
+        return _store(costs) + _arrow(costs.decoded_bytes, _read(costs))
+    flows = [_out_of(explanation.nodes[number]) for number in line.parents]
+    if len(flows) < 2:
+        return "".join(flows)
+    branches = "".join(
+        f'<div class="branch">{_branch(explanation, explanation.nodes[number], drawn)}{flow}</div>'
+        for number, flow in zip(line.parents, flows, strict=True)
+    )
+    return f'<div class="parents">{branches}</div>'
+
+
+def _node(explanation: Explanation, line: NodeLine) -> str:
+    told = [f"<code>{text(_name(line))}</code>"]
+    if line.runs:
+        told.append(f"<small>{text(line.runs)}</small>")
+    if line.length is not None:
+        told.append(f"<small>{counted(line.length, 'element')} per epoch</small>")
+    about = [n for n, advice in enumerate(explanation.advice, 1) if advice.node == line.number]
+    told += [f'<small><a href="#advice-{n}">see advice {n}</a></small>' for n in about]
+    return f'<div class="node{" advised" if about else ""}">{"".join(told)}</div>'
+
+
+def _name(line: NodeLine) -> str:
+    """As written; the source itself stands above its node."""
+    return "source" if line.source is not None else shortened(line.label, _MOST_LABEL)
+
+
+def _store(costs: SourceCosts) -> str:
+    pieces = f"{costs.pieces} pieces" if costs.pieces.high else "in memory, or record by record"
+    return (
+        f'<div class="store"><code>{text(shortened(costs.source, _MOST_STORE))}</code>'
+        f"<small>{text(pieces)}</small></div>"
+    )
+
+
+def _read(costs: SourceCosts) -> list[str]:
+    """What reading a source comes to in an epoch."""
+    told = []
+    if costs.stored_bytes is not None and costs.stored_bytes.high:
+        told.append(f"{in_bytes(costs.stored_bytes)} stored")
+    if costs.decoded_bytes.high:
+        told.append(f"{in_bytes(costs.decoded_bytes)} decoded")
+    return [*told, "per epoch"] if told else ["bytes unknown"]
+
+
+def _out_of(line: NodeLine) -> str:
+    length = None if line.length is None else Amount.exactly(line.length)
+    return _flow(line.element_bytes, length, "element")
+
+
+def _flow(each: Amount | None, count: Amount | None, what: str) -> str:
+    """The arrow under a node, as thick as what flows in an epoch."""
+    if each is None:
+        return _arrow(None, ["bytes unknown"])
+    told = [f"{in_bytes(each)} per {what}"]
+    if count is None:
+        return _arrow(each, told)
+    whole = Amount(each.low * count.low, each.high * count.high)
+    return _arrow(whole, [f"{in_bytes(whole)} per epoch", *told])
+
+
+def _arrow(flow: Amount | None, told: list[str]) -> str:
+    """Its width grows with the logarithm of the bytes: 3 px for a kilobyte, 22 for a terabyte."""
+    size = 0.0 if flow is None else max(flow.middle, 1.0)
+    share = math.log10(max(size, 1e3) / 1e3) / 9
+    width = min(_THICKEST_PX, _THINNEST_PX + share * (_THICKEST_PX - _THINNEST_PX))
+    head, half = width / 2 + 4.5, width / 2
+    points = (
+        f"{20 - half:.1f},0 {20 + half:.1f},0 {20 + half:.1f},26 {20 + head:.1f},26"
+        f" 20,{26 + head:.1f} {20 - head:.1f},26 {20 - half:.1f},26"
+    )
+    lines = "<br>".join(map(text, told))
+    return (
+        f'<div class="flow"><svg width="40" height="{27 + head:.0f}" aria-hidden="true">'
+        f'<polygon points="{points}"/></svg><span>{lines}</span></div>'
+    )

@@ -16,11 +16,13 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from windrow.errors import ClosedError
+from windrow.meter import ROOM, Made, doing
 from windrow.run import Run
 from windrow.steps import Block, Blocks
 from windrow.transforms import tables
@@ -56,12 +58,43 @@ def _teach_malloc() -> None:
     np.empty(_LESSON_BYTES, np.uint8)
 
 
+class Handed(NamedTuple):
+    """A block on its way to the loop."""
+
+    block: Block
+    size_bytes: int
+    made: Made | None  # None where that was while the loop waited
+
+
+class InTurn:
+    """Blocks of a generator, made when they are asked for."""
+
+    is_ready: Final = False
+
+    def __init__(self, blocks: Blocks, run: Run) -> None:
+        self._blocks, self._maker = blocks, run.maker
+
+    def __next__(self) -> Handed:
+        begun = self._maker.begin()
+        try:
+            block = next(self._blocks)
+        finally:
+            self._maker.pause(begun)
+        self._maker.weigh()
+        return Handed(block, tables.nbytes(block.table), None)
+
+    def stop(self) -> None:
+        """Drop what is being made."""
+        self._blocks.close()
+
+
 class Ahead:
     """Blocks of a generator, made on a thread of their own."""
 
     def __init__(self, blocks: Blocks, run: Run) -> None:
         _teach_malloc()
         self._shared = _Shared(run)
+        run.maker.watch(self._shared)
         self._thread = threading.Thread(
             target=_make, args=(blocks, self._shared, run), name="windrow-ahead", daemon=True
         )
@@ -69,10 +102,12 @@ class Ahead:
         self._thread.start()
         _running.add(self._thread)
 
-    def __iter__(self) -> Iterator[Block]:
-        return self
+    @property
+    def is_ready(self) -> bool:
+        """Whether a block is there."""
+        return self._shared.is_ready
 
-    def __next__(self) -> Block:
+    def __next__(self) -> Handed:
         return self._shared.get()
 
     def stop(self) -> None:
@@ -100,25 +135,42 @@ class _Shared:
         self._owner = os.getpid()
         self._options = run.options
         # The consumer waits in native code: waking it costs a tenth of what a condition does.
-        self._queue: queue.SimpleQueue[tuple[Block, int] | _End] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Handed | _End] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._count = self._rows = self._bytes = 0  # of the blocks in the queue
+        self._waiting_bytes = 0  # of one that is not, for lack of room
 
     def put(self, block: Block) -> bool:
         """Hand a block over once there is room; False when nobody wants it any more."""
-        size_bytes = tables.nbytes(block.table)
+        size_bytes, maker = tables.nbytes(block.table), self._run.maker
+        made = maker.made_block()
+        self._waiting_bytes = size_bytes
+        maker.weigh()
         with self._room:
             if not self._has_room(len(block), size_bytes):
-                self._room.wait_for(
-                    lambda: self._stopped() or self._has_room(len(block), size_bytes)
-                )
+                maker.weigh(now_and_then=False)
+                with doing(ROOM):
+                    self._room.wait_for(
+                        lambda: self._stopped() or self._has_room(len(block), size_bytes)
+                    )
+                maker.begin_block()
             if self._stopped():
                 return False
             self._count += 1
             self._rows += len(block)
             self._bytes += size_bytes
-            self._queue.put((block, size_bytes))
+            self._waiting_bytes = 0
+            self._queue.put(Handed(block, size_bytes, made))
             return True
+
+    def bytes_by(self) -> dict[str, int]:
+        """Bytes of the blocks that wait here."""
+        return {"queue": self._bytes, "rounds": self._waiting_bytes}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a block is there."""
+        return not self._queue.empty()
 
     def _has_room(self, rows: int, size_bytes: int) -> bool:
         if not self._count:
@@ -134,19 +186,18 @@ class _Shared:
             if not self._stopped():
                 self._queue.put(_End(error))
 
-    def get(self) -> Block:
+    def get(self) -> Handed:
         """The next block, or what ended them."""
         found = self._queue.get()
         if isinstance(found, _End):
             self._queue.put(found)  # whoever asks again gets it again
             raise found.error()
-        block, size_bytes = found
         with self._room:
             self._count -= 1
-            self._rows -= len(block)
-            self._bytes -= size_bytes
+            self._rows -= len(found.block)
+            self._bytes -= found.size_bytes
             self._room.notify_all()
-        return block
+        return found
 
     def stop(self) -> None:
         """Nobody wants more blocks."""
@@ -175,9 +226,10 @@ def _closed() -> BaseException:
 def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
     run.halt.enter()
     try:
-        for block in blocks:
-            if not shared.put(block):
-                break
+        with run.maker.working():
+            for block in blocks:
+                if not shared.put(block):
+                    break
         shared.finish(StopIteration)
     except BaseException as error:  # handed to the consumer, who raises it and then calls `stop`
         shared.finish(functools.partial(_same, error))

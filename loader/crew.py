@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from windrow import execute
 from windrow.errors import ClosedError, ReadError
 from windrow.handover import Failure, Room, failure_of
 from windrow.memory import shared_bytes_of
+from windrow.meter import WORKERS, Maker, doing
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sources import ForeignDataSource
 from windrow.spread import Spread
@@ -148,7 +149,9 @@ class WorkerCrew:
     def begun(self, work: Work) -> _Begun:
         try:
             tries = _TRIES if work.is_whole else 1
-            return _Begun(self._team, self._team.submit(work.request(), tries))
+            request = work.request()
+            with doing(WORKERS):
+                return _Begun(self._team, self._team.submit(request, tries))
         except Exception as error:
             return _Begun(self._team, error)
 
@@ -189,6 +192,11 @@ class WorkerCrew:
         if self._workers is not None:
             self._workers.start()
 
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the arrays of works that are not done."""
+        return 0 if self._workers is None else self._workers.under_way_bytes
+
     def interrupt(self) -> None:
         """Have whoever waits for a worker come back, with a ClosedError."""
         if self._workers is not None:
@@ -221,8 +229,9 @@ class _Begun:
     def __call__(self) -> Outcome:
         if isinstance(self._sent, Exception):
             raise self._sent
-        reply: _Reply = self._team.wait(self._sent)
-        return reply.outcome()
+        with doing(WORKERS):
+            reply: _Reply = self._team.wait(self._sent)
+            return reply.outcome()
 
 
 def resolved(crew: Crew, work: Work, found: Found) -> Iterator[Outcome]:
@@ -281,12 +290,22 @@ class _Handler:
     parts: tuple[_Part, ...]
 
     def __call__(self, task: Task, room: Room) -> _Reply:
-        part = self.parts[task.stage]
-        outcome = task.outcome(part.steps, part.upper)
-        failure = None if outcome.error is None else failure_of(outcome.error)
-        table, small = _packed(outcome.block.table, room)
-        marks, rows = outcome.block.marks, outcome.rows
-        return _Reply(table, small, marks, failure, rows, outcome.took_s, outcome.bytes_read)
+        part, maker = self.parts[task.stage], Maker()
+        with maker.working():
+            outcome = task.outcome(part.steps, part.upper)
+            failure = None if outcome.error is None else failure_of(outcome.error)
+            table, small = _packed(outcome.block.table, room)
+        return _Reply(
+            table,
+            small,
+            outcome.block.marks,
+            failure,
+            outcome.rows,
+            outcome.took_s,
+            outcome.bytes_read,
+            maker.spent_s(),
+            outcome.arrived,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -300,13 +319,23 @@ class _Reply:
     rows: int
     took_s: float
     bytes_read: int
+    worked_s: Mapping[str, float]
+    arrived: tuple[tuple[int, int], ...]
 
     def outcome(self) -> Outcome:
         error = None if self.failure is None else self.failure.raised()
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and the like end the stream where they are
         table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
-        return Outcome(Block(table, self.marks), error, self.rows, self.took_s, self.bytes_read)
+        return Outcome(
+            Block(table, self.marks),
+            error,
+            self.rows,
+            self.took_s,
+            self.bytes_read,
+            self.worked_s,
+            self.arrived,
+        )
 
 
 def _packed(table: Table, room: Room) -> tuple[Table | None, Any]:
@@ -387,6 +416,10 @@ class Crews:
         """Have whoever waits for workers come back."""
         for crew in self._all:
             crew.interrupt()
+
+    def bytes_by(self) -> dict[str, int]:
+        """Bytes of the arrays that are under way to workers."""
+        return {"workers": sum(crew.under_way_bytes for crew in self._all)} if self._all else {}
 
     def forget(self) -> None:
         """What is under way is not wanted any more."""

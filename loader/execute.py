@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from windrow.errors import WindrowError
 from windrow.lookahead import Lookahead
-from windrow.sources import ForeignDataSource, LaidOutSource, is_far
+from windrow.meter import READING, calling, doing
+from windrow.sources import ForeignDataSource, LaidOutSource, Part, is_far
 from windrow.spread import Spread
+from windrow.tallies import Tallies
 from windrow.transforms import columns, tables
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.halves import GivenNode, Halves
@@ -68,8 +70,11 @@ class Leaves(Protocol):
 class _Later:
     """A read that is started when it is told to, or at the latest when it is waited for."""
 
-    def __init__(self, submit: Callable[[], Callable[[], Any]]) -> None:
+    def __init__(
+        self, submit: Callable[[], Callable[[], Any]], what: tuple[Any, Sequence[Part], int]
+    ) -> None:
         self._submit = submit
+        self.what = what  # the source, parts of it or () for all that it gives, and the records
         self._wait: Callable[[], Any] | None = None
 
     def begin(self) -> None:
@@ -98,26 +103,39 @@ class Reader:
     lookahead: Lookahead | None = None
     round: int = 0
     spread: Spread | None = None
+    tallies: Tallies | None = None
     _later: list[_Later] = dataclasses.field(default_factory=list)
+    _begun: list[tuple[Any, Sequence[Part], int]] = dataclasses.field(default_factory=list)
 
     def begin(self) -> None:
         """Begin the reads that are not planned ahead."""
         for later in self._later:
             later.begin()
+            self._begun.append(later.what)
         self._later.clear()
+
+    def expected_bytes(self) -> int:
+        """Bytes of the reads that are begun and not planned, judged by what came before."""
+        if self.tallies is None:
+            return 0
+        return sum(self.tallies.expected_bytes(*read) for read in self._begun)
 
     def start(self, source: Any, records: IntArray) -> Finish:
         """Start, or plan, reading records of a source."""
-        wait = self._started(source, records)
+        wait, alone = self._started(source, records)
         far = is_far(source)
 
         def finish() -> Table:
-            began = time.perf_counter()
-            found = wait()
-            if far:
-                self.waited_s += time.perf_counter() - began
-            table = tables.from_source(found, len(records), type(source).__name__)
-            self.bytes_read += tables.nbytes(table)
+            with doing(READING):
+                began = time.perf_counter()
+                found = wait()
+                if far:
+                    self.waited_s += time.perf_counter() - began
+                table = tables.from_source(found, len(records), type(source).__name__)
+                size_bytes = tables.nbytes(table)
+                self.bytes_read += size_bytes
+                if self.tallies is not None:
+                    self.tallies.arrived(source, records, size_bytes, alone)
             return table
 
         return finish
@@ -126,24 +144,31 @@ class Reader:
         """Nothing is given to a whole chain."""
         raise TypeError(f"{node.label} is no part of a whole chain")
 
-    def _started(self, source: Any, records: IntArray) -> Callable[[], Any]:
+    def _started(self, source: Any, records: IntArray) -> tuple[Callable[[], Any], Sequence[Part]]:
+        """What waits for records, and the parts of the source that are not planned for it."""
         if len(records) == 0:
-            return list
+            return list, ()
+        if not isinstance(source, LaidOutSource):
+            return self._bulk(source, (), source.read, records), ()
         ahead = self.lookahead
-        if ahead is None or not isinstance(source, LaidOutSource) or not ahead.plans(source):
-            return self._bulk(source, source.read, records)
-        waits = []
+        if ahead is None or not ahead.plans(source):
+            return self._bulk(source, source.parts, source.read, records), source.parts
+        waits, alone = [], []
         for part in source.parts:
             planned = ahead.of(source, part)
-            waits.append(
-                self._bulk(source, part.read, records)
-                if planned is None
-                else planned.plan(self.round, records)
-            )
-        return lambda: source.assembled([wait() for wait in waits], records)
+            if planned is None:
+                waits.append(self._bulk(source, (part,), part.read, records))
+                alone.append(part)
+            else:
+                waits.append(planned.plan(self.round, records))
+        return lambda: source.assembled([wait() for wait in waits], records), alone
 
     def _bulk(
-        self, source: Any, read: Callable[[IntArray], Any], records: IntArray
+        self,
+        source: Any,
+        parts: Sequence[Part],
+        read: Callable[[IntArray], Any],
+        records: IntArray,
     ) -> Callable[[], Any]:
         """Records read in one call, or side by side where a source has no batched read."""
         pool = self.pool
@@ -151,10 +176,10 @@ class Reader:
             return lambda: _read(source, read, records)
         if isinstance(source, ForeignDataSource) and not source.batched:
             # Its read is a loop in Python over records: let several threads wait side by side.
-            parts = np.array_split(records, min(self.threads, len(records)))
+            some = np.array_split(records, min(self.threads, len(records)))
 
             def submit() -> Callable[[], Any]:
-                waits = [pool.submit(read, part).result for part in parts]
+                waits = [pool.submit(read, indices).result for indices in some]
                 return lambda: [record for wait in waits for record in wait()]
 
         else:
@@ -163,7 +188,7 @@ class Reader:
             def submit() -> Callable[[], Any]:
                 return lane.submit(_read, source, read, records).result
 
-        later = _Later(submit)
+        later = _Later(submit, (source, parts, len(records)))
         self._later.append(later)
         return later.result
 
@@ -205,9 +230,9 @@ class Handed:
 
     spread: Spread | None = None
 
-    def __init__(self, given: Sequence[Table]) -> None:
+    def __init__(self, given: Sequence[Table], tallies: Tallies | None = None) -> None:
         self._tables = iter(given)
-        self.reader = Reader()
+        self.reader = Reader(tallies=tallies)
 
     def start(self, source: Any, records: IntArray) -> Finish:
         """Read a source here."""
@@ -278,7 +303,8 @@ def _start_routed(node: RoutingNode, at: Positions, cuts: Sequence[int], reader:
 
 def _batches(node: BatchNode, table: Table, bounds: Sequence[int], at: Positions) -> Table:
     try:
-        return Listed(tables.batches(table, bounds, node.batch_fn))
+        with calling(node):
+            return Listed(tables.batches(table, bounds, node.batch_fn))
     except Exception as error:
         if len(at) == 1:  # an iterator narrows an error down to its batch
             error.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")
@@ -298,7 +324,8 @@ def map_columns(node: MapNode, table: Table, cuts: Sequence[int]) -> Table:
     """A batched map over a table."""
     who = f"map({name_of(node.function)}, batched=True)"
     try:
-        return tables.map_segments(node.function, table, cuts, who)
+        with calling(node):
+            return tables.map_segments(node.function, table, cuts, who)
     except Exception as error:
         if not isinstance(error, WindrowError):
             error.add_note(f"windrow: raised in {who} for one of {table.rows} rows")
@@ -321,9 +348,11 @@ def call(
     """
     values = tables.elements(table)
     if on_none or not tables.any_absent(values):
-        return _called(node, values, indices, spread)
+        with calling(node):
+            return _called(node, values, indices, spread)
     here = [row for row, value in enumerate(values) if value is not None]
-    made, error = _called(node, [values[row] for row in here], indices[here], spread)
+    with calling(node):
+        made, error = _called(node, [values[row] for row in here], indices[here], spread)
     out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
     for row, value in zip(here, made, strict=False):
         out[row] = value

@@ -7,10 +7,12 @@ setting a few integers.
 
 from __future__ import annotations
 
+import dataclasses
+import numbers
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -18,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import stream
-from windrow.ahead import Ahead
+from windrow.ahead import Ahead, InTurn
 from windrow.crew import Crews
-from windrow.errors import ClosedError, StateError, WorkerError
+from windrow.errors import ArgumentError, ClosedError, StateError, WorkerError
+from windrow.meter import Meter
 from windrow.run import Run
 from windrow.state import Identity
 from windrow.stats import Stats
-from windrow.steps import Blocks
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
 from windrow.transforms.streams import ToStreamNode, origin, width
@@ -53,7 +55,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._node = node
         self._identity: Identity | None = None
         self._position = origin(node)
-        self._blocks: Blocks | Ahead | None = None
+        self._blocks: InTurn | Ahead | None = None
         self._crews: Crews | None = None
         self._end_crews: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
@@ -61,6 +63,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._given = 0  # of self._elements
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
+        self._meter = Meter(node)
+        self._listener: _Listener | None = None
+        _all.add(self)
         _register_with_grain()
 
     def __iter__(self) -> DatasetIterator[T_co]:
@@ -75,19 +80,28 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         return element
 
     def _next_block(self) -> None:
-        blocks = self._started()
+        blocks, meter = self._started(), self._meter
         self._keep_position()
+        meter.asked(is_ready=blocks.is_ready)
         try:
-            block = next(blocks)
-        except StopIteration:
-            self._end_workers()
-            raise
+            handed = next(blocks, None)
         except BaseException:
+            meter.stopped(is_over=False)
             self._drop()  # the next call tries the same step again
             raise
-        self._elements = list(tables.elements(block.table))
-        self._marks = block.marks
-        self._given = 0
+        if handed is None:
+            self._end_workers()
+            meter.stopped(is_over=True)
+            self._tell(is_over=True)
+            raise StopIteration
+        block, size_bytes, made = handed
+        meter.got()
+        elements = list(tables.elements(block.table))
+        with meter.lock:  # or another thread could see half of it in `stats`
+            self._elements, self._marks, self._given = elements, block.marks, 0
+            meter.took(len(elements), size_bytes, made)
+        if self._listener is not None:
+            self._tell(is_over=False)
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -97,11 +111,11 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Throw away what was made ahead; the position stays."""
         self._keep_position()
         blocks, self._blocks = self._blocks, None
-        self._elements, self._marks, self._given = [], None, 0
-        if isinstance(blocks, Ahead):
+        with self._meter.lock:
+            self._meter.dropped(len(self._elements) - self._given)
+            self._elements, self._marks, self._given = [], None, 0
+        if blocks is not None:
             blocks.stop()
-        elif blocks is not None:
-            blocks.close()
         if self._crews is not None and not self._owner:
             self._crews.forget()
 
@@ -110,7 +124,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_crews()
         self._crews = self._end_crews = None
 
-    def _started(self) -> Blocks | Ahead:
+    def _started(self) -> InTurn | Ahead:
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         if self._owner:
@@ -127,12 +141,16 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_crews = weakref.finalize(self, self._crews.kill)
                 self._crews.start()  # they come up while the first records are read
-            run = Run(self._node, self._crews)
+            run = Run(self._node, self._crews, self._meter)
             rest = stream.blocks(self._node, self._position, run, None)
-            self._blocks = Ahead(rest, run) if run.ahead else rest
+            self._blocks = Ahead(rest, run) if run.ahead else InTurn(rest, run)
             if run.ahead:
                 _with_threads.add(self)
         return self._blocks
+
+    def _begin_anew(self) -> None:
+        """In a forked child: nothing was counted, and nobody listens."""
+        self._meter, self._listener = Meter(self._node), None
 
     def _leave_to_parent(self) -> None:
         """In a forked child: what was made ahead, and who makes it, is the parent's."""
@@ -168,8 +186,71 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._position = position
 
     def stats(self) -> Stats:
-        """What was done since the iterator was made, so far as it is counted."""
-        return Stats(0, 0.0, 0.0, 0.0, 0.0, {}, 0.0, {}, 0, (), 0, 0, {}, {}, ())
+        """What was done since the iterator was made: times, bytes, and who waited for whom.
+
+        It is always counted, whatever state was set meanwhile, and stays when the iterator is
+        closed. A pickled or forked iterator counts anew. May be called from any thread.
+
+        Example:
+            >>> import windrow
+            >>> iterator = iter(windrow.MapDataset.range(10).map(abs))
+            >>> print(iterator.stats())
+            nothing was asked for yet
+            >>> sum(iterator), iterator.stats().elements
+            (45, 10)
+        """
+        with self._meter.lock:
+            return self._meter.stats(len(self._elements) - self._given)
+
+    def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
+        """Have `callback` called with the `stats` now and then, and at the end.
+
+        It is called within `next`, in the thread that iterates: when elements were made and
+        `every_s` seconds have passed since the last call, or since now; and once when there are no
+        more elements or the iterator is closed. What it raises is raised by that `next`; the one
+        after it goes on with the element that was to come. It is no part of the state, and is left
+        behind where the iterator is pickled or forked.
+
+        Args:
+            callback: Takes a `Stats`; it takes the place of the one before. None for no more calls.
+            every_s: Seconds, at least 0.
+
+        Raises:
+            ArgumentError: If `callback` can not be called, or `every_s` is no such number.
+
+        Example:
+            >>> import windrow
+            >>> iterator = iter(windrow.MapDataset.range(10))
+            >>> iterator.on_stats(lambda stats: print(stats.elements, "elements"))
+            >>> sum(iterator)
+            10 elements
+            45
+        """
+        if callback is None:
+            self._listener = None
+            return
+        if not callable(callback):
+            raise ArgumentError(
+                f"on_stats: callback must take a windrow.Stats, or be None, got {callback!r}"
+            )
+        if not isinstance(every_s, numbers.Real) or not every_s >= 0:
+            raise ArgumentError(
+                f"on_stats: every_s must be a number of seconds from 0 on, got {every_s!r}"
+            )
+        self._listener = _Listener(callback, every_s, self._meter.now_s() + every_s)
+
+    def _tell(self, *, is_over: bool) -> None:
+        """Call whoever listens, if it is time."""
+        listener = self._listener
+        if listener is None:
+            return
+        now_s = self._meter.now_s()
+        if is_over:
+            self._listener = None
+        elif now_s < listener.due_s:
+            return
+        listener.due_s = now_s + listener.every_s
+        listener.callback(self.stats())
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -181,6 +262,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._closed = True
         self._drop()
         self._end_workers()
+        self._meter.stopped(is_over=True)
+        self._tell(is_over=True)
 
     def __enter__(self) -> DatasetIterator[T_co]:
         return self
@@ -202,11 +285,23 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         return f"DatasetIterator({self._named().chain})"
 
 
+@dataclasses.dataclass(slots=True)
+class _Listener:
+    """Who is told the stats, how often, and when next by the meter's clock."""
+
+    callback: Callable[[Stats], Any]
+    every_s: float
+    due_s: float
+
+
+_all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()
 # Iterators whose elements are made by threads, which a forked child does not have.
 _with_threads: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()
 
 
 def _leave_all_to_parent() -> None:
+    for iterator in list(_all):
+        iterator._begin_anew()
     for iterator in list(_with_threads):
         iterator._leave_to_parent()
 

@@ -31,9 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.box_shelf import BoxShelf
-from windrow.budget import Budget, bytes_per_record, index_bytes_of, largest_bytes
+from windrow.budget import Budget, index_bytes_of, largest_bytes
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
 from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part, is_far
+from windrow.tallies import PartTally, Tallies
 
 IntArray = npt.NDArray[np.int64]
 
@@ -46,7 +47,7 @@ TICKET_BYTES = 4_096
 FREE_BYTES = 16 << 20
 # Columns of so many bytes are there before their rounds are made, while there are slots: memory that
 # was used before is got again and again then, and not taken from the system.
-_EARLY_BYTES = 64 << 20
+EARLY_BYTES = 64 << 20
 # In place of the future of a read whose pieces the shelf has taken over.
 _TAKEN: Future[Any] = Future()
 
@@ -106,10 +107,12 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(self, part: Part, records: int, budget: Budget, pool: Executor, far: bool) -> None:
+    def __init__(self, tally: PartTally, budget: Budget, pool: Executor, far: bool) -> None:
+        part = tally.part
         self._far_away = far
+        self._tally = tally
         self._piece_bytes = largest_bytes(part)
-        self._record_bytes = bytes_per_record(part, records)
+        self._record_bytes = tally.record_bytes
         self._index_bytes = index_bytes_of(part)
         self.planned_bytes = 0  # of records
         self.index_bytes = 0  # of their indices
@@ -119,6 +122,7 @@ class PartAhead:
         self._part = part
         self._pool = pool
         self._shelf = _shelf(part, slots)
+        self._slots = slots
         self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
         self._known: dict[int, _Piece] = {}
         self._idle: dict[int, _Piece] = {}  # on the shelf, wanted by no planned round; oldest first
@@ -155,6 +159,7 @@ class PartAhead:
             self._tickets[number] = []
             self._place = self._planned
         ticket = _Ticket(number, self._place, len(indices), fragments, which)
+        entered = self._entered
         self._tickets[number].append(ticket)
         self._planned += ticket.count
         self._account(ticket, 1)
@@ -172,6 +177,7 @@ class PartAhead:
                 self._idle.pop(piece, None)
             found.uses.append((ticket, at))
             ticket.pieces.append(found)
+        self._tally.wanted(len(distinct), self._entered - entered)
         return functools.partial(self._finish, ticket)
 
     def _enter(self, piece: int) -> None:
@@ -184,6 +190,16 @@ class PartAhead:
     def _account(self, ticket: _Ticket, sign: int) -> None:
         self.planned_bytes += sign * ticket.count * self._record_bytes
         self.index_bytes += sign * (TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
+
+    @property
+    def shelf_bytes(self) -> int:
+        """Of the slots that pieces were read to: their memory is kept."""
+        return (self._slots - len(self._free)) * self._piece_bytes
+
+    @property
+    def given_bytes(self) -> int:
+        """Of planned rounds: the columns that are there already, and the indices."""
+        return self._given_bytes + self.index_bytes
 
     def end(self) -> None:
         """Nothing more will be planned: what is done with is not wanted again."""
@@ -274,6 +290,7 @@ class PartAhead:
         return piece
 
     def _start(self, pieces: list[_Piece]) -> None:
+        self._tally.started([piece.number for piece in pieces])
         try:
             future = self._shelf.start(pieces, self._pool)
         except Exception as error:  # of a source that does not put it into the future
@@ -294,7 +311,7 @@ class PartAhead:
         if not shelf.skips(piece.number, ticket.fragments, ticket.of_piece(at)):
             return None
         new = sum(self._column_bytes(ticket) for ticket, _ in piece.uses if ticket.out is None)
-        if new and self._given_bytes + new > _EARLY_BYTES and (self._free or self._idle):
+        if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
             return None
         chosen: list[Any] = []
         for ticket, at in piece.uses:
@@ -507,7 +524,9 @@ def _distinct(pieces: IntArray, piece_count: int) -> tuple[IntArray, IntArray]:
 class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
-    def __init__(self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor) -> None:
+    def __init__(
+        self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor, tallies: Tallies
+    ) -> None:
         parts = [(source, part) for source in sources for part in source.parts]
         planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
         weights = [largest_bytes(part) for _, part in planned]
@@ -516,7 +535,8 @@ class Lookahead:
         self._ahead: dict[tuple[int, str], PartAhead] = {}
         for (source, part), weight in zip(planned, weights, strict=True):
             share = budget.share(weight / sum(weights))
-            ahead = PartAhead(part, len(source), share, pool, is_far(source))
+            tally = tallies.of(source).part(part)
+            ahead = PartAhead(tally, share, pool, is_far(source))
             self._ahead[id(source), part.name] = ahead
         self._planned = {id(source) for source, _ in planned}
         self.horizon_bytes = budget.horizon_bytes
@@ -532,6 +552,11 @@ class Lookahead:
     def parts(self) -> Sequence[PartAhead]:
         """The look-aheads of the parts that are read through here."""
         return list(self._ahead.values())
+
+    def bytes_by(self) -> dict[str, int]:
+        """Bytes that are held, by kind."""
+        pieces = sum(ahead.shelf_bytes for ahead in self.parts)
+        return {"pieces": pieces, "planned": sum(ahead.given_bytes for ahead in self.parts)}
 
     def plans(self, source: Any) -> bool:
         """Whether some part of a source is read through here."""

@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,11 @@ import numpy.typing as npt
 from windrow import execute
 from windrow.crew import resolved
 from windrow.lookahead import Lookahead
+from windrow.meter import PLANNING, READING, doing
 from windrow.run import Run
 from windrow.spread import Spread
 from windrow.steps import Block, Blocks, Outcome, Stage, Task, Work, done
+from windrow.tallies import Tallies
 from windrow.transforms import tables
 from windrow.transforms.halves import Halves
 from windrow.transforms.nodes import BatchNode, MapNode, Node
@@ -109,11 +111,19 @@ class _Rounds(Iterator["Round"]):
         self._chain = _Chain(node, stage, *self._crew.part_of(stage), rows, first)
         self._waiting: collections.deque[Round] = collections.deque()
         self._following, self._made, self._reads = first - first % rows, 0, 0
+        self._round_bytes = self._rest_bytes = (
+            0  # of the last round, and of what is not given of it
+        )
+        run.maker.watch(self)
 
     def __next__(self) -> Round:
         # A filter may drop everything for ever, so a run not wanted any more is noticed here.
         if self._run.stopped.is_set():
             raise StopIteration
+        with doing(PLANNING):
+            return self._next_round()
+
+    def _next_round(self) -> Round:
         self._plan()
         if not self._waiting:
             raise StopIteration
@@ -144,8 +154,16 @@ class _Rounds(Iterator["Round"]):
 
     def learn(self, outcome: Outcome) -> None:
         size_bytes = max(outcome.bytes_read, tables.nbytes(outcome.block.table))
+        self._round_bytes = self._rest_bytes = size_bytes
+        self._run.heard(outcome, self._chain.halves)
         too_few = self._crew.wants_more_rows()
         self._size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
+
+    def bytes_by(self) -> Mapping[str, int]:
+        """Bytes of the rounds that are made or begun, and of what is planned."""
+        begun = self._waiting[0].reader.expected_bytes() if self._waiting else 0
+        rounds = {"rounds": self._rest_bytes + begun}
+        return rounds if self._lookahead is None else {**self._lookahead.bytes_by(), **rounds}
 
     def in_steps(self, block: Block) -> Blocks:
         """A block's rows, with the reads that are to be started meanwhile spread over them.
@@ -157,9 +175,11 @@ class _Rounds(Iterator["Round"]):
         steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
         for number in range(steps):
             if lookahead:
-                lookahead.step(number, steps)
+                with doing(READING):
+                    lookahead.step(number, steps)
             if rows:
                 start, stop = (rows * n // steps for n in (number, number + 1))
+                self._rest_bytes = self._round_bytes * (rows - stop) // rows
                 yield block if steps == 1 else block.sliced(start, stop)
 
 
@@ -221,10 +241,12 @@ class RoundTask(Task):
         began = time.perf_counter()
         at, cuts = _asked(upper.length, self.start, self.stop, self.rows)
         given_bytes = sum(map(tables.nbytes, self.given))
-        handed = execute.Handed(self.given)
+        tallies = Tallies(upper)
+        handed = execute.Handed(self.given, tallies)
         table = execute.start(upper, at, cuts, handed)()
         found = _outcome(self, table, stage, None, began)
-        return dataclasses.replace(found, bytes_read=given_bytes + handed.reader.bytes_read)
+        bytes_read = given_bytes + handed.reader.bytes_read
+        return dataclasses.replace(found, bytes_read=bytes_read, arrived=tallies.arrivals())
 
 
 def _asked(length: int, start: int, stop: int, rows: int) -> tuple[Positions, list[int]]:

@@ -15,12 +15,15 @@ from windrow import execute
 from windrow.crew import Crew, Crews, Here
 from windrow.lookahead import Lookahead
 from windrow.memory import budget_of
+from windrow.meter import Meter
 from windrow.sources import LaidOutSource, is_far
 from windrow.sources.daemons import DaemonPool
 from windrow.sources.halts import Halt
 from windrow.sources.process import cores
 from windrow.spread import Spread
-from windrow.steps import Stage
+from windrow.steps import Outcome, Stage
+from windrow.tallies import sources_of
+from windrow.transforms.halves import Halves
 from windrow.transforms.nodes import Node, SourceNode
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ToStreamNode
@@ -32,7 +35,7 @@ _FAR_READS = 2
 class Run:
     """What the streams of one iterator share: its threads, its budget, and whether it goes on."""
 
-    def __init__(self, node: Node, crews: Crews | None = None) -> None:
+    def __init__(self, node: Node, crews: Crews | None = None, meter: Meter | None = None) -> None:
         parts = _to_streams(node)
         found = [part.read_options for part in parts]
         self.options = next((options for options in found if options.ahead), found[0])
@@ -40,6 +43,9 @@ class Run:
         self.stopped = threading.Event()
         self.halt = Halt()
         self._crews = Crews(node) if crews is None else crews
+        meter = Meter(node) if meter is None else meter
+        self._tallies, self.maker = meter.tallies, meter.renew(in_turn=not self.ahead)
+        self.maker.watch(self._crews)
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[int, Executor] = {}
@@ -81,7 +87,14 @@ class Run:
             lookahead=lookahead,
             round=number,
             spread=self._here.spread if options.ahead else None,
+            tallies=self._tallies,
         )
+
+    def heard(self, outcome: Outcome, halves: Halves | None) -> None:
+        """Count in what a worker has done, and read itself for the upper half of a chain."""
+        self.maker.heard(outcome.worked_s)
+        if outcome.arrived and halves is not None:
+            self._tallies.add(sources_of(halves.upper), outcome.arrived)
 
     def lookahead(self, node: ToStreamNode) -> Lookahead | None:
         """A look-ahead for one of several streams; None where there is nothing to plan."""
@@ -93,7 +106,7 @@ class Run:
             self._decoding = self._new_pool(cores() + 1, "windrow-decode")
         far = any(map(is_far, found.values()))
         budget = budget_of(node.read_options, far=far).share(1 / self._streams)
-        return Lookahead(list(found.values()), budget, self._decoding) or None
+        return Lookahead(list(found.values()), budget, self._decoding, self._tallies) or None
 
     def _new_pool(self, threads: int, name: str) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(threads, name, initializer=self.halt.enter)

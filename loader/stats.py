@@ -123,7 +123,7 @@ class Stats:
         times = {
             "since the first was asked for": passed_s,
             "the loop waited": self.waited_s,
-            **{f"  for {name}": spent_s for name, spent_s in self.waited_for.items()},
+            **{f"waited for {name}": spent_s for name, spent_s in self.waited_for.items()},
             "the loop's own": self.loop_s,
             "reading": self.reading_s,
             **self.mapping_s,
@@ -142,7 +142,7 @@ class Stats:
             "delivered": in_units(self.delivered_bytes),
             "buffers now": in_units(self.buffers_bytes),
             "buffers at most": in_units(self.peak_buffers_bytes),
-            **{f"  {kind} at most": in_units(size) for kind, size in self.peak_by.items()},
+            **{f"{kind} at most": in_units(size) for kind, size in self.peak_by.items()},
         }
         return list(rows.items())
 

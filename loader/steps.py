@@ -13,13 +13,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import execute
+from windrow.meter import calling
 from windrow.spread import Spread
 from windrow.transforms import tables
 from windrow.transforms.halves import has_function
@@ -58,13 +59,25 @@ Blocks: TypeAlias = Generator[Block, None, None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of `rows` rows: a block, the error at the row behind it, and the time it took."""
+    """What came of `rows` rows: a block, the error at the row behind it, and the time it took.
+
+    Args:
+        block: The rows.
+        error: What the row behind them raised.
+        rows: Rows that it came of.
+        took_s: How long that took.
+        bytes_read: Bytes that were read for it.
+        worked_s: What a worker process was at, in seconds by activity.
+        arrived: Of each source that it read itself, the records and their bytes.
+    """
 
     block: Block
     error: Exception | None
     rows: int
     took_s: float
     bytes_read: int = 0
+    worked_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    arrived: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -291,7 +304,8 @@ def _filtered(
 def batched(step: BatchNode, block: Block) -> tuple[Block, Exception | None]:
     """The one batch that the rows of a block make."""
     try:
-        batch = tables.batches(block.table, [0, len(block)], step.batch_fn)
+        with calling(step):
+            batch = tables.batches(block.table, [0, len(block)], step.batch_fn)
     except Exception as error:
         first = execute.place_of(places(block)[0])
         error.add_note(f"windrow: raised in {step.label} for the batch from {first} on")

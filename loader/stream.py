@@ -94,6 +94,7 @@ def _staged(stage: Stage, position: Sequence[int], run: Run, unit: int | None) -
         tasks = (part for task in tasks for part in _parts(task, size))
     for work, found in crew.in_order(BlockWork(task, stage) for task in tasks):
         for outcome in resolved(crew, work, found):
+            run.heard(outcome, None)
             if outcome.rows:
                 size_bytes = tables.nbytes(outcome.block.table)
                 too_few = crew.wants_more_rows()

@@ -124,6 +124,11 @@ class Workers:
         with self._team as team:
             return team.has_room
 
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the arrays of requests that are not answered. From any thread."""
+        return self._team.under_way_bytes
+
     def interrupt(self) -> None:
         """Have `wait` raise a ClosedError, now and until `forget` is called. From any thread."""
         self._team.interrupt()
@@ -166,7 +171,7 @@ class _Team:
         self._dropped: deque[Ticket] = deque()  # not wanted any more, and not seen to yet
         self._number = 0
         self._reply_bytes = 0  # what a reply needs
-        self._under_way_bytes = 0  # of the arrays of `_tickets`
+        self.under_way_bytes = 0  # of the arrays of `_tickets`
         self._held_bytes = 0  # of parts of the memory that tickets have
         self._poll = select.poll()
         self._wake_up: socket.socket | None = None
@@ -226,7 +231,7 @@ class _Team:
         self._number += 1
         ticket = Ticket(self._number, tries, parcel.outside_bytes, parcel)
         self._tickets[ticket.number] = ticket
-        self._under_way_bytes += ticket.size_bytes
+        self.under_way_bytes += ticket.size_bytes
         self._waiting.append(ticket)
         self._hand_out()
         return ticket
@@ -253,7 +258,7 @@ class _Team:
         if len(self._tickets) >= most:
             return False
         room = self._blocks_bytes() // 2
-        return not room or self._under_way_bytes + self._reply_bytes * len(self._tickets) < room
+        return not room or self.under_way_bytes + self._reply_bytes * len(self._tickets) < room
 
     def interrupt(self) -> None:
         if os.getpid() == self._owner:
@@ -354,7 +359,7 @@ class _Team:
         """Nobody wants the reply: its memory comes back, if not now then with the answer."""
         if self._tickets.pop(ticket.number, None) is None:
             return
-        self._under_way_bytes -= ticket.size_bytes
+        self.under_way_bytes -= ticket.size_bytes
         ticket.is_wanted = False
         if ticket.is_done:
             self._give_back(ticket)
@@ -406,7 +411,7 @@ class _Team:
     def _taken(self, ticket: Ticket) -> Any:
         if self._tickets.pop(ticket.number, None) is None:
             raise ClosedError("this reply was taken before, or is not wanted any more")
-        self._under_way_bytes -= ticket.size_bytes
+        self.under_way_bytes -= ticket.size_bytes
         if ticket.answer is None:
             self._give_back(ticket)
             if ticket.error is not None:

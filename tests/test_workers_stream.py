@@ -38,6 +38,7 @@ class FakeWorkers:
         self._numbers = itertools.count()
         self._random = random.Random(0)
         self.requests = 0
+        self.under_way_bytes = 0
 
     def start(self) -> None: ...
 

@@ -1,0 +1,502 @@
+"""Meter: how long a run is at what, and who waits for whom.
+
+Elements are made by a maker, a thread ahead of the loop or the loop's own, and taken by the loop.
+At any moment a maker is at one activity, so its time is parted into activities, and what the loop
+waited for is the difference between two looks at that.
+
+Contract:
+1. Time and bytes are noted by round, block and read, never by element.
+2. What a function of the user's does inside, such as iterating another dataset, is its own: while
+   it is called nothing else is counted.
+3. `Meter.stats` may be called from any thread at any time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar, Token
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from windrow.stats import BlockTimes, Stats
+from windrow.tallies import Tallies
+from windrow.transforms.functions import name_of
+from windrow.transforms.nodes import BatchNode, Node
+
+Clock: TypeAlias = Callable[[], float]
+
+PLANNING: Final = "planning"
+READING: Final = "reading"
+WORKERS: Final = "workers"
+SPLITTING: Final = "splitting"
+ROOM: Final = "room"
+OTHER: Final = "other"
+_IDLE: Final = ""
+_NOT_FUNCTIONS: Final = frozenset({PLANNING, READING, WORKERS, SPLITTING, ROOM, OTHER, _IDLE})
+
+_KEPT_BLOCKS: Final = 1_000
+# Blocks that come quicker are counted together, and memory is not weighed between them.
+_LEAST_S: Final = 1e-3
+# Looks at the time of a thread that was stopped while it noted it.
+_LOOKS: Final = 100
+
+
+class Buffers(Protocol):
+    """What holds memory for a run."""
+
+    def bytes_by(self) -> Mapping[str, int]:
+        """Bytes that are held now, by kind."""
+        ...
+
+
+class Made(NamedTuple):
+    """How a block was made: when that began by the clock, and how long of it was what."""
+
+    started_s: float = 0.0
+    reading_s: float = 0.0
+    mapping_s: float = 0.0
+
+
+# --- makers --------------------------------------------------------------------------------------
+
+
+class Maker:
+    """The time of whoever makes the elements of one run, by activity, and the memory it holds.
+
+    It is for one thread, but for `spent_s`, `heard_s` and `bytes_by`.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        """Nothing is made yet."""
+        self._clock = clock
+        # What it is at, and since when; None while that changes. No lock: it costs as much as all
+        # else that is done here.
+        self._at: tuple[str, float] | None = _IDLE, 0.0
+        self._spent_s: dict[str, float] = {}
+        self._heard_s: dict[str, float] = {}  # of worker processes
+        self._names: dict[int, str] = {}  # of what nodes do
+        self._last = Made()  # the clock and the sums when a block was last made
+        self._weighed_s = float("-inf")
+        self._buffers: list[weakref.ref[Buffers]] = []
+        self.peak_by: dict[str, int] = {}
+        self.peak_bytes = 0
+
+    def begin(self) -> Token[Maker | None]:
+        """From here on this thread makes elements, until `pause` is given what this returns."""
+        self.turn_to(OTHER)
+        return _here.set(self)
+
+    def pause(self, begun: Token[Maker | None]) -> None:
+        """It does something else."""
+        _here.reset(begun)
+        self.turn_to(_IDLE)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """While this thread makes elements."""
+        begun = self.begin()
+        try:
+            yield
+        finally:
+            self.pause(begun)
+
+    def turn_to(self, activity: str) -> None:
+        """From now on this is being done."""
+        now_s = self._clock()
+        at = self._at
+        if at is not None:  # else a signal has come in between
+            before, since_s = at
+            self._at = None
+            self._spent_s[before] = self._spent_s.get(before, 0.0) + now_s - since_s
+        self._at = activity, now_s
+
+    def name_of_work(self, node: Node) -> str:
+        """`name_of_work`, which looks at the function, once for each node."""
+        found = self._names.get(id(node))
+        if found is None:
+            found = self._names[id(node)] = name_of_work(node)
+        return found
+
+    def heard(self, spent_s: Mapping[str, float]) -> None:
+        """A worker process was at activities for so many seconds."""
+        if spent_s:
+            found = dict(self._heard_s)
+            _add(found, spent_s)
+            self._heard_s = found
+
+    def spent_s(self) -> dict[str, float]:
+        """Seconds by activity, up to now."""
+        for _ in range(_LOOKS):
+            at = self._at
+            spent_s = dict(self._spent_s)
+            if at is not None and at is self._at:
+                _add(spent_s, {at[0]: max(0.0, self._clock() - at[1])})
+                break
+            time.sleep(0)
+        spent_s.pop(_IDLE, None)
+        return spent_s
+
+    def heard_s(self) -> dict[str, float]:
+        """Seconds of worker processes by activity."""
+        return dict(self._heard_s)
+
+    # --- blocks ---
+
+    def begin_block(self) -> None:
+        """Nothing was done for the next block so far."""
+        self._last = self._last._replace(started_s=self._clock())
+
+    def made_block(self) -> Made:
+        """How the block was made that is ready; the next one begins."""
+        before, spent_s, heard_s = self._last, self._spent_s, self._heard_s
+        reading_s = spent_s.get(READING, 0.0) + heard_s.get(READING, 0.0)
+        mapping_s = sum(_functions(spent_s).values()) + sum(_functions(heard_s).values())
+        self._last = Made(self._clock(), reading_s, mapping_s)
+        return Made(before.started_s, reading_s - before.reading_s, mapping_s - before.mapping_s)
+
+    # --- memory ---
+
+    def watch(self, buffers: Buffers) -> None:
+        """Count the bytes of buffers in, as long as they are there."""
+        kept = [ref for ref in self._buffers if ref() is not None]
+        self._buffers = [*kept, weakref.ref(buffers)]
+
+    def bytes_by(self) -> dict[str, int]:
+        """Bytes held now, by kind."""
+        found: dict[str, int] = {}
+        for ref in self._buffers:
+            buffers = ref()
+            if buffers is not None:
+                for kind, size in buffers.bytes_by().items():
+                    found[kind] = found.get(kind, 0) + size
+        return found
+
+    def weigh(self, *, now_and_then: bool = True) -> None:
+        """Note how much is held, where it is the most so far."""
+        now_s = self._clock()
+        if now_and_then and now_s - self._weighed_s < _LEAST_S:
+            return
+        self._weighed_s = now_s
+        held, peak_by = self.bytes_by(), self.peak_by
+        self.peak_bytes = max(self.peak_bytes, sum(held.values()))
+        most = {kind: max(size, peak_by.get(kind, 0)) for kind, size in held.items()}
+        self.peak_by = {**peak_by, **most}
+
+
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, number in more.items():
+        sums[name] = sums.get(name, 0.0) + number
+
+
+def _functions(spent_s: Mapping[str, float]) -> dict[str, float]:
+    """What functions and the stacking of batches took."""
+    return {name: spent for name, spent in spent_s.items() if name not in _NOT_FUNCTIONS}
+
+
+# The maker that this thread works for, while it is at no activity of which the time is known.
+_here: Final[ContextVar[Maker | None]] = ContextVar("windrow-maker", default=None)
+
+
+class _Activity:
+    """A time in which a maker is at one thing."""
+
+    __slots__ = ("_maker", "_name")
+
+    def __init__(self, maker: Maker, name: str) -> None:
+        self._maker, self._name = maker, name
+
+    def __enter__(self) -> None:
+        self._maker.turn_to(self._name)
+        _here.set(None)
+
+    def __exit__(self, *error: object) -> None:
+        _here.set(self._maker)
+        self._maker.turn_to(OTHER)
+
+
+_NOT_COUNTED: Final = contextlib.nullcontext()
+
+
+def doing(activity: str) -> contextlib.AbstractContextManager[None]:
+    """A context in which whoever makes elements in this thread is at an activity."""
+    maker = _here.get()
+    return _NOT_COUNTED if maker is None else _Activity(maker, activity)
+
+
+def calling(node: Node) -> contextlib.AbstractContextManager[None]:
+    """A context in which the function of a node is called, or a batch is stacked."""
+    maker = _here.get()
+    return _NOT_COUNTED if maker is None else _Activity(maker, maker.name_of_work(node))
+
+
+def name_of_work(node: Any) -> str:
+    """A node's function as `map(f)`, and batches as `batch(32)`."""
+    if isinstance(node, BatchNode):
+        own = "" if node.batch_fn is None else f", {name_of(node.batch_fn)}"
+        return f"batch({node.size}{own})"
+    return f"{node.label.partition('(')[0]}({name_of(node.function)})"
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class _Sums:
+    """What makers have come to."""
+
+    spent_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    heard_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    peak_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    peak_bytes: int = 0
+
+    def plus(self, maker: Maker) -> _Sums:
+        """The same with one maker more."""
+        found = _Sums({**self.spent_s}, {**self.heard_s}, {**self.peak_by}, self.peak_bytes)
+        _add(found.spent_s, maker.spent_s())
+        _add(found.heard_s, maker.heard_s())
+        for kind, size in maker.peak_by.items():
+            found.peak_by[kind] = max(size, found.peak_by.get(kind, 0))
+        found.peak_bytes = max(found.peak_bytes, maker.peak_bytes)
+        return found
+
+
+# What the loop does: at what it is and since when, the seconds it has waited, and its own.
+_Loop: TypeAlias = tuple[str, float, float, float]
+_AWAY, _WAITS, _WORKS = "away", "waits", "works"  # what is away asks for nothing, and has no time
+
+
+def _turned(loop: _Loop, doing: str, now_s: float) -> _Loop:
+    """The loop, which does something else from now on."""
+    did, since_s, waited_s, own_s = loop
+    if did == _WAITS:
+        return doing, now_s, waited_s + now_s - since_s, own_s
+    if did == _WORKS:
+        return doing, now_s, waited_s, own_s + now_s - since_s
+    return doing, now_s, waited_s, own_s
+
+
+class Meter:
+    """All that is counted for one iterator: its loop, its makers one after the other, its reads.
+
+    The loop calls `asked`, `got` and `took` for each block, or `stopped` where none comes. Only
+    `stats` and `bytes_by` are for other threads as well.
+    """
+
+    def __init__(self, node: Node, clock: Clock = time.perf_counter) -> None:
+        """Nothing was done so far.
+
+        Args:
+            node: The chain.
+            clock: Seconds.
+        """
+        self.tallies = Tallies(node)
+        self.lock = threading.RLock()
+        self._clock = clock
+        self._gone = _Sums()
+        self.maker = self._new_maker()
+        self._in_turn = True
+        # Replaced as a whole, so that any thread sees one that is right.
+        self._loop: _Loop = _AWAY, 0.0, 0.0, 0.0
+        self._first_s: float | None = None
+        self._before_s: dict[str, float] | None = None  # the maker's, when the loop began to wait
+        self._waited_for: dict[str, float] = {}
+        self._got_s = self._split_s = 0.0
+        self._elements = self._delivered_bytes = 0
+        self._block = 0, 0  # elements of the one that is being given, and their bytes
+        self._timeline: collections.deque[BlockTimes] = collections.deque(maxlen=_KEPT_BLOCKS)
+        self._entry: _Entry | None = None
+        self._entered_s = float("-inf")
+
+    def _new_maker(self) -> Maker:
+        maker = Maker(self._clock)
+        maker.watch(self)
+        return maker
+
+    def now_s(self) -> float:
+        """The time by the clock."""
+        return self._clock()
+
+    def renew(self, *, in_turn: bool) -> Maker:
+        """The maker of another run: what others still do is not counted.
+
+        Args:
+            in_turn: Whether it works just while the loop waits.
+        """
+        with self.lock:
+            if self._in_turn:
+                _add(self._waited_for, self.maker.spent_s())
+            self._gone = self._gone.plus(self.maker)
+            self.maker, self._in_turn = self._new_maker(), in_turn
+            return self.maker
+
+    def bytes_by(self) -> Mapping[str, int]:
+        """What the loop has of Windrow's: the block whose elements it is given."""
+        return {"rounds": self._block[1]}
+
+    # --- what the loop does ---
+
+    def asked(self, *, is_ready: bool) -> None:
+        """The loop asks for a block; nobody needs to work for one that `is_ready`."""
+        now_s = self._clock()
+        if self._first_s is None:
+            self._first_s = now_s
+        if not self._in_turn:
+            self._before_s = None if is_ready else self.maker.spent_s()
+        self._loop = _turned(self._loop, _WAITS, now_s)
+
+    def got(self) -> None:
+        """A block is there, in columns."""
+        self._got_s = self._clock()
+        if self._before_s is not None:
+            self._note_waits()
+
+    def took(self, elements: int, size_bytes: int, made: Made | None) -> None:
+        """The loop goes on with the elements of a block; hold the lock.
+
+        Args:
+            elements: How many.
+            size_bytes: Their bytes.
+            made: How it was made; None where that was while the loop waited.
+        """
+        now_s, asked_s = self._clock(), self._loop[1]
+        self._loop = _turned(self._loop, _WORKS, now_s)
+        self._split_s += now_s - self._got_s
+        self._elements += elements
+        self._delivered_bytes += size_bytes
+        self._block = elements, size_bytes
+        if self._entry is None:
+            self._entry = _Entry(asked_s if made is None else made.started_s)
+        self._entry.add(elements, now_s - asked_s, made)
+        if now_s - self._entered_s >= _LEAST_S:
+            self._enter(now_s)
+
+    def stopped(self, *, is_over: bool) -> None:
+        """No block came: the loop goes on, or all `is_over`."""
+        with self.lock:
+            now_s = self._clock()
+            if self._before_s is not None:
+                self._note_waits()
+            self._loop = _turned(self._loop, _AWAY if is_over else _WORKS, now_s)
+            self._block = 0, 0
+            self._enter(now_s)
+
+    def dropped(self, elements: int) -> None:
+        """So many elements of the last block were not given, and will not be; hold the lock."""
+        self._elements -= elements
+        self._delivered_bytes -= self._bytes_of(elements)
+        self._block = 0, 0
+
+    def _enter(self, now_s: float) -> None:
+        """Enter the last blocks into the timeline."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            made = self.maker.made_block() if self._in_turn else Made()
+            self._entered_s = now_s
+            self._timeline.append(entry.times(now_s, made, self._first_s or 0.0))
+
+    def _bytes_of(self, elements: int) -> int:
+        return elements * self._block[1] // max(1, self._block[0])
+
+    def _note_waits(self) -> None:
+        """Count in what the maker has done since the loop asked."""
+        found = self._waits()
+        with self.lock:
+            self._before_s = None
+            _add(self._waited_for, found)
+
+    def _waits(self) -> dict[str, float]:
+        before_s = self._before_s or {}
+        spent_s = self.maker.spent_s()
+        return {name: max(0.0, s - before_s.get(name, 0.0)) for name, s in spent_s.items()}
+
+    # --- what it comes to ---
+
+    def stats(self, left: int) -> Stats:
+        """All of it, with `left` elements of the last block not given so far."""
+        sources = tuple(tally.costs() for tally in self.tallies.all)
+        with self.lock:
+            now_s, sums, held = self._clock(), self._gone.plus(self.maker), self.maker.bytes_by()
+            _, _, waited_s, loop_s = _turned(self._loop, _AWAY, now_s)
+            spent_s = dict(sums.spent_s)
+            _add(spent_s, sums.heard_s)
+            return Stats(
+                elements=self._elements - left,
+                passed_s=waited_s + loop_s,
+                waited_s=waited_s,
+                loop_s=loop_s,
+                reading_s=spent_s.get(READING, 0.0),
+                mapping_s=_functions(spent_s),
+                blocked_s=spent_s.get(ROOM, 0.0),
+                waited_for=self._waits_until_now(waited_s, sums.heard_s),
+                delivered_bytes=self._delivered_bytes - self._bytes_of(left),
+                sources=sources,
+                buffers_bytes=sum(held.values()),
+                peak_buffers_bytes=sums.peak_bytes,
+                buffers_by=held,
+                peak_by=sums.peak_by,
+                timeline=tuple(self._timeline),
+            )
+
+    def _waits_until_now(self, waited_s: float, heard_s: Mapping[str, float]) -> dict[str, float]:
+        """What the loop has waited for, the longest first: the parts of `waited_s`."""
+        found = dict(self._waited_for)
+        if self._in_turn:
+            _add(found, self.maker.spent_s())
+        elif self._before_s is not None:
+            _add(found, self._waits())
+        _add(found, {SPLITTING: self._split_s})
+        found.pop(OTHER, None)
+        found.pop(ROOM, None)  # which was there, or the loop would not have waited
+        _part(found, heard_s)
+        found[OTHER] = max(0.0, waited_s - sum(found.values()))
+        longest = sorted(found.items(), key=lambda item: -item[1])
+        return {name: spent_s for name, spent_s in longest if spent_s > 0}
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry:
+    """Blocks that are one in the timeline."""
+
+    started_s: float
+    elements: int = 0
+    reading_s: float = 0.0
+    mapping_s: float = 0.0
+    waited_s: float = 0.0
+
+    def add(self, elements: int, waited_s: float, made: Made | None) -> None:
+        """One block more."""
+        self.elements += elements
+        self.waited_s += waited_s
+        if made is not None:
+            self.reading_s += made.reading_s
+            self.mapping_s += made.mapping_s
+
+    def times(self, now_s: float, more: Made, first_s: float) -> BlockTimes:
+        """All of them, when the last is taken."""
+        return BlockTimes(
+            elements=self.elements,
+            started_s=self.started_s - first_s,
+            reading_s=self.reading_s + more.reading_s,
+            mapping_s=self.mapping_s + more.mapping_s,
+            taken_s=now_s - first_s,
+            waited_s=self.waited_s,
+        )
+
+
+def _part(waited_for: dict[str, float], heard_s: Mapping[str, float]) -> None:
+    """Part the time for which workers were waited for into what these did.
+
+    Several are at several things while one of them is waited for, so it is parted as their whole
+    time is. What they did not work, such as the time in which they start, is left to `workers`.
+    """
+    worked_s = sum(heard_s.values())
+    known_s = min(waited_for.get(WORKERS, 0.0), worked_s)
+    if known_s > 0:
+        waited_for[WORKERS] -= known_s
+        for name, spent_s in heard_s.items():
+            _add(waited_for, {WORKERS if name == OTHER else name: known_s * spent_s / worked_s})

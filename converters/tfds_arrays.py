@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.decoding import Wrong
-from windrow.errors import ReadError
+from windrow.errors import ArgumentError, ReadError
 from windrow.sources.base import Columns
 from windrow.sources.features import BYTES, Array, Column, Feature, Ragged
 from windrow.sources.tfds_columns import decode_records
@@ -219,7 +219,7 @@ class TfdsArrays:
 
     Args:
         tfds: The features of the dataset.
-        images: Whether pictures are decoded.
+        images: Whether images are decoded.
     """
 
     tfds: TfdsFeatures
@@ -232,15 +232,33 @@ class TfdsArrays:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """What becomes of a record, by the names of arrays."""
-        found = {
-            f"{one.leaf.name}{end}": feature
+        """What becomes of a record, by the names of arrays.
+
+        Raises:
+            ArgumentError: If two features become an array of one name.
+        """
+        told = [
+            (f"{one.leaf.name}{end}", feature, f"feature {one.leaf.name!r:.80}")
             for one in self.leaves
             for end, feature in one.features.items()
-        }
-        if any(map(may_be_absent, self.tfds.leaves)):
-            found[ABSENT] = _COUNTS
+        ]
+        if self._some_absent:
+            told.append((ABSENT, _COUNTS, "what tells where features are absent"))
+        found: dict[str, Feature] = {}
+        owners: dict[str, str] = {}
+        for name, feature, owner in told:
+            if name in found:
+                raise ArgumentError(
+                    f"{owners[name]} and {owner} would both be the array {name!r:.80}; leave a"
+                    " feature out by names=, or rename it and build the dataset again"
+                )
+            found[name], owners[name] = feature, owner
         return found
+
+    @property
+    def _some_absent(self) -> bool:
+        """Whether records may be without a feature."""
+        return any(map(may_be_absent, self.tfds.leaves))
 
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
@@ -269,7 +287,7 @@ class TfdsArrays:
                 for row, value in enumerate(column):
                     if value is None:
                         absent[row].append(number)
-        if any(map(may_be_absent, self.tfds.leaves)):
+        if self._some_absent:
             numbers = [np.array(some, np.int64) for some in absent]
             found[ABSENT] = _column(numbers, _COUNTS)
         return found
@@ -277,7 +295,7 @@ class TfdsArrays:
     def values(self, columns: Mapping[str, Column]) -> Columns:
         """What `decode_records` gives, from the columns of all arrays."""
         absent: dict[int, set[int]] = {}
-        for row, numbers in enumerate(_rows(columns[ABSENT]) if ABSENT in columns else ()):
+        for row, numbers in enumerate(_rows(columns[ABSENT]) if self._some_absent else ()):
             for number in numbers.tolist():
                 absent.setdefault(number, set()).add(row)
         found = {}

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kitchen import kitchen_expected, kitchen_features, kitchen_folder, plain
+from tests.tfds_json import TEXT, features_of, picture, sequence, tensor
 from windrow.converters import encode_example
 from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec
@@ -23,7 +24,6 @@ from windrow.sources.features import Ragged
 from windrow.sources.tfds_columns import decode_records
 from windrow.sources.tfds_features import IMAGE, TfdsFeatures
 
-MODULE = "tensorflow_datasets.core.features."
 FEATURES = TfdsFeatures.from_json(kitchen_features(), where="features.json")
 
 
@@ -36,33 +36,6 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[bytes]]:
         source = ArrayRecordDataSource([str(path) for path in sorted(folder.glob(f"*-{split}.*"))])
         out[split] = [source[index] for index in range(len(source))]
     return out
-
-
-def one(kind: str, field: str, content: Any) -> dict[str, Any]:
-    return {"pythonClassName": MODULE + kind, field: content}
-
-
-def tensor(dtype: str, *shape: int, **others: Any) -> dict[str, Any]:
-    sizes = {"dimensions": [str(size) for size in shape]}
-    return one("tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": sizes, **others})
-
-
-def sequence(feature: Any, length: int = -1) -> dict[str, Any]:
-    content = {"feature": feature, "length": str(length)}
-    return one("sequence_feature.Sequence", "sequence", content)
-
-
-TEXT = one("text_feature.Text", "text", {})
-
-
-def features_of(**features: Any) -> TfdsFeatures:
-    tree = one("features_dict.FeaturesDict", "featuresDict", {"features": features})
-    return TfdsFeatures.from_json(tree, where="features.json")
-
-
-def picture(*shape: int, dtype: str = "uint8") -> dict[str, Any]:
-    sizes = {"dimensions": [str(size) for size in shape]}
-    return one("image_feature.Image", "image", {"dtype": dtype, "shape": sizes})
 
 
 def leaf_of(tree: Any, path: tuple[str, ...]) -> Any:

@@ -9,35 +9,17 @@ import numpy as np
 import pytest
 
 from tests.kitchen import kitchen_features
+from tests.tfds_json import MODULE, one, sequence, tensor, tree
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources import ArraySpec
 from windrow.sources.features import Ragged
 from windrow.sources.tfds_features import Leaf, TfdsFeatures
 
-MODULE = "tensorflow_datasets.core.features."
 KITCHEN = TfdsFeatures.from_json(
     kitchen_features(),
     where="features.json",
     labels={"label": ["red", "green", "blue"], "mask": ["a", "b", "c"]},
 )
-
-
-def one(kind: str, field: str, content: Any) -> dict[str, Any]:
-    return {"pythonClassName": MODULE + kind, field: content}
-
-
-def tree(**features: Any) -> dict[str, Any]:
-    return one("features_dict.FeaturesDict", "featuresDict", {"features": features})
-
-
-def tensor(dtype: str, *shape: int, **others: Any) -> dict[str, Any]:
-    sizes = {"dimensions": [str(size) for size in shape]}
-    return one("tensor_feature.Tensor", "tensor", {"dtype": dtype, "shape": sizes, **others})
-
-
-def sequence(feature: Any, length: int = -1) -> dict[str, Any]:
-    content = {"feature": feature, "length": str(length)}
-    return one("sequence_feature.Sequence", "sequence", content)
 
 
 def read(value: Any, **labels: list[str]) -> TfdsFeatures:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.kitchen import kitchen_folder
 from tests.tfds_folders import LABELS, example, write_folder
+from tests.tfds_json import TEXT, sequence, tensor, write_dataset
 from tests.tfds_values import assert_same
 from windrow.commands import main
 from windrow.converters import Manifest, check, tfds_to_zarr, write_records
@@ -311,6 +312,35 @@ def test_a_name_that_no_array_can_have(folder: Path, tmp_path: Path) -> None:
     other = changed(folder, tmp_path / "1.0.0", "features.json", '"id"', '"__id"')
     with pytest.raises(ArgumentError, match=r"'__id' cannot name a Zarr array.*names="):
         tfds_to_zarr(other, tmp_path / "zarr", progress=False)
+
+
+NUMBER_64 = tensor("int64")
+
+
+@pytest.mark.parametrize(
+    ("features", "record", "owners"),
+    [
+        (
+            {"x": sequence(sequence(NUMBER_64)), "x/flat": NUMBER_64},
+            {"x/ragged_flat_values": [1], "x/ragged_row_lengths_0": [1], "x/flat": 1},
+            "feature 'x' and feature 'x/flat'",
+        ),
+        (
+            {"windrow_absent": NUMBER_64, "t": TEXT},
+            {"windrow_absent": 1, "t": b"x"},
+            "feature 'windrow_absent' and what tells where features are absent",
+        ),
+    ],
+)
+def test_two_features_that_would_be_one_array(
+    tmp_path: Path, features: Any, record: Any, owners: str
+) -> None:
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", features, [record])
+    with pytest.raises(ArgumentError, match=rf"{owners} would both be .*leave a feature out by"):
+        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+    name, *_ = features
+    tfds_to_zarr(dataset, tmp_path / "zarr", names=[name], progress=False)
+    assert list(read_split(tmp_path / "zarr" / "train")) == [name]
 
 
 def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ SHUFFLES: Final = (ShuffleNode, WindowShuffleNode, BlockShuffleNode, StreamWindo
 BUDGET_NS: Final = 3e8
 _EXACT_NS: Final = 6e8  # for an order that is the same in every epoch: it is then exact
 
-_MOST_EPOCHS: Final = 1000
+ENOUGH_EPOCHS: Final = 8  # to tell from their differences how sure their mean is
+
+_MOST_EPOCHS: Final = 200
 _LEAST_RUNS: Final = 16
 _MOST_RUNS: Final = 4096
 _SHOWN_RUNS: Final = 64
@@ -61,7 +63,7 @@ _ROWS_AT_ONCE: Final = 2**16
 _STRETCH: Final = 16_384  # elements of small windows that a block shuffle makes at once
 _TABLE_LENGTH: Final = 2**18  # up to this a shuffle makes its whole order at once
 _LEAST_STATES: Final = 2**16
-_WINDOW_NS: Final = 2e6  # of a window shuffle, however small the window is
+_WINDOW_NS: Final = 1.5e6  # of a window shuffle, however small the window is
 _MOST_PLACED: Final = 2**24
 _ERRORS: Final = 3.0  # standard errors on either side
 
@@ -245,7 +247,9 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
         epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
         indices = np.arange(epochs * batches)
         found = _walked(order, order.node, indices, size, numbers, population)
-        count = min(len(indices), max(_SHOWN_RUNS, epochs))
+        # What shares a window of a block shuffle is no two draws.
+        windows = max(1, len(indices) * size // _largest_window(order.node))
+        count = epochs if epochs >= ENOUGH_EPOCHS else min(len(indices), windows, _SHOWN_RUNS)
         runs = np.arange(count) * len(indices) // count
         return Batches(*found, runs, not varies, population.rows // epochs, population)
     count = min(batches, int(np.clip(BUDGET_NS / (setup + size * each), _LEAST_RUNS, _MOST_RUNS)))
@@ -262,6 +266,15 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
     last = int(order.rows(np.array([batches - 1])).counts[0])
     records = (batches - 1) * size + last
     return Batches(*found, np.arange(count) * length, False, records, population)
+
+
+def _largest_window(node: Node) -> int:
+    """Records that come together out of the same blocks; 1 where there is no block shuffle."""
+    shuffles = [below for below in nodes_below(node) if isinstance(below, BlockShuffleNode)]
+    return max(
+        (most_in_window(below.order.bounds, below.order.window_blocks) for below in shuffles),
+        default=1,
+    )
 
 
 def _walked(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.record_order import RecordOrder
-from windrow.shuffle_sample import BUDGET_NS, cost_ns, spans
+from windrow.shuffle_sample import BUDGET_NS, ENOUGH_EPOCHS, cost_ns, spans
 from windrow.transforms.block_nodes import BlockShuffleNode
 from windrow.transforms.nodes import (
     BatchNode,
@@ -35,7 +35,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _MOST_BLOCKS: Final = 2**22
 _MOST_BATCHES: Final = 2**17
-_MOST_EPOCHS: Final = 1000
+_MOST_EPOCHS: Final = 200
 _LEAST_EPOCHS: Final = 4
 _RUNS: Final = 16  # of each epoch
 
@@ -136,7 +136,8 @@ def squared_deviations(
     epochs = int(np.clip(BUDGET_NS / 4 / cost_of_epoch_ns, _LEAST_EPOCHS, _MOST_EPOCHS))
     generator = np.random.default_rng(0)
     each = [_of_epoch(found, batches, generator, edges) for _ in range(epochs)]
-    count = min(_RUNS, len(edges) - 1)
+    # What shares a window is no two draws: where epochs are few they have many windows.
+    count = 1 if epochs >= ENOUGH_EPOCHS else min(_RUNS, len(edges) - 1)
     runs = np.arange(count) * (len(edges) - 1) // count
     starts = (np.arange(epochs)[:, None] * (len(edges) - 1) + runs).ravel()
     return np.concatenate(each), np.tile(np.diff(edges), epochs), starts

@@ -11,20 +11,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import demand
+from windrow.asked import rows_of
 from windrow.budget import bytes_per_record
+from windrow.buffers import PartLook, buffers_by
 from windrow.costs import Amount, SourceCosts
 from windrow.demand import Taken
 from windrow.part_forecast import PartForecast, Uses, part_forecast
 from windrow.record_sizes import record_bytes
 from windrow.sources import ForeignDataSource, LaidOutSource, ListPart, Part
 from windrow.stream_facts import StreamFacts, stream_facts
-from windrow.stretches import Stretch, stretch_of
+from windrow.stretches import MOST_RECORDS, Stretch, stretch_of
 from windrow.transforms.nodes import Node
 from windrow.whole_sources import gone_through, pieces_of_all
 
@@ -35,6 +37,8 @@ _NOTHING: Final = Amount.exactly(0)
 _SOME: Final = 1 << 10
 # How far the reads of a stretch may be from those of others, in standard deviations.
 _DEVIATIONS: Final = 4
+
+_Found: TypeAlias = list[tuple[Any, SourceCosts]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,56 +55,86 @@ class Forecast:
 
 def forecast(node: Node) -> Forecast:
     """What an epoch of the stream of `node` comes to."""
+    work = _Work(node)
     sources = demand.all_sources(node)
-    facts = stream_facts(node)
     costs = {id(source): _no_costs(source) for source in sources}
+    later = dict(costs)
     for taken in demand.taken(node):
-        for source, found in _of_taken(taken, facts[id(taken.node)]):
+        epoch = work.of_taken(taken)
+        for source, found in epoch:
             costs[id(source)] = _added(costs[id(source)], found)
-    epoch = tuple(costs[id(source)] for source in sources)
-    kinds = ("pieces", "planned", "rounds", "queue")
+        for source, found in work.of_later(taken, epoch):
+            later[id(source)] = _added(later[id(source)], found)
     return Forecast(
         elements=demand.elements(node),
         is_endless=demand.is_endless(node),
-        epoch=epoch,
-        later_epoch=epoch,
-        buffers_by=dict.fromkeys(kinds, _NOTHING),
+        epoch=tuple(costs[id(source)] for source in sources),
+        later_epoch=tuple(later[id(source)] for source in sources),
+        buffers_by=buffers_by(node, work.streams),
     )
 
 
-def _of_taken(taken: Taken, facts: StreamFacts) -> list[tuple[Any, SourceCosts]]:
-    chain = taken.node.parent
-    found: list[tuple[Any, SourceCosts]] = []
-    if taken.passes:
-        stretch = stretch_of(facts, demand.pass_length(chain))
-        costs = _of_stretch(stretch)
-        found += [(source, own.times(taken.passes)) for source, own in costs]
-    if taken.elements.high:
-        found += _of_cut(taken, facts)
-    return found
+class _Work:
+    """Works out the streams of a chain."""
 
+    def __init__(self, node: Node) -> None:
+        self._facts = stream_facts(node)
+        # Of each stream the longest stretch, which holds the most.
+        self.streams: dict[int, tuple[Stretch, list[PartLook]]] = {}
 
-def _of_cut(taken: Taken, facts: StreamFacts) -> list[tuple[Any, SourceCosts]]:
-    """What a pass comes to that ends before the chain does, and is read ahead of its end."""
-    chain = taken.node.parent
-    least, most = int(taken.elements.low), int(taken.elements.high)
-    if demand.repeats_for_ever(chain):
-        return _of_stretch(stretch_of(facts, most))
-    low = {id(source): own for source, own in _of_stretch(stretch_of(facts, least))}
-    ahead = min(chain.length, most + 3 * facts.most_rows + facts.unit)
-    high = _of_stretch(stretch_of(facts, ahead))
-    return [(source, _between(low.get(id(source), _no_costs(source)), own)) for source, own in high]
+    def of_taken(self, taken: Taken) -> _Found:
+        """What an epoch comes to."""
+        facts, chain = self._facts[id(taken.node)], taken.node.parent
+        found: _Found = []
+        if taken.passes:
+            costs = self._of_elements(facts, demand.pass_length(chain))
+            found += [(source, own.times(taken.passes)) for source, own in costs]
+        if taken.elements.high and demand.repeats_for_ever(chain):
+            found += self._of_elements(facts, int(taken.elements.high))
+        elif taken.elements.high:
+            found += self._of_cut(facts, taken)
+        return found
+
+    def of_later(self, taken: Taken, epoch: _Found) -> _Found:
+        """What each later epoch comes to, given the first."""
+        facts, chain = self._facts[id(taken.node)], taken.node.parent
+        if not demand.repeats_for_ever(chain):
+            return epoch
+        count = int(taken.elements.high)
+        if 2 * count * rows_of(chain) <= MOST_RECORDS:
+            first = {id(source): own for source, own in epoch}
+            both = self._of_elements(facts, 2 * count)
+            return [(source, _less(own, first[id(source)])) for source, own in both]
+        if any(look.room.fits for look in self.streams[id(taken.node)][1]):
+            # Maybe all of it is kept.
+            return [(source, _between(_no_costs(source), own)) for source, own in epoch]
+        return epoch
+
+    def _of_cut(self, facts: StreamFacts, taken: Taken) -> _Found:
+        """What a pass comes to that ends before the chain does, and is read ahead of its end."""
+        least, most = int(taken.elements.low), int(taken.elements.high)
+        low = {id(source): own for source, own in self._of_elements(facts, least)}
+        ahead = min(taken.node.parent.length, most + 3 * facts.most_rows + facts.unit)
+        high = self._of_elements(facts, ahead)
+        return [
+            (source, _between(low.get(id(source), _no_costs(source)), own)) for source, own in high
+        ]
+
+    def _of_elements(self, facts: StreamFacts, count: int) -> _Found:
+        stretch = stretch_of(facts, count)
+        looks: list[PartLook] = []
+        sources = demand.all_sources(facts.node)
+        found = [(source, _of_source(source, stretch, looks)) for source in sources]
+        known = self.streams.get(id(facts.node))
+        if known is None or known[0].count < count:
+            self.streams[id(facts.node)] = stretch, looks
+        return found
 
 
 # --- sources -------------------------------------------------------------------------------------
 
 
-def _of_stretch(stretch: Stretch) -> list[tuple[Any, SourceCosts]]:
-    chain = stretch.facts.node.parent
-    return [(source, _of_source(source, stretch)) for source in demand.all_sources(chain)]
-
-
-def _of_source(source: Any, stretch: Stretch) -> SourceCosts:
+def _of_source(source: Any, stretch: Stretch, looks: list[PartLook]) -> SourceCosts:
     asked = stretch.asked.get(id(source))
     nothing = _no_costs(source)
     if asked is None or not len(asked.records):
@@ -110,35 +144,38 @@ def _of_source(source: Any, stretch: Stretch) -> SourceCosts:
     if isinstance(source, LaidOutSource):
         costs = dataclasses.replace(nothing, records=records)
         for part in source.parts:
-            costs = _added(costs, _of_part(source, part, stretch, records))
+            costs = _added(costs, _of_part(source, part, stretch, records, looks))
         return costs
-    size = record_bytes(source)
+    size, is_foreign = record_bytes(source), isinstance(source, ForeignDataSource)
     delivered = _NOTHING if size is None else size.times(records.low)
     return dataclasses.replace(
         nothing,
         records=records,
-        reads=records if isinstance(source, ForeignDataSource) else _NOTHING,
-        decoded_bytes=delivered,
+        reads=records if is_foreign else _NOTHING,
+        decoded_bytes=delivered if is_foreign else _NOTHING,
         delivered_bytes=delivered,
     )
 
 
-def _of_part(source: Any, part: Part, stretch: Stretch, records: Amount) -> SourceCosts:
+def _of_part(
+    source: Any, part: Part, stretch: Stretch, records: Amount, looks: list[PartLook]
+) -> SourceCosts:
     asked = stretch.asked[id(source)]
-    needs = part.needs(asked.records)
-    uses = Uses.of(needs.pieces, asked.elements[needs.records])
+    uses = Uses.of(part, asked)
     delivered = Amount.exactly(bytes_per_record(part, len(source)) * records.low)
     costs = dataclasses.replace(_no_costs(source), delivered_bytes=delivered)
     room = stretch.facts.room_of(source, part.name)
     numbers, pieces = _pieces(source, part, uses, stretch)
     costs = dataclasses.replace(costs, pieces=pieces)
     if room is None and part.alone:
-        return _alone(costs, part, needs.pieces, records)
-    few, many = (uses.rounds(plan) for plan in (stretch.long, stretch.short))
+        return _alone(costs, part, part.needs(asked.records).pieces, records)
+    few, many = uses.rounds(stretch.long), len(uses.elements)
     if room is None:
+        many = uses.rounds(stretch.short)
         reads = Amount(few, many).times(stretch.count / max(1, stretch.stop))
         return _sized(costs, part, numbers, reads)
     found = part_forecast(uses, room, stretch.short, stretch.long, stretch.since)
+    looks.append(PartLook(room, uses, found))
     reads = _reads(found, pieces, uses, stretch)
     share = stretch.count / max(1, stretch.stop)
     hits = Amount(max(0, few * share - reads.high), max(0, many * share - reads.low))
@@ -213,7 +250,7 @@ def _sized(costs: SourceCosts, part: Part, pieces: IntArray, reads: Amount) -> S
 
 def _no_costs(source: Any) -> SourceCosts:
     nothing = _NOTHING
-    stored = nothing if isinstance(source, LaidOutSource) else None
+    stored = None if isinstance(source, ForeignDataSource) else nothing
     return SourceCosts(repr(source), nothing, nothing, nothing, stored, nothing, nothing, nothing)
 
 
@@ -232,3 +269,12 @@ def _added(one: SourceCosts, other: SourceCosts) -> SourceCosts:
 
 def _between(one: SourceCosts, other: SourceCosts) -> SourceCosts:
     return _combined(one, other, lambda mine, theirs: Amount(mine.low, theirs.high))
+
+
+def _less(one: SourceCosts, other: SourceCosts) -> SourceCosts:
+    """What is left of the one without the other."""
+    return _combined(
+        one,
+        other,
+        lambda mine, theirs: Amount(max(0, mine.low - theirs.high), max(0, mine.high - theirs.low)),
+    )

@@ -16,12 +16,14 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from windrow.asked import Asked
 from windrow.budget import Room
 from windrow.costs import Amount
 from windrow.round_plan import RoundPlan
-from windrow.sources import ArrayPart, BoxPart
+from windrow.sources import ArrayPart, BoxPart, Part
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 # The share of what is planned by which pieces are read ahead of their rounds at most; found by
 # experiment, see tests/test_forecast.py.
@@ -38,22 +40,34 @@ class Uses:
     Args:
         pieces: int64 `(k,)`.
         elements: int64 `(k,)`.
-        most_records: Records that want the same piece, of the piece that most want.
+        records: Records that want each piece, int64 `(pieces,)`.
+        in_order: Whether all of each piece is wanted, in its order and once, bool `(pieces,)`.
     """
 
     pieces: IntArray
     elements: IntArray
-    most_records: int
+    records: IntArray
+    in_order: BoolArray
 
     @classmethod
-    def of(cls, pieces: IntArray, elements: IntArray) -> Uses:
-        """The uses, from pairs in the order of elements."""
-        order = np.argsort(pieces, kind="stable")
-        pieces, elements = pieces[order], elements[order]
+    def of(cls, part: Part, asked: Asked) -> Uses:
+        """What some elements want of a part."""
+        needs = part.needs(asked.records)
+        order = np.argsort(needs.pieces, kind="stable")
+        pieces, records = needs.pieces[order], needs.records[order]
+        elements = asked.elements[records]
         other = np.diff(pieces, prepend=-1) != 0
-        records = np.diff(np.append(np.flatnonzero(other), len(pieces)))
+        firsts = np.flatnonzero(other)
+        counts = np.diff(np.append(firsts, len(pieces)))
+        in_order = np.zeros(len(firsts), np.bool_)
+        if isinstance(part, ArrayPart) and part.size is None and len(firsts):
+            rows = part.first_rows(asked.records[records])
+            steps = np.diff(rows, prepend=0) == 1
+            steps[firsts] = True
+            whole = counts * part.row_bytes == part.decoded_bytes(pieces[firsts])
+            in_order = np.logical_and.reduceat(steps, firsts) & whole
         new = other | (np.diff(elements, prepend=-1) != 0)
-        return cls(pieces[new], elements[new], int(records.max(initial=0)))
+        return cls(pieces[new], elements[new], counts, in_order)
 
     @property
     def firsts(self) -> IntArray:
@@ -109,7 +123,7 @@ def part_forecast(
         long: The plan of rounds that are as long as their bytes allow.
         since: The first element whose reads are counted.
     """
-    breaks = _breaks(uses, short, half=isinstance(room.part, BoxPart))
+    breaks = breaks_of(uses, short, half=isinstance(room.part, BoxPart))
     held = _held(uses, breaks)
     once = int((uses.elements[uses.firsts] >= since).sum())
     if room.fits:
@@ -117,7 +131,7 @@ def part_forecast(
         return PartForecast(Amount(once, once + again), again > 0, held, is_saturated=False)
     if held + room.most_in_flight <= room.slots:
         most = once + _count_after(uses, breaks, since)
-        fewest = once + _count_after(uses, _breaks(uses, long, half=False), since)
+        fewest = once + _count_after(uses, breaks_of(uses, long, half=False), since)
         again = len(breaks) > 0
         return PartForecast(Amount(fewest, most), again, held, is_saturated=False)
     # Where pieces come in bursts, reads are spread over all the time from burst to burst.
@@ -138,8 +152,8 @@ def _count_after(uses: Uses, breaks: IntArray, since: int) -> int:
     return int((uses.elements[breaks + 1] >= since).sum())
 
 
-def _breaks(uses: Uses, plan: RoundPlan, *, half: bool) -> IntArray:
-    """The uses of a piece after which it is given up, since no other one is planned by then.
+def breaks_of(uses: Uses, plan: RoundPlan, *, half: bool) -> IntArray:
+    """The numbers of the uses of a piece after which it is given up, since no other one is planned by then.
 
     Of boxes those that are planned last must be further than half of what is planned: what is not
     is copied where it is decoded.
@@ -172,7 +186,7 @@ def _given_up(uses: Uses, breaks: IntArray, room: Room) -> int:
         part = room.part
         if not isinstance(part, ArrayPart) or part.size is not None:
             return 0
-        return len(breaks) if uses.most_records > part.piece_rows else 0
+        return len(breaks) if uses.records.max() > part.piece_rows else 0
     # From when the first one comes back, pieces are kept.
     back = int(uses.elements[breaks + 1].min())
     return int((uses.elements[breaks] <= back).sum())

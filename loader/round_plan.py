@@ -59,7 +59,9 @@ class RoundPlan:
         return found
 
 
-def round_plan(stop: int, *, unit: int, most_rows: int, full: float, parts: int) -> RoundPlan:
+def round_plan(
+    stop: int, *, unit: int, most_rows: int, full: float, parts: int, is_ahead: bool
+) -> RoundPlan:
     """The rounds of elements `[0, stop)`.
 
     Args:
@@ -67,7 +69,8 @@ def round_plan(stop: int, *, unit: int, most_rows: int, full: float, parts: int)
         unit: Elements of the first round; every round is a multiple of it.
         most_rows: Elements of a round at most.
         full: Elements that the horizon has room for.
-        parts: Parts that are read through the look-ahead.
+        parts: Parts that are read through the look-ahead; without any two rounds are planned.
+        is_ahead: Whether rounds are planned before they are asked for.
     """
     step = max(1, PARTS_AT_ONCE // max(1, parts))
     most_rows = max(unit, most_rows // unit * unit)
@@ -77,13 +80,16 @@ def round_plan(stop: int, *, unit: int, most_rows: int, full: float, parts: int)
     while bounds[-1] < stop:
         made = len(ends)
         at = bounds[made]
-        most = min(MOST_ROUNDS, 1 + step * (1 + made))
-        while bounds[-1] < stop and len(bounds) - 1 - made < (
-            2 if bounds[-1] - at >= full else most
-        ):
+        most = min(MOST_ROUNDS, 1 + step * (1 + made)) if parts else 1 + is_ahead
+        while bounds[-1] < stop:
+            most_now = min(2, most) if bounds[-1] - at >= full else most
+            if len(bounds) - 1 - made >= most_now:
+                break
             bounds.append(min(stop, bounds[-1] + rows))
         ends.append(bounds[-1])
-        settled = rows == most_rows and (bounds[-1] - at >= full or most == MOST_ROUNDS)
+        settled = rows == most_rows and (
+            bounds[-1] - at >= full or most == MOST_ROUNDS or not parts
+        )
         if settled and bounds[made + 1] - at == rows:
             break
         rows = min(most_rows, 4 * rows)

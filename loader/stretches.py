@@ -15,14 +15,16 @@ from typing import Final
 
 from windrow import demand
 from windrow.asked import Asked, asked_for, rows_of
+from windrow.budget import largest_bytes
 from windrow.lookahead import FREE_BYTES
 from windrow.record_sizes import record_bytes
 from windrow.round_plan import RoundPlan, round_plan
+from windrow.sources import LaidOutSource
 from windrow.stream_facts import StreamFacts
 from windrow.transforms.nodes import Node, SelectNode
 
 # Records whose order is worked out; a selection map is asked for them one by one.
-_MOST_RECORDS: Final = 1 << 20
+MOST_RECORDS: Final = 1 << 20
 _MOST_SELECTED: Final = 1 << 15
 # What a slow machine decodes in a second, on one thread.
 _SLOW_BYTES_PER_S: Final = 100e6
@@ -70,7 +72,7 @@ class Stretch:
 def stretch_of(facts: StreamFacts, count: int) -> Stretch:
     """The first `count` elements of a chain, or as many of them as are worked out."""
     chain = facts.node.parent
-    most = _MOST_SELECTED if _selects(chain) else _MOST_RECORDS
+    most = _MOST_SELECTED if _selects(chain) else MOST_RECORDS
     most = max(2, most // rows_of(chain))
     is_whole = count <= most + most // 2
     stop = count if is_whole else most
@@ -82,18 +84,27 @@ def stretch_of(facts: StreamFacts, count: int) -> Stretch:
         share = 0.0 if own is None else len(own.records) / elements
         planned += share * room.record_bytes
         indices += share * room.index_bytes
-        decoded += share * room.piece_bytes
     for source in demand.all_sources(chain):
         if (own := asked.get(id(source))) is not None:
             size = record_bytes(source)
-            read += 0.0 if size is None else size.high * len(own.records) / elements
+            share = len(own.records) / elements
+            read += 0.0 if size is None else size.high * share
+            if isinstance(source, LaidOutSource):
+                whole = [part for part in source.parts if not part.alone]
+                decoded += share * sum(map(largest_bytes, whole))
     rows = min(facts.goal_bytes / max(1.0, read), facts.most_rows)
     slow_rows = min(rows, _ROUND_S * _SLOW_BYTES_PER_S / max(1.0, decoded, read))
     full = _full(facts.horizon_bytes, planned, indices)
 
     def plan(rows: float) -> RoundPlan:
-        parts = len(facts.rooms)
-        return round_plan(stop, unit=facts.unit, most_rows=int(rows), full=full, parts=parts)
+        return round_plan(
+            stop,
+            unit=facts.unit,
+            most_rows=int(rows),
+            full=full,
+            parts=len(facts.rooms),
+            is_ahead=facts.options.ahead,
+        )
 
     return Stretch(
         facts=facts,

@@ -1,0 +1,180 @@
+"""Holdings: how much memory the pieces of a part take, and columns that are there before their round.
+
+Reads are started at an even pace, a little before the rounds that want them. This follows the pace
+round by round: what has been started and is still wanted has a slot, or a place in the column of
+its round. It is followed until the horizon has been gone through more than once.
+
+Invariant: the pace is that of `PartAhead._share_of`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.budget import Room
+from windrow.lookahead import EARLY_BYTES
+from windrow.part_forecast import Uses, breaks_of
+from windrow.round_plan import RoundPlan
+from windrow.sources import BoxPart, is_far
+
+IntArray = npt.NDArray[np.int64]
+
+_MOST_ROUNDS: Final = 1200
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """What a part holds at most.
+
+    Args:
+        slots: Slots of the shelf in use.
+        elements: Elements of rounds whose column is there before they are made.
+        reads: Reads that are started while each round is given out, int64 `(rounds,)`.
+    """
+
+    slots: int
+    elements: int
+    reads: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Reads:
+    """Pieces in the order in which they are read: the rounds that want each first and last."""
+
+    first: IntArray
+    last: IntArray
+    straight: npt.NDArray[np.bool_]
+
+
+def held(uses: Uses, room: Room, plan: RoundPlan, records_each: float) -> Held:
+    """What is held of a part whose pieces have slots as long as they are wanted.
+
+    Args:
+        uses: Which elements want which pieces.
+        room: What there is room for.
+        plan: The rounds.
+        records_each: Records that an element takes of the source.
+    """
+    pace = _Pace(room, plan, records_each * room.record_bytes, _reads(uses, room, plan))
+    rounds = min(len(plan.ends), _MOST_ROUNDS)
+    reads = np.zeros(rounds, np.int64)
+    elements = 0
+    for number in range(rounds):
+        reads[number] = pace.make(number)
+        elements = max(elements, pace.elements)
+    return Held(min(pace.slots, room.slots), elements, reads)
+
+
+def _reads(uses: Uses, room: Room, plan: RoundPlan) -> _Reads:
+    starts = np.zeros(len(uses.pieces), np.bool_)
+    starts[uses.firsts] = True
+    if not room.fits:
+        starts[breaks_of(uses, plan, half=isinstance(room.part, BoxPart)) + 1] = True
+    begin = np.flatnonzero(starts)
+    first = plan.round_of[uses.elements[begin]]
+    last = plan.round_of[uses.elements[np.append(begin[1:], len(starts)) - 1]]
+    straight = uses.in_order[np.searchsorted(uses.firsts, begin, side="right") - 1]
+    order = np.argsort(first, kind="stable")
+    return _Reads(first[order], last[order], (straight & (first == last))[order])
+
+
+class _Pace:
+    """Starts reads round by round, as the look-ahead does."""
+
+    def __init__(self, room: Room, plan: RoundPlan, each_bytes: float, reads: _Reads) -> None:
+        self._room, self._plan, self._each_bytes, self._reads = room, plan, each_bytes, reads
+        self._far = is_far(room.source)
+        rounds = len(plan.ends)
+        # Pieces that are due by each round, and rounds up to which all is planned.
+        self._due = np.cumsum(np.bincount(reads.first, minlength=rounds))
+        self._planned = plan.bounds.searchsorted(plan.ends)
+        self._sizes = np.diff(plan.bounds)
+        self._started = self._last = 0
+        self._credit = 0.0
+        self._wanted = 0  # slots of pieces that are wanted
+        self._leaving = np.zeros(
+            rounds + 1, np.int64
+        )  # of these, by the last round that wants them
+        self._has_column = np.zeros(rounds, np.bool_)
+        self.slots = self.elements = 0
+
+    def make(self, number: int) -> int:
+        """Start what is started while round `number` is made; how much of it is not waited for.
+
+        What it waits for is started first; the rest when the round has let go of what it wanted.
+        """
+        entered = int(self._due[self._planned[number] - 1])
+        late, share = self._share(number, entered)
+        begun = self._started
+        self._start(min(late, entered - begun), number)
+        elements = self._column_elements(number)
+        self._wanted -= int(self._leaving[number])
+        self._leaving[number] = 0
+        rest = min(share, entered - begun) - (self._started - begun)
+        self._start(rest, number)
+        self._last = self._started - begun
+        self.elements = max(elements, self._column_elements(number + 1))
+        return max(0, rest)
+
+    def _column_elements(self, number: int) -> int:
+        stop = int(self._planned[min(number, len(self._planned) - 1)])
+        there = self._has_column[number:stop]
+        return int(self._sizes[number:stop][there].sum())
+
+    def _start(self, count: int, number: int) -> None:
+        if count <= 0:
+            return
+        chosen = slice(self._started, self._started + count)
+        first, last = self._reads.first[chosen], self._reads.last[chosen]
+        straight = self._goes_straight(chosen, number)
+        each_bytes = self._column_elements(number) * self._each_bytes
+        if each_bytes > EARLY_BYTES:
+            straight[:] = False
+        for low, high in zip(first[straight].tolist(), last[straight].tolist(), strict=True):
+            self._has_column[max(number, low) : high + 1] = True
+        ends = np.maximum(last[~straight], number)
+        self._wanted += len(ends)
+        np.add.at(self._leaving, ends, 1)
+        room, plan = self._room, self._plan
+        if room.fits and room.keeps and plan.ends[number] < plan.bounds[-1]:
+            self.slots += len(ends)  # those that are not wanted are kept
+        self.slots = max(self.slots, self._wanted)
+        self._started += count
+
+    def _share(self, number: int, entered: int) -> tuple[int, int]:
+        """Reads that a round waits for, and how many are started on the way to the next one."""
+        plan, started = self._plan, self._started
+        at, stop = int(plan.bounds[number]), int(plan.bounds[number + 1])
+        planned, records = int(plan.ends[number]), stop - at
+        self._credit = max(0.0, self._credit - self._last)
+        if entered <= started:
+            return 0, 0
+        first = int(self._reads.first[started])
+        rounds = slice(first, int(self._planned[number]))
+        dues, counts = plan.bounds[:-1][rounds], self._due[rounds] - started
+        late = max(0, int(self._due[number]) - started)
+        per_element = entered / max(1, planned)
+        if self._far:
+            soon = at + records + self._room.most_in_flight / per_element
+            return late, int(counts[dues <= soon].max(initial=0))
+        lead = self._room.most_in_flight / 2 / per_element
+        lead = max(records, min(lead, (planned - at) / 4))
+        left = dues - lead - at + records
+        share = float((counts / np.maximum(left, records)).max()) * records
+        soon_late = int(counts[left <= records].max(initial=0))
+        self._credit = min(self._credit + share, share + 1)
+        return late, max(soon_late, int(self._credit))
+
+    def _goes_straight(self, chosen: slice, number: int) -> npt.NDArray[np.bool_]:
+        """Whether pieces have no slot: they are read to where their rounds want them."""
+        plan, reads = self._plan, self._reads
+        if not isinstance(self._room.part, BoxPart):
+            return reads.straight[chosen].copy()
+        begun, end = int(plan.bounds[number]), int(plan.ends[number])
+        if self._room.fits or not number:
+            return np.full(len(reads.last[chosen]), end == plan.bounds[-1])
+        return 2 * (plan.bounds[reads.last[chosen]] - begun) <= end - begun

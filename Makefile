@@ -10,7 +10,7 @@ TFDS_VENV := .venv-tfds
 TFDS_PY := $(TFDS_VENV)/bin/python
 TFDS_READY := $(TFDS_VENV)/.ready
 
-.PHONY: help demo era5 far convert tfds test test-jobs test-tfds soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert tfds test test-jobs test-report test-tfds soak lint format bench wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -18,15 +18,16 @@ help:
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
-	@echo "make test      all tests, with coverage"
+	@echo "make test      all tests but those of the targets below"
 	@echo "make test-jobs conversions on worker processes, Beam, Dask and object stores, with their faults"
+	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
-	@echo "make coverage  coverage of the last tests as pages in htmlcov/"
+	@echo "make coverage  the tests with coverage, at least 90%; pages in htmlcov/"
 	@echo "make clean     remove what was built, environments too; then PYTHON=... chooses another Python"
 
 # A copied or moved checkout has environments that point to the old one's code.
@@ -60,10 +61,15 @@ tfds: $(TFDS_READY)
 	@$(TFDS_PY) examples/train_tfds.py
 
 test: $(READY)
-	@$(PY) -m pytest -q -n 2 -m "not jobs and not tfds" --cov --cov-report=term --cov-fail-under=90
+	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"
 
 test-jobs: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not tfds"
+
+# One browser at a time: each keeps two cores busy.
+test-report: $(READY)
+	@CHROMIUM="$$(CHROMIUM="$(CHROMIUM)" sh tools/find_chromium.sh)" && export CHROMIUM && \
+		$(PY) -m pytest -q -m report tests/test_report_browser.py
 
 # Only the files that have such tests: others import packages that this environment lacks.
 test-tfds: $(TFDS_READY)
@@ -93,9 +99,10 @@ bench: $(READY)
 wheel: $(READY)
 	@$(PY) -m tools.try_wheel
 
+# Tracing makes tests take half as long again, so it is not part of `make test`.
 coverage: $(READY)
-	@test -f .coverage || $(MAKE) test
-	@$(PY) -m coverage html
+	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
+		--cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 clean:
 	rm -rf $(VENV) $(TFDS_VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -167,3 +167,14 @@ class Odd:
     """A leaf that nothing can draw."""
 
     words: str
+
+
+class Told(windrow.DatasetIterator[Any]):
+    """An iterator that has measured what it is told."""
+
+    def __init__(self, node: Any, stats: windrow.Stats) -> None:
+        super().__init__(windrow.MapDataset(node).to_iter_dataset()._node)
+        self._told = stats
+
+    def stats(self) -> windrow.Stats:
+        return self._told

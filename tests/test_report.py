@@ -22,6 +22,7 @@ from tests.report_pages import (
     Counting,
     Odd,
     Page,
+    Told,
     brighter,
     chain_of_pictures,
     chain_of_tokens,
@@ -105,17 +106,6 @@ def test_predicted_and_measured_stand_side_by_side(tmp_path: Path) -> None:
     assert list(bars) == ["predicted", "measured"]
     assert bars["predicted"]["text"] == bars["measured"]["text"]
     assert "The loop waits for data 20% of the time; 70% of that is reading." in found.said
-
-
-class Told(windrow.DatasetIterator[Any]):
-    """An iterator that has measured what it is told."""
-
-    def __init__(self, node: Any, stats: windrow.Stats) -> None:
-        super().__init__(windrow.MapDataset(node).to_iter_dataset()._node)
-        self._told = stats
-
-    def stats(self) -> windrow.Stats:
-        return self._told
 
 
 def test_the_timeline_has_a_step_for_each_block(tmp_path: Path) -> None:

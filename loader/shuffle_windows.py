@@ -18,6 +18,7 @@ import numpy.typing as npt
 from windrow.record_order import RecordOrder
 from windrow.shuffle_sample import BUDGET_NS, ENOUGH_EPOCHS, cost_ns, spans
 from windrow.transforms.block_nodes import BlockShuffleNode
+from windrow.transforms.blocks import permutation
 from windrow.transforms.nodes import (
     BatchNode,
     Node,
@@ -134,8 +135,7 @@ def squared_deviations(
     edges = np.append(np.arange(0, stop, size), stop)
     cost_of_epoch_ns = 100.0 * (len(found.sizes) + len(edges))
     epochs = int(np.clip(BUDGET_NS / 4 / cost_of_epoch_ns, _LEAST_EPOCHS, _MOST_EPOCHS))
-    generator = np.random.default_rng(0)
-    each = [_of_epoch(found, batches, generator, edges) for _ in range(epochs)]
+    each = [_of_epoch(found, batches, epoch, edges) for epoch in range(epochs)]
     # What shares a window is no two draws: where epochs are few they have many windows.
     count = 1 if epochs >= ENOUGH_EPOCHS else min(_RUNS, len(edges) - 1)
     runs = np.arange(count) * (len(edges) - 1) // count
@@ -143,11 +143,9 @@ def squared_deviations(
     return np.concatenate(each), np.tile(np.diff(edges), epochs), starts
 
 
-def _of_epoch(
-    found: Moments, batches: BlockBatches, generator: np.random.Generator, edges: IntArray
-) -> FloatArray:
+def _of_epoch(found: Moments, batches: BlockBatches, epoch: int, edges: IntArray) -> FloatArray:
     """The expected squared deviations of the batches between `edges`, for one order of blocks."""
-    order = generator.permutation(len(found.sizes))
+    order = permutation(len(found.sizes), epoch)
     firsts = np.arange(0, len(order), batches.node.order.window_blocks)
     sizes, sums, squares = (
         np.add.reduceat(values[order], firsts)

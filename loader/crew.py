@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from windrow import execute
 from windrow.errors import ClosedError, ReadError
 from windrow.handover import Failure, Room, failure_of
 from windrow.memory import shared_bytes_of
-from windrow.meter import WORKERS, Maker, doing
+from windrow.meter import OTHER, WORKERS, Maker, doing
 from windrow.multiprocessing import MultiprocessingOptions
 from windrow.sources import ForeignDataSource
 from windrow.spread import Spread
@@ -290,11 +291,13 @@ class _Handler:
     parts: tuple[_Part, ...]
 
     def __call__(self, task: Task, room: Room) -> _Reply:
-        part, maker = self.parts[task.stage], Maker()
+        part, maker, began_s = self.parts[task.stage], Maker(), time.perf_counter()
         with maker.working():
             outcome = task.outcome(part.steps, part.upper)
             failure = None if outcome.error is None else failure_of(outcome.error)
             table, small = _packed(outcome.block.table, room)
+        worked_s = maker.spent_s()
+        worked_s[OTHER] = time.perf_counter() - began_s - sum(worked_s.values())
         return _Reply(
             table,
             small,
@@ -303,7 +306,7 @@ class _Handler:
             outcome.rows,
             outcome.took_s,
             outcome.bytes_read,
-            maker.spent_s(),
+            worked_s,
             outcome.arrived,
         )
 

@@ -1,8 +1,8 @@
 """Meter: how long a run is at what, and who waits for whom.
 
 Elements are made by a maker, a thread ahead of the loop or the loop's own, and taken by the loop.
-At any moment a maker is at one activity, so its time is parted into activities, and what the loop
-waited for is the difference between two looks at that.
+At any moment a maker is at one activity or at none that is counted, so what the loop waited for is
+the difference between two looks at the maker's time.
 
 Contract:
 1. Time and bytes are noted by round, block and read, never by element.
@@ -36,14 +36,11 @@ WORKERS: Final = "workers"
 SPLITTING: Final = "splitting"
 ROOM: Final = "room"
 OTHER: Final = "other"
-_IDLE: Final = ""
-_NOT_FUNCTIONS: Final = frozenset({PLANNING, READING, WORKERS, SPLITTING, ROOM, OTHER, _IDLE})
+_NOT_FUNCTIONS: Final = frozenset({PLANNING, READING, WORKERS, SPLITTING, ROOM, OTHER})
 
 _KEPT_BLOCKS: Final = 1_000
 # Blocks that come quicker are counted together, and memory is not weighed between them.
 _LEAST_S: Final = 1e-3
-# Looks at the time of a thread that was stopped while it noted it.
-_LOOKS: Final = 100
 
 
 class Buffers(Protocol):
@@ -68,15 +65,16 @@ class Made(NamedTuple):
 class Maker:
     """The time of whoever makes the elements of one run, by activity, and the memory it holds.
 
-    It is for one thread, but for `spent_s`, `heard_s` and `bytes_by`.
+    It is for one thread, but for `spent_s`, `heard_s` and `bytes_by`. One activity does not begin
+    within another.
     """
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         """Nothing is made yet."""
         self._clock = clock
-        # What it is at, and since when; None while that changes. No lock: it costs as much as all
-        # else that is done here.
-        self._at: tuple[str, float] | None = _IDLE, 0.0
+        # What it is at and since when, of what is counted. No lock: that would cost as much as the
+        # rest, and what a look from another thread may miss is one such time.
+        self._at: tuple[str, float] | None = None
         self._spent_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}  # of worker processes
         self._names: dict[int, str] = {}  # of what nodes do
@@ -88,13 +86,11 @@ class Maker:
 
     def begin(self) -> Token[Maker | None]:
         """From here on this thread makes elements, until `pause` is given what this returns."""
-        self.turn_to(OTHER)
         return _here.set(self)
 
     def pause(self, begun: Token[Maker | None]) -> None:
         """It does something else."""
         _here.reset(begun)
-        self.turn_to(_IDLE)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -106,14 +102,18 @@ class Maker:
             self.pause(begun)
 
     def turn_to(self, activity: str) -> None:
-        """From now on this is being done."""
-        now_s = self._clock()
-        at = self._at
-        if at is not None:  # else a signal has come in between
-            before, since_s = at
+        """This is being done, until `turn_back`."""
+        self._at = activity, self._clock()
+        _here.set(None)
+
+    def turn_back(self) -> None:
+        """Other things are done, of which the time is not counted."""
+        now_s, at = self._clock(), self._at
+        _here.set(self)
+        if at is not None:
             self._at = None
-            self._spent_s[before] = self._spent_s.get(before, 0.0) + now_s - since_s
-        self._at = activity, now_s
+            activity, since_s = at
+            self._spent_s[activity] = self._spent_s.get(activity, 0.0) + now_s - since_s
 
     def name_of_work(self, node: Node) -> str:
         """`name_of_work`, which looks at the function, once for each node."""
@@ -130,15 +130,14 @@ class Maker:
             self._heard_s = found
 
     def spent_s(self) -> dict[str, float]:
-        """Seconds by activity, up to now."""
-        for _ in range(_LOOKS):
+        """Seconds by activity, up to now; what is not counted is left out."""
+        while True:
             at = self._at
             spent_s = dict(self._spent_s)
-            if at is not None and at is self._at:
-                _add(spent_s, {at[0]: max(0.0, self._clock() - at[1])})
+            if at is self._at:  # else it was copied while that changed
                 break
-            time.sleep(0)
-        spent_s.pop(_IDLE, None)
+        if at is not None:
+            _add(spent_s, {at[0]: self._clock() - at[1]})
         return spent_s
 
     def heard_s(self) -> dict[str, float]:
@@ -212,11 +211,9 @@ class _Activity:
 
     def __enter__(self) -> None:
         self._maker.turn_to(self._name)
-        _here.set(None)
 
     def __exit__(self, *error: object) -> None:
-        _here.set(self._maker)
-        self._maker.turn_to(OTHER)
+        self._maker.turn_back()
 
 
 _NOT_COUNTED: Final = contextlib.nullcontext()
@@ -450,7 +447,6 @@ class Meter:
         elif self._before_s is not None:
             _add(found, self._waits())
         _add(found, {SPLITTING: self._split_s})
-        found.pop(OTHER, None)
         found.pop(ROOM, None)  # which was there, or the loop would not have waited
         _part(found, heard_s)
         found[OTHER] = max(0.0, waited_s - sum(found.values()))

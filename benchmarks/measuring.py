@@ -1,0 +1,183 @@
+"""`python -m benchmarks.measuring`: what it costs that iterators always measure, see docs/stats.md.
+
+The same epoch is read with measuring, and with all of it replaced by functions that do nothing, in
+turns within one process, so that a busy moment of the machine meets both. A round is one of each;
+the figures are medians over the rounds, of the ratio of the two by the clock and by the seconds of
+cores, which other programs disturb less. They go to stdout as a table; with `--page` also to
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import windrow
+from benchmarks import data
+from windrow import ahead, crew, execute, meter, rounds, steps, tallies
+from windrow.sources import ZarrDataSource
+
+_PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+_BEGIN, _END = "<!-- measuring -->", "<!-- end of measuring -->"
+_BATCH: Final = 256
+_FEW: Final = 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A chain to read one epoch of.
+
+    Args:
+        what: The chain in words.
+        epoch: Makes the dataset, from sizes.
+        batch: Records of an element.
+    """
+
+    what: str
+    epoch: Callable[[data.Data], Any]
+    batch: int
+
+
+def _numbers(sizes: data.Data) -> Any:
+    return windrow.MapDataset.range(sizes.elements).shuffle(seed=1)
+
+
+def _rows(sizes: data.Data) -> Any:
+    source = ZarrDataSource(sizes.path("zarr"))
+    return windrow.MapDataset.source(source).block_shuffle(seed=1)
+
+
+CASES: Final = (
+    # The fastest chain there is: nothing is read and no function called.
+    Case("a range, shuffled, in batches of 256", lambda s: _numbers(s).batch(_BATCH), _BATCH),
+    # The fastest that reads.
+    Case("Zarr, `block_shuffle`, batches of 256", lambda s: _rows(s).batch(_BATCH), _BATCH),
+    # Each batch is a block of its own, made in microseconds: there is no less to measure by.
+    Case(
+        "a range as a stream, then batches of 32",
+        lambda s: _numbers(s)[: s.calls].to_iter_dataset().batch(_FEW),
+        _FEW,
+    ),
+)
+
+
+def _nothing(*args: object, **kwargs: object) -> Any:
+    return None
+
+
+def _no_context(*args: object) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _next_in_turn(blocks: Any) -> ahead.Handed:
+    return ahead.Handed(next(blocks._blocks), 0, None)
+
+
+_REPLACED: Final[tuple[tuple[Any, str, Any], ...]] = (
+    *((module, "doing", _no_context) for module in (execute, rounds, crew, ahead)),
+    *((module, "calling", _no_context) for module in (execute, steps)),
+    *(
+        (meter.Maker, name, _nothing)
+        for name in ("begin", "pause", "turn_to", "made_block", "begin_block", "weigh")
+    ),
+    *((meter.Meter, name, _nothing) for name in ("asked", "got", "took", "stopped", "dropped")),
+    *((tallies.PartTally, name, _nothing) for name in ("started", "wanted")),
+    (tallies.Tallies, "arrived", _nothing),
+    (ahead.InTurn, "__next__", _next_in_turn),
+)
+
+
+@contextlib.contextmanager
+def unmeasured() -> Iterator[None]:
+    """Nothing is measured, of iterators that live within."""
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in _REPLACED]
+    try:
+        for owner, name, other in _REPLACED:
+            setattr(owner, name, other)
+        yield
+    finally:
+        for owner, name, own in kept:
+            setattr(owner, name, own)
+
+
+def _epoch_s(dataset: Any) -> tuple[float, float, int]:
+    """Seconds of one epoch by the clock and of all cores, and its elements."""
+    gc.collect()
+    iterator, elements = iter(dataset), 0
+    start_s, cores_s = time.perf_counter(), time.process_time()
+    for _ in iterator:
+        elements += 1
+    took = time.perf_counter() - start_s, time.process_time() - cores_s, elements
+    iterator.close()
+    return took
+
+
+def measured(case: Case, sizes: data.Data, repeats: int) -> dict[str, float]:
+    """The figures of a case, after a round that counts for nothing."""
+    dataset, ratios, cores, per_element = case.epoch(sizes), [], [], []
+    for number in range(repeats + 1):
+        found = {}
+        for on in (True, False) if number % 2 else (False, True):
+            with contextlib.nullcontext() if on else unmeasured():
+                found[on] = _epoch_s(dataset)
+        if number:
+            ratios.append(found[True][0] / found[False][0])
+            cores.append(found[True][1] / found[False][1])
+            per_element.append(found[False][0] / found[False][2])
+    return {
+        "element_us": statistics.median(per_element) * 1e6,
+        "ratio": statistics.median(ratios),
+        "cores_ratio": statistics.median(cores),
+        "cores_low": statistics.quantiles(cores, n=4)[0] if len(cores) > 1 else cores[0],
+        "cores_high": statistics.quantiles(cores, n=4)[2] if len(cores) > 1 else cores[0],
+    }
+
+
+def table(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
+    """The figures as lines of Markdown."""
+    lines = [
+        "| chain | a batch | by the clock | seconds of cores | half of the rounds |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for case, figures in found:
+        low, high = figures["cores_low"] - 1, figures["cores_high"] - 1
+        lines.append(
+            f"| {case.what} | {figures['element_us']:,.1f} us | {figures['ratio'] - 1:+.1%}"
+            f" | {figures['cores_ratio'] - 1:+.1%} | {low:+.1%} to {high:+.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print the table, and write it to the page if that is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.measuring", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
+    parser.add_argument("--repeats", type=int, default=21, help="rounds of each chain [21]")
+    parser.add_argument("--page", action="store_true", help="write docs/performance.md too")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:
+        sizes = data.small(folder) if args.small else data.Data(folder, records=50_000)
+        data.write(sizes, "zarr")
+        repeats = 2 if args.small else args.repeats
+        found = [(case, measured(case, sizes, repeats)) for case in CASES]
+    text = table(found)
+    print(text)
+    if args.page:
+        page = _PAGE.read_text(encoding="utf-8")
+        before, _, rest = page.partition(_BEGIN)
+        _, _, after = rest.partition(_END)
+        _PAGE.write_text(f"{before}{_BEGIN}\n\n{text}\n\n{_END}{after}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

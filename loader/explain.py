@@ -12,11 +12,13 @@ from windrow.costs import Amount
 from windrow.defaults import default_options
 from windrow.demand import all_sources
 from windrow.explanation import Explanation, NodeLine
-from windrow.forecast import forecast
-from windrow.record_sizes import element_bytes, spec_of
+from windrow.forecast import Forecast, forecast
+from windrow.record_sizes import element_bytes, record_bytes, spec_of
 from windrow.running import label_of, running
+from windrow.shuffle_quality import quality_of
 from windrow.stream_facts import stream_facts
-from windrow.transforms.nodes import ENDLESS, STREAM, Node, SourceNode
+from windrow.transforms.halves import has_function
+from windrow.transforms.nodes import ENDLESS, STREAM, FilterNode, Node, SourceNode
 from windrow.transforms.streams import ToStreamNode
 
 
@@ -48,8 +50,37 @@ def explained(node: Node) -> Explanation:
         batch=() if per_batch is None else tuple(c.times(per_batch) for c in found.epoch),
         buffers=sum(found.buffers_by.values(), start=Amount.exactly(0)),
         buffers_by=found.buffers_by,
-        unknown=found.unknown,
+        quality=quality_of(node),
+        unknown=tuple(_unknown(node, order, found)),
     )
+
+
+def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
+    """What is not known, in words."""
+    for each in order:
+        if isinstance(each, FilterNode):
+            yield (
+                f"{label_of(each)} drops an unknown part of its elements: numbers above it are as if"
+                " it dropped from none to all of them"
+            )
+    hidden = next((each for each in order if has_function(each) and spec_of(each) is None), None)
+    if hidden is not None:
+        yield (
+            f"what {label_of(hidden)} makes: give its function a method output_spec(spec), or read"
+            " one element with ds.read_spec()"
+        )
+    for source in all_sources(node):
+        size = record_bytes(source)
+        if size is None:
+            yield f"bytes of the records of {source!r}: they are counted as 0"
+        elif not size.is_exact:
+            yield f"bytes of the records of {source!r}, which are judged by the first of them"
+    for stretch in found.stretches:
+        if not stretch.is_whole:
+            yield (
+                f"the order of all {stretch.count:,} elements: the first {stretch.stop:,} were worked"
+                " out, and the rest taken to be like them"
+            )
 
 
 def _parents_first(node: Node) -> Iterator[Node]:

@@ -220,8 +220,6 @@ def _of_whole(explanation: Explanation) -> Table:
         for name, amount in explanation.buffers_by.items()
         if amount.high
     ]
-    if explanation.quality is not None:
-        rows.append(["shuffle quality", str(explanation.quality)])
     return Table("", [], rows)
 
 
@@ -253,6 +251,8 @@ def _of_sources(explanation: Explanation) -> Iterator[Table]:
 
 
 def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:
+    if explanation.quality is not None:
+        yield "shuffle quality", [line.strip() for line in str(explanation.quality).splitlines()]
     if explanation.advice:
         yield "advice", list(map(str, explanation.advice))
     if explanation.unknown:

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow import demand
-from windrow.asked import rows_of
+from windrow.asked import Asked, rows_of
 from windrow.budget import bytes_per_record
 from windrow.buffers import PartLook, buffers_by
 from windrow.costs import Amount, SourceCosts
 from windrow.demand import Taken
 from windrow.part_forecast import PartForecast, Uses, part_forecast
 from windrow.record_sizes import record_bytes
-from windrow.sources import ForeignDataSource, LaidOutSource, ListPart, Part
+from windrow.sources import ArrayPart, ForeignDataSource, LaidOutSource, Part
 from windrow.stream_facts import StreamFacts, stream_facts
 from windrow.stretches import MOST_RECORDS, Stretch, stretch_of
 from windrow.transforms.nodes import Node
@@ -43,14 +43,14 @@ _Found: TypeAlias = list[tuple[Any, SourceCosts]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a stream comes to: see `windrow.Explanation`."""
+    """What a stream comes to: see `windrow.Explanation`; and what was worked out for it."""
 
     elements: Amount
     is_endless: bool
     epoch: tuple[SourceCosts, ...]
     later_epoch: tuple[SourceCosts, ...]
     buffers_by: Mapping[str, Amount]
-    unknown: tuple[str, ...] = ()
+    stretches: tuple[Stretch, ...]
 
 
 def forecast(node: Node) -> Forecast:
@@ -61,16 +61,16 @@ def forecast(node: Node) -> Forecast:
     later = dict(costs)
     for taken in demand.taken(node):
         epoch = work.of_taken(taken)
-        for source, found in epoch:
-            costs[id(source)] = _added(costs[id(source)], found)
-        for source, found in work.of_later(taken, epoch):
-            later[id(source)] = _added(later[id(source)], found)
+        for sums, each in ((costs, epoch), (later, work.of_later(taken, epoch))):
+            for source, found in each:
+                sums[id(source)] = _beside(sums[id(source)], found)
     return Forecast(
         elements=demand.elements(node),
         is_endless=demand.is_endless(node),
         epoch=tuple(costs[id(source)] for source in sources),
         later_epoch=tuple(later[id(source)] for source in sources),
         buffers_by=buffers_by(node, work.streams),
+        stretches=tuple(stretch for stretch, _ in work.streams.values()),
     )
 
 
@@ -88,7 +88,7 @@ class _Work:
         found: _Found = []
         if taken.passes:
             costs = self._of_elements(facts, demand.pass_length(chain))
-            found += [(source, own.times(taken.passes)) for source, own in costs]
+            found += [(source, _passes(own, taken.passes)) for source, own in costs]
         if taken.elements.high and demand.repeats_for_ever(chain):
             found += self._of_elements(facts, int(taken.elements.high))
         elif taken.elements.high:
@@ -102,9 +102,7 @@ class _Work:
             return epoch
         count = int(taken.elements.high)
         if 2 * count * rows_of(chain) <= MOST_RECORDS:
-            first = {id(source): own for source, own in epoch}
-            both = self._of_elements(facts, 2 * count)
-            return [(source, _less(own, first[id(source)])) for source, own in both]
+            return self._of_elements(facts, count, again=True)
         if any(look.room.fits for look in self.streams[id(taken.node)][1]):
             # Maybe all of it is kept.
             return [(source, _between(_no_costs(source), own)) for source, own in epoch]
@@ -114,19 +112,21 @@ class _Work:
         """What a pass comes to that ends before the chain does, and is read ahead of its end."""
         least, most = int(taken.elements.low), int(taken.elements.high)
         low = {id(source): own for source, own in self._of_elements(facts, least)}
-        ahead = min(taken.node.parent.length, most + 3 * facts.most_rows + facts.unit)
-        high = self._of_elements(facts, ahead)
+        whole = stretch_of(facts, demand.pass_length(taken.node.parent))
+        planned = int((whole.long.ends - whole.long.bounds[:-1]).max(initial=0))
+        ahead = most + planned + 2 * whole.long.rows
+        high = self._of_elements(facts, min(whole.count, ahead))
         return [
             (source, _between(low.get(id(source), _no_costs(source)), own)) for source, own in high
         ]
 
-    def _of_elements(self, facts: StreamFacts, count: int) -> _Found:
-        stretch = stretch_of(facts, count)
+    def _of_elements(self, facts: StreamFacts, count: int, *, again: bool = False) -> _Found:
+        stretch = stretch_of(facts, count, again=again)
         looks: list[PartLook] = []
         sources = demand.all_sources(facts.node)
         found = [(source, _of_source(source, stretch, looks)) for source in sources]
         known = self.streams.get(id(facts.node))
-        if known is None or known[0].count < count:
+        if known is None or known[0].stop < stretch.stop:
             self.streams[id(facts.node)] = stretch, looks
         return found
 
@@ -141,13 +141,13 @@ def _of_source(source: Any, stretch: Stretch, looks: list[PartLook]) -> SourceCo
         return nothing
     counted = int((asked.elements >= stretch.since).sum())
     records = Amount.exactly(round(counted * stretch.factor))
+    size, is_foreign = record_bytes(source), isinstance(source, ForeignDataSource)
+    delivered = _NOTHING if size is None else size.times(records.low)
     if isinstance(source, LaidOutSource):
-        costs = dataclasses.replace(nothing, records=records)
+        costs = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)
         for part in source.parts:
             costs = _added(costs, _of_part(source, part, stretch, records, looks))
         return costs
-    size, is_foreign = record_bytes(source), isinstance(source, ForeignDataSource)
-    delivered = _NOTHING if size is None else size.times(records.low)
     return dataclasses.replace(
         nothing,
         records=records,
@@ -162,13 +162,12 @@ def _of_part(
 ) -> SourceCosts:
     asked = stretch.asked[id(source)]
     uses = Uses.of(part, asked)
-    delivered = Amount.exactly(bytes_per_record(part, len(source)) * records.low)
-    costs = dataclasses.replace(_no_costs(source), delivered_bytes=delivered)
+    costs = _no_costs(source)
     room = stretch.facts.room_of(source, part.name)
     numbers, pieces = _pieces(source, part, uses, stretch)
     costs = dataclasses.replace(costs, pieces=pieces)
     if room is None and part.alone:
-        return _alone(costs, part, part.needs(asked.records).pieces, records)
+        return _alone(costs, source, part, asked, records)
     few, many = uses.rounds(stretch.long), len(uses.elements)
     if room is None:
         many = uses.rounds(stretch.short)
@@ -217,16 +216,26 @@ def _reads(found: PartForecast, pieces: Amount, uses: Uses, stretch: Stretch) ->
     return Amount(max(pieces.low, counted.low / noise), max(pieces.high, counted.high * noise))
 
 
-def _alone(costs: SourceCosts, part: Part, pieces: IntArray, records: Amount) -> SourceCosts:
+def _alone(
+    costs: SourceCosts, source: Any, part: Part, asked: Asked, records: Amount
+) -> SourceCosts:
     """Records of a part that are read one by one, each with its share of its piece."""
     costs = dataclasses.replace(costs, reads=records)
-    if isinstance(part, ListPart):  # each is a piece
-        return _sized(costs, part, pieces, records)
-    decoded = costs.delivered_bytes
-    some = pieces[:_SOME]
-    ratio = part.stored_bytes(some).sum() / max(1, part.decoded_bytes(some).sum())
+    pieces = part.needs(asked.records).pieces
+    factor = records.low / max(1, len(asked.records))
+    stored = float(part.stored_bytes(pieces).sum()) * factor
+    whole = float(part.decoded_bytes(pieces).sum()) * factor
+    if not isinstance(part, ArrayPart):  # each record is a piece
+        return dataclasses.replace(
+            costs, stored_bytes=Amount.exactly(stored), decoded_bytes=Amount.exactly(whole)
+        )
+    decoded = records.low * bytes_per_record(part, len(source))
+    stored *= min(1.0, decoded / max(1.0, whole))
+    rounding = 1 + stored / 1000
     return dataclasses.replace(
-        costs, decoded_bytes=decoded, stored_bytes=decoded.times(float(ratio))
+        costs,
+        stored_bytes=Amount(math.floor(stored - rounding), math.ceil(stored + rounding)),
+        decoded_bytes=Amount.exactly(decoded),
     )
 
 
@@ -267,14 +276,17 @@ def _added(one: SourceCosts, other: SourceCosts) -> SourceCosts:
     return _combined(one, other, lambda mine, theirs: mine + theirs)
 
 
+def _beside(one: SourceCosts, other: SourceCosts) -> SourceCosts:
+    """The costs of two streams, which may read the same pieces."""
+    mine, theirs = one.pieces, other.pieces
+    pieces = Amount(max(mine.low, theirs.low), mine.high + theirs.high)
+    return dataclasses.replace(_added(one, other), pieces=pieces)
+
+
+def _passes(one: SourceCosts, passes: int) -> SourceCosts:
+    """The costs of several passes, which read the same pieces."""
+    return dataclasses.replace(one.times(passes), pieces=one.pieces)
+
+
 def _between(one: SourceCosts, other: SourceCosts) -> SourceCosts:
     return _combined(one, other, lambda mine, theirs: Amount(mine.low, theirs.high))
-
-
-def _less(one: SourceCosts, other: SourceCosts) -> SourceCosts:
-    """What is left of the one without the other."""
-    return _combined(
-        one,
-        other,
-        lambda mine, theirs: Amount(max(0, mine.low - theirs.high), max(0, mine.high - theirs.low)),
-    )

@@ -42,12 +42,14 @@ class Uses:
         elements: int64 `(k,)`.
         records: Records that want each piece, int64 `(pieces,)`.
         in_order: Whether all of each piece is wanted, in its order and once, bool `(pieces,)`.
+        has_runs: Whether rows mostly follow the one before them.
     """
 
     pieces: IntArray
     elements: IntArray
     records: IntArray
     in_order: BoolArray
+    has_runs: bool
 
     @classmethod
     def of(cls, part: Part, asked: Asked) -> Uses:
@@ -59,15 +61,16 @@ class Uses:
         other = np.diff(pieces, prepend=-1) != 0
         firsts = np.flatnonzero(other)
         counts = np.diff(np.append(firsts, len(pieces)))
-        in_order = np.zeros(len(firsts), np.bool_)
+        in_order, has_runs = np.zeros(len(firsts), np.bool_), False
         if isinstance(part, ArrayPart) and part.size is None and len(firsts):
             rows = part.first_rows(asked.records[records])
             steps = np.diff(rows, prepend=0) == 1
             steps[firsts] = True
             whole = counts * part.row_bytes == part.decoded_bytes(pieces[firsts])
             in_order = np.logical_and.reduceat(steps, firsts) & whole
+            has_runs = bool(2 * steps.sum() > len(steps))
         new = other | (np.diff(elements, prepend=-1) != 0)
-        return cls(pieces[new], elements[new], counts, in_order)
+        return cls(pieces[new], elements[new], counts, in_order, has_runs)
 
     @property
     def firsts(self) -> IntArray:
@@ -183,10 +186,7 @@ def _given_up(uses: Uses, breaks: IntArray, room: Room) -> int:
         return 0
     if room.keeps:
         # What is read whole for one round goes straight there, and is not kept.
-        part = room.part
-        if not isinstance(part, ArrayPart) or part.size is not None:
-            return 0
-        return len(breaks) if uses.records.max() > part.piece_rows else 0
+        return len(breaks) if uses.has_runs else 0
     # From when the first one comes back, pieces are kept.
     back = int(uses.elements[breaks + 1].min())
     return int((uses.elements[breaks] <= back).sum())

@@ -13,11 +13,13 @@ from windrow import specs
 from windrow.budget import bytes_per_record
 from windrow.costs import Amount
 from windrow.errors import WindrowError
-from windrow.sources import ArraySpec, LaidOutSource
+from windrow.sources import ArrayPart, ArraySpec, BoxPart, LaidOutSource
 from windrow.transforms.halves import has_function
 from windrow.transforms.nodes import STREAM, BatchNode, Node, RangeNode, SourceNode, ZipNode
 
 _INTEGER_BYTES: Final = 8
+# How much more or less than judged records may have.
+_RAW, _MADE = 2, 16
 
 
 def spec_of(node: Node) -> Any:
@@ -75,6 +77,16 @@ def record_bytes(source: Any) -> Amount | None:
     """Bytes of a record of a source, on average; None where nothing tells them."""
     told = getattr(source, "spec", None)
     size = None if told is None else spec_bytes(told)
-    if size is None and isinstance(source, LaidOutSource):
-        size = sum(bytes_per_record(part, len(source)) for part in source.parts)
-    return None if size is None else Amount.exactly(size)
+    if size is not None:
+        return Amount.exactly(size)
+    if not isinstance(source, LaidOutSource):
+        return None
+    found = Amount.exactly(0)
+    for part in source.parts:
+        mean = Amount.exactly(bytes_per_record(part, len(source)))
+        if not isinstance(part, (ArrayPart, BoxPart)):
+            # What lists of records take is judged by the first; what is made of them may be more.
+            factor = _RAW if told is bytes else _MADE
+            mean = Amount(mean.low / factor, mean.low * factor)
+        found += mean
+    return found

@@ -46,6 +46,7 @@ class Stretch:
         long: The plan of rounds that are as long as their bytes allow.
         planned_bytes: Bytes of records of an element, as far as they are planned ahead.
         index_bytes: Bytes of indices to plan an element.
+        is_whole: Whether all elements that it stands for are worked out.
     """
 
     facts: StreamFacts
@@ -57,28 +58,27 @@ class Stretch:
     long: RoundPlan
     planned_bytes: float
     index_bytes: float
+    is_whole: bool
 
     @property
     def factor(self) -> float:
         """How many times as much happens as what is counted."""
         return self.count / max(1, self.stop - self.since)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all elements are worked out."""
-        return self.stop == self.count
 
+def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretch:
+    """The first `count` elements of a chain, or as many of them as are worked out.
 
-def stretch_of(facts: StreamFacts, count: int) -> Stretch:
-    """The first `count` elements of a chain, or as many of them as are worked out."""
+    With `again` it is as many elements after those: the second epoch.
+    """
     chain = facts.node.parent
     most = _MOST_SELECTED if _selects(chain) else MOST_RECORDS
     most = max(2, most // rows_of(chain))
     is_whole = count <= most + most // 2
-    stop = count if is_whole else most
+    stop = count * (1 + again) if is_whole else most
     asked = asked_for(chain, 0, stop)
     elements = max(1, stop)
-    planned = indices = read = decoded = 0.0
+    planned = indices = least = most_read = decoded = 0.0
     for room in facts.rooms:
         own = asked.get(id(room.source))
         share = 0.0 if own is None else len(own.records) / elements
@@ -88,12 +88,15 @@ def stretch_of(facts: StreamFacts, count: int) -> Stretch:
         if (own := asked.get(id(source))) is not None:
             size = record_bytes(source)
             share = len(own.records) / elements
-            read += 0.0 if size is None else size.high * share
+            least += 0.0 if size is None else size.low * share
+            most_read += 0.0 if size is None else size.high * share
             if isinstance(source, LaidOutSource):
                 whole = [part for part in source.parts if not part.alone]
                 decoded += share * sum(map(largest_bytes, whole))
-    rows = min(facts.goal_bytes / max(1.0, read), facts.most_rows)
-    slow_rows = min(rows, _ROUND_S * _SLOW_BYTES_PER_S / max(1.0, decoded, read))
+    rows = min(facts.goal_bytes / max(1.0, least), facts.most_rows)
+    slow_bytes = min(facts.goal_bytes, _ROUND_S * _SLOW_BYTES_PER_S)
+    slow_rows = min(rows, slow_bytes / max(1.0, most_read))
+    slow_rows = min(slow_rows, _ROUND_S * _SLOW_BYTES_PER_S / max(1.0, decoded))
     full = _full(facts.horizon_bytes, planned, indices)
 
     def plan(rows: float) -> RoundPlan:
@@ -110,12 +113,13 @@ def stretch_of(facts: StreamFacts, count: int) -> Stretch:
         facts=facts,
         count=count,
         stop=stop,
-        since=0 if is_whole else stop // 2,
+        since=count * again if is_whole else stop // 2,
         asked=asked,
         short=plan(slow_rows),
         long=plan(rows),
         planned_bytes=planned,
         index_bytes=indices,
+        is_whole=is_whole,
     )
 
 

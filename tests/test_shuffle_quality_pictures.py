@@ -23,27 +23,19 @@ def width_and_height(picture: Path) -> tuple[int, int]:
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
-def test_a_tiny_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shuffling_pictures, "_WINDOWS", (1, 256))
-    kept = tmp_path / "losses.json"
-    first = ["--small", "--folder", str(tmp_path / "first"), "--json", str(kept)]
-    assert shuffling.main(first) == 0
+def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, folder = tmp_path / "losses.json", tmp_path / "pictures"
+    arguments = ["--small", "--folder", str(folder), "--json", str(kept)]
+    assert shuffling.main(arguments) == 0
     told = capsys.readouterr().out
     rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", told, re.MULTILINE)
     assert [name for name, *_ in rows] == [order.name for order in shuffling.SMALL.orders()]
     shuffled, windows, plain = (float(ratio) for _, _, ratio, _ in rows)
     assert shuffled < windows < plain
-    assert {
-        path.stem: width_and_height(path) for path in (tmp_path / "first").iterdir()
-    } == PICTURES
-
-    again = ["--folder", str(tmp_path / "again"), "--from-json", str(kept)]
-    assert shuffling.main(again) == 0
-    assert capsys.readouterr().out == told
-    for path in (tmp_path / "first").iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+    assert {path.stem: width_and_height(path) for path in folder.iterdir()} == PICTURES
+    again = tmp_path / "again.png"
+    shuffling_pictures.draw_losses(again, json.loads(kept.read_text()))
+    assert again.read_bytes() == (folder / "shuffle_losses.png").read_bytes()
 
 
 def test_the_digits_are_sorted_and_those_of_the_test_are_others() -> None:

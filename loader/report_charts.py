@@ -32,12 +32,16 @@ _WAITING: Final = "#c2528b"
 _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
 _MOST_BARS: Final = 14
+# Shorter parts of the time are no bar of their own.
+_SEEN: Final = 0.005
 _CROWDED: Final = 5_000
+_SPARSE: Final = 500
 
 MANY: Final = {"batch": "batches", "element": "elements"}
 
 # Times beyond it are cut off: the first batch may take a hundred times as long as the others.
 _TYPICAL: Final = 0.98
+_MOST_COUNTED: Final = 1_000
 
 
 def plotly(module: str) -> Any:
@@ -76,9 +80,13 @@ def timeline_chart(stats: Stats, what: str) -> str:
         "the loop waits": (_WAITING, _per_element([block.waited_s for block in blocks], blocks)),
     }
     ends = np.cumsum([block.elements for block in blocks]).astype(np.float64)
-    edges = np.concatenate([[0.0], ends]) + stats.elements - ends[-1]
+    # Of the last block not all may have been given yet.
+    edges = np.concatenate([[0.0], ends]) + max(0.0, stats.elements - ends[-1])
     most = max(float(values.max()) for _, values in lanes.values())
-    usual = max(float(np.quantile(values, _TYPICAL)) for _, values in lanes.values())
+    counts = [min(block.elements, _MOST_COUNTED) for block in blocks]
+    usual = max(
+        float(np.quantile(np.repeat(values, counts), _TYPICAL)) for _, values in lanes.values()
+    )
     limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
     figure = plotly("plotly.subplots").make_subplots(
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=list(lanes)
@@ -129,7 +137,11 @@ def _per_element(times_s: Sequence[float], blocks: Sequence[BlockTimes]) -> Floa
 def activities_chart(stats: Stats) -> str:
     """What the loop and the loader spent their time with."""
     named = [("the loop's own work", stats.loop_s, _LOOP)]
-    waits = {name: spent for name, spent in stats.waited_for.items() if spent > 0}
+    waits = {
+        name: spent
+        for name, spent in stats.waited_for.items()
+        if spent > max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
+    }
     named += [(f"the loop waits for {name}", spent, _WAITING) for name, spent in waits.items()]
     if not waits:
         named.append(("the loop waits", stats.waited_s, _WAITING))
@@ -257,7 +269,7 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
     places, found = order.positions.tolist(), order.records.tolist()
     # One path, and not a node of the page for each: a line of no length with round ends is a dot.
     dots = "".join(f"M{at:.8g},{record}H{at:.8g}" for at, record in zip(places, found, strict=True))
-    size = 2.0 if len(places) > _CROWDED else 3.2
+    size = 2.0 if len(places) > _CROWDED else 3.2 if len(places) > _SPARSE else 5.0
     figure.add_shape(
         type="path", path=dots or "M0,0", name="records", line={"width": size, "color": _READING}
     )
@@ -276,15 +288,15 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
                 text=f"source {number + 2}", font={"size": 11},
             )  # fmt: skip
     figure.update_layout(title={"text": title, "font": {"size": 14}, "x": 0, "xref": "paper"})
-    shown = counted(len(places), "record")
-    which = "all of them" if order.is_whole else "evenly spread"
+    shown = counted(len(places), "dot")
+    which = "one for each record" if order.is_whole else "for records spread over all"
     notes = f" {'; '.join(order.notes).capitalize()}." if order.notes else ""
     return chart(
         name,
         _dressed(figure, left=10, top=34),
         400,
         f"{title}: {_likeness(order)}.",
-        f"{shown}, {which}.{notes}",
+        f"{shown}, {which}. A record stands as high as its index.{notes}",
     )
 
 

@@ -23,11 +23,11 @@ from windrow.transforms.nodes import STREAM, BatchNode, Node
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import ProcessNode, StreamLimitNode, ToStreamNode
 
-_MOST_SHEETS: Final = 3
+_MOST_SHEETS: Final = 4
 _MOST_LABELS: Final = 3
 _MOST_COLUMNS: Final = 8
 _MOST_LEAVES: Final = 64
-_MOST_TOKENS: Final = 96
+_MOST_TOKENS: Final = 64
 _MOST_TEXT: Final = 400
 _HERE: Final = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 

@@ -102,6 +102,8 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
 .flow svg { grid-column: 2; fill: var(--flow); display: block; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .9rem;
   align-items: start; }
+.tokens-sheet, .text-sheet {
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); }
 .sheet img { width: 100%; display: block; background: #fff; border-radius: .25rem; }
 .sheet figcaption { overflow-wrap: anywhere; line-height: 1.3; margin-top: .25rem;
   white-space: pre-line; }
@@ -117,27 +119,42 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   table { font-size: .84rem; } th, td { padding: .3rem .35rem; }
   .node, .store, .loop { max-width: 80vw; }
   .facts { grid-template-columns: repeat(auto-fill, minmax(8.6rem, 1fr)); gap: .5rem; }
-  .sheet { grid-template-columns: repeat(auto-fill, minmax(7.2rem, 1fr)); }
+  .sheet:not(.tokens-sheet, .text-sheet) {
+    grid-template-columns: repeat(auto-fill, minmax(7.2rem, 1fr)); }
 }
 @media print { body { max-width: none; padding: 0; font-size: .85rem; } nav { display: none; }
-  section { margin-top: 1.5rem; } .modebar-container { display: none !important; }
-  tr, figure, .node, .facts div, .advice li, .sheet figure { break-inside: avoid; }
-  .charts { display: block; } .wide, .plan { overflow: visible; } }
+  section { margin-top: 1.5rem; } h2, h3, caption { break-after: avoid; }
+  .chart { height: auto !important; }
+  .js-plotly-plot .svg-container { width: 100% !important; height: auto !important;
+    aspect-ratio: var(--ratio); }
+  .js-plotly-plot .svg-container .main-svg { width: 100% !important; height: 100% !important; }
+  .modebar-container { display: none !important; }
+  tr, figure, .wide, .node, .facts div, .advice li, .sheet figure { break-inside: avoid; }
+  .charts { grid-template-columns: 1fr 1fr; gap: .75rem; } .wide, .plan { overflow: visible; } }
 """
 
-# Draws each chart from the values that stand beside it; sizes follow the window and the paper.
+# Draws each chart from the values that stand beside it; sizes follow the window.
 _SCRIPT: Final = """
 (function () {
   const charts = [];
+  for (const plan of document.querySelectorAll(".plan"))
+    plan.scrollLeft = (plan.scrollWidth - plan.clientWidth) / 2;
   for (const place of document.querySelectorAll(".chart")) {
     const figure = JSON.parse(document.getElementById(place.id + "-values").textContent);
     const options = {responsive: true, displaylogo: false, plotlyServerURL: "",
       displayModeBar: "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"]};
     charts.push(Plotly.newPlot(place, figure.data, figure.layout, options));
   }
-  const fit = () => document.querySelectorAll(".chart").forEach(place => Plotly.Plots.resize(place));
-  window.addEventListener("beforeprint", fit);
-  window.addEventListener("afterprint", fit);
+  // On paper charts are scaled and not drawn anew, which would come too late.
+  const each = change => document.querySelectorAll(".chart .svg-container").forEach(change);
+  window.addEventListener("beforeprint", () => each(box => {
+    box.style.setProperty("--ratio", box.offsetWidth / box.offsetHeight);
+    for (const svg of box.querySelectorAll(".main-svg"))
+      svg.setAttribute("viewBox", `0 0 ${box.offsetWidth} ${box.offsetHeight}`);
+  }));
+  window.addEventListener("afterprint", () => each(box => {
+    for (const svg of box.querySelectorAll(".main-svg")) svg.removeAttribute("viewBox");
+  }));
   Promise.all(charts).then(() => { document.documentElement.dataset.drawn = charts.length; });
 })();
 """
@@ -197,19 +214,19 @@ def table(
         caption: What it tells.
         headers: One for each column.
         rows: One text for each column.
-        groups: What stands above the headers but the first, and above how many of them each; the
-            columns of a group called 'measured' are set off.
+        groups: What stands above the headers but the first, and above how many of them each.
+            Columns that are called 'measured' there, or by their headers, are set off.
     """
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in headers)
     above = "".join(
         f'<th scope="colgroup" colspan="{span}">{text(name)}</th>' for name, span in groups
     )
-    ours = [name == "measured" for name, span in groups for _ in range(span)]
+    named = [name for name, span in groups for _ in range(span)] or headers[1:]
     lines = []
     for first, *others in rows:
         cells = "".join(
-            f"<td{' class=ours' if at < len(ours) and ours[at] else ''}>{text(cell)}</td>"
-            for at, cell in enumerate(others)
+            f"<td{' class=ours' if name == 'measured' else ''}>{text(cell)}</td>"
+            for name, cell in zip(named, others, strict=True)
         )
         lines.append(f'<tr><th scope="row">{text(first)}</th>{cells}</tr>')
     return (

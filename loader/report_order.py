@@ -93,10 +93,6 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
     starts = {_key(leaf): start for leaf, start in zip(order.leaves, order.starts, strict=True)}
     found = list(_records(plain, at, (row + 0.5) / rows, indices + row / rows, starts))
     places, records = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    if rows > 1 and is_whole:  # the rows of a shorter last batch come several times
-        pairs = np.stack([np.floor(places), records])
-        kept = np.sort(np.unique(pairs, axis=1, return_index=True)[1])
-        places, records = places[kept], records[kept]
     return Order(
         positions=places,
         records=records,
@@ -164,11 +160,13 @@ def _records(
                 part = below.taken(rows)
                 yield from _records(node.parents[number], part, inside[rows], owners[rows], starts)
         case BatchNode():
-            first = at.offsets * min(node.size, node.parent.length)
-            scaled = inside * np.minimum(node.size, node.parent.length - first)
+            size = min(node.size, node.parent.length)
+            scaled = inside * size
             row = scaled.astype(np.int64)
-            below = Positions(at.epochs, first + row)
-            yield from _records(node.parent, below, scaled - row, owners, starts)
+            below = Positions(at.epochs, at.offsets * size + row)
+            there = np.flatnonzero(below.offsets < node.parent.length)  # the last batch is shorter
+            part, within = below.taken(there), (scaled - row)[there]
+            yield from _records(node.parent, part, within, owners[there], starts)
         case _:
             for parent in node.parents:
                 yield from _records(parent, at, inside, owners, starts)

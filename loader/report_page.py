@@ -171,7 +171,7 @@ def _body(
 
 def _named(explanation: Explanation) -> str:
     """The chain's sources in a few words."""
-    names = [shortened(costs.source, 60) for costs in explanation.epoch]
+    names = [shortened(costs.source, 140) for costs in explanation.epoch]
     if not names:
         names = [line.label for line in explanation.nodes if not line.parents]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
@@ -249,8 +249,9 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
     if explanation.spec is not None:
         yield f"<p>An element is <code>{text(shortened(spec_text(explanation.spec), 600))}</code></p>"
     given = 0 if stats is None else stats.elements
-    if explanation.batch:
-        each = tuple(costs.times(1 / given) for costs in measured)
+    if any(costs.delivered_bytes.high or costs.decoded_bytes.high for costs in explanation.batch):
+        pairs = zip(measured, explanation.batch, strict=False)
+        each = tuple(found.times(1 / _asked_for(found, one, given)) for found, one in pairs)
         yield report_charts.bytes_chart(explanation.batch, each, what)
     for number in range(len(explanation.epoch)):
         found = measured[number] if number < len(measured) else None
@@ -260,8 +261,8 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
     yield _memory_table(explanation, stats)
     if stats is not None:
         yield (
-            '<p class="soft">Measured figures count what was read ahead of the loop too, so they'
-            " are above the predicted ones until an epoch is over.</p>"
+            f'<p class="soft">Measured figures count what was read ahead of the loop, which was given'
+            f" {_counted(given, what)}.</p>"
         )
     if explanation.unknown:
         lines = "".join(f"<li>{text(line)}</li>" for line in explanation.unknown)
@@ -278,17 +279,34 @@ def _source_table(
     if explanation.batch:
         columns.append((what, explanation.batch[number]))
     groups = [("predicted", len(columns))]
+    asked_for = float(given)
     if measured is not None:
-        columns += [(what, measured.times(1 / given)), ("so far", measured)]
+        if explanation.batch:
+            asked_for = _asked_for(measured, explanation.batch[number], given)
+        columns += [(what, measured.times(1 / asked_for)), ("so far", measured)]
         groups.append(("measured", 2))
     rows = []
     for name, words in _COLUMNS.items():
         cells = [_shown(name, getattr(costs, name)) for _, costs in columns]
-        if set(cells) != {_ABSENT}:
+        if set(cells) - {_ABSENT, "0", in_units(0)}:
             rows.append([words, *cells])
-    so_far = "" if measured is None else f"; measured over {_counted(given, what)}"
+    so_far = "" if measured is None else f"; measured over {_counted(round(asked_for), what)}"
     caption = f"Source {number + 1}: {shortened(epoch.source, 160)}{so_far}"
     return table(caption, ["", *(name for name, _ in columns)], rows, groups=groups)
+
+
+def _asked_for(measured: SourceCosts, predicted: SourceCosts, given: int) -> float:
+    """Elements that were read for, those too that the loop has not been given yet.
+
+    Args:
+        measured: So far.
+        predicted: For an element.
+        given: Elements that the loop was given.
+    """
+    each = predicted.records
+    if not each.is_exact or not each.low or not measured.records.low:
+        return given
+    return measured.records.low / each.low
 
 
 def _counted(count: int, what: str) -> str:
@@ -311,9 +329,8 @@ def _memory_table(explanation: Explanation, stats: Stats | None) -> str:
         rows.append([*row, *([in_units(measured.get(kind, 0))] if stats is not None else [])])
     whole = ["together", in_bytes(explanation.buffers)]
     rows.append([*whole, *([in_units(stats.peak_buffers_bytes)] if stats is not None else [])])
-    groups = [("predicted", 1), *([("measured", 1)] if stats is not None else [])]
-    headers = ["", *("at most" for _ in groups)]
-    return table("Memory of Windrow's own buffers", headers, rows, groups=groups)
+    headers = ["", "predicted", *(["measured"] if stats is not None else [])]
+    return table("Memory of Windrow's own buffers, at most", headers, rows)
 
 
 # --- time, order, elements -----------------------------------------------------------------------
@@ -329,7 +346,9 @@ def _time(stats: Stats, what: str) -> Iterator[str]:
 
 def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
     if explanation.quality is not None:
-        yield f"<p>{text(explanation.quality)}</p>"
+        first, *others = str(explanation.quality).splitlines()
+        lines = "".join(f"<li>{text(line)}</li>" for line in others)
+        yield f"<p>{text(first[:1].upper() + first[1:])}:</p><ul>{lines}</ul>"
     try:
         whole = order_of(node)
         beginning = order_of(node, points=_BEGINNING, beginning=True)

@@ -341,13 +341,14 @@ def test_a_sample_is_of_the_whole_epoch(records: int, size: int, seed: int) -> N
     order = order_of(dataset._node, points=200)
     assert not order.is_whole
     assert order.elements == len(dataset)
-    assert len(order.records) == 200
+    # Rows that the last batch does not have are no records.
+    assert 200 * records / (len(dataset) * size) - 2 <= len(order.records) <= 200
     batches = list(dataset)
     for position, record in zip(order.positions.tolist(), order.records.tolist(), strict=True):
         assert record in batches[int(position)]
     # One in each of as many equal parts.
     shares = np.sort(order.positions) / len(dataset) * 200
-    assert np.abs(shares - np.arange(200)).max() <= 2 + 200 / len(dataset)
+    assert np.abs(shares - np.arange(len(shares))).max() <= 2 + 200 / len(dataset)
 
 
 def test_an_epoch_of_any_length_is_sampled() -> None:

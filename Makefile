@@ -10,7 +10,7 @@ TFDS_VENV := .venv-tfds
 TFDS_PY := $(TFDS_VENV)/bin/python
 TFDS_READY := $(TFDS_VENV)/.ready
 
-.PHONY: help demo era5 far convert tfds test test-jobs test-report test-tfds soak lint format bench wheel coverage clean
+.PHONY: help demo era5 far convert tfds test test-jobs test-report test-tfds soak lint format bench shuffling wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -26,6 +26,7 @@ help:
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
+	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
 	@echo "make coverage  the tests with coverage, at least 90%; pages in htmlcov/"
 	@echo "make clean     remove what was built, environments too; then PYTHON=... chooses another Python"
@@ -95,6 +96,9 @@ format: $(READY)
 
 bench: $(READY)
 	@$(PY) -m benchmarks
+
+shuffling: $(READY)
+	@$(PY) -m benchmarks.shuffling
 
 wheel: $(READY)
 	@$(PY) -m tools.try_wheel

@@ -19,7 +19,7 @@ help:
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
 	@echo "make test      all tests but those of the targets below"
-	@echo "make test-jobs conversions on worker processes, Beam, Dask and object stores, with their faults"
+	@echo "make test-jobs what takes long: examples, workers, conversions on Beam, Dask and object stores"
 	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
@@ -65,7 +65,7 @@ test: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"
 
 test-jobs: $(READY)
-	@$(PY) -m pytest -q -n 2 -m "jobs and not tfds"
+	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds"
 
 # One browser at a time: each keeps two cores busy.
 test-report: $(READY)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, IntArray, RemoteOptions
 
+pytestmark = pytest.mark.jobs
+
 OPTIONS = (
     "group_size:1",
     "group_size:9",

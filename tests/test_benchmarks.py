@@ -26,6 +26,8 @@ from benchmarks.data import Data
 from benchmarks.grids import DTYPES
 from benchmarks.job import WHOLE, Job, Work
 
+pytestmark = pytest.mark.jobs
+
 AnyArray = npt.NDArray[Any]
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"

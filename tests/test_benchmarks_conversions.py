@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks import conversions, figures
 
+pytestmark = pytest.mark.jobs
+
 
 def test_a_tiny_run_of_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--share", "0.0005", "--rounds", "1", "--folder", str(tmp_path)]

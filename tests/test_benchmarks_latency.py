@@ -14,6 +14,8 @@ import pytest
 from benchmarks import data, latency, process
 from benchmarks.job import Job
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES: latency.Figures = {
     way.name: {

@@ -12,6 +12,8 @@ import pytest
 from examples import convert_records as example
 from windrow.progress import Progress
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -18,6 +18,8 @@ import windrow
 from examples import train_era5 as example
 from tools import write_era5
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

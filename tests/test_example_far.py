@@ -15,6 +15,8 @@ import pytest
 
 from examples import read_far_away as example
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parent.parent
 CONTENT = bytes(range(256)) * 4
 

@@ -20,6 +20,8 @@ from windrow.errors import NotFoundError, ReadError, WindrowError
 from windrow.sources.fetching import ByteRange, FarFile, Fetcher
 from windrow.sources.remote import RemoteOptions
 
+pytestmark = pytest.mark.jobs
+
 DATA = random.Random(2).randbytes(50_000)
 
 

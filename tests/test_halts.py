@@ -32,6 +32,8 @@ from windrow.sources.remote import RemoteStats
 from windrow.sources.zarr_access import side_by_side
 from windrow.sources.zarr_flight import Flight
 
+pytestmark = pytest.mark.jobs
+
 # Without a halt each wait would last for minutes.
 LONG = RemoteOptions(timeout_s=120, stall_s=120, max_requests=8)
 WAYS = ["plain", "shard", "filter", "cookies", "windows", "records"]

@@ -23,6 +23,7 @@ from tests.processes import until, workers
 from windrow.errors import WorkerError
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.soak,
     pytest.mark.usefixtures("leaves_nothing"),
     pytest.mark.skipif(sys.platform == "win32", reason="workers need POSIX"),

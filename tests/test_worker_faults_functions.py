@@ -18,6 +18,7 @@ from tests.processes import Program, workers
 from windrow.errors import ArgumentError, ElementError
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.soak,
     pytest.mark.usefixtures("leaves_nothing"),
     pytest.mark.skipif(sys.platform == "win32", reason="workers need POSIX"),

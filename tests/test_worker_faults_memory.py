@@ -19,6 +19,7 @@ from tests.processes import Program, is_left, left, until, workers
 from windrow.errors import ClosedError
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.soak,
     pytest.mark.usefixtures("leaves_nothing"),
     pytest.mark.skipif(sys.platform == "win32", reason="workers need POSIX"),

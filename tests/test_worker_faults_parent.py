@@ -15,6 +15,7 @@ import pytest
 from tests.processes import Program, until
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.soak,
     pytest.mark.skipif(sys.platform == "win32", reason="workers need POSIX"),
 ]

@@ -28,6 +28,7 @@ from windrow.multiprocessing import MultiprocessingOptions
 from windrow.workers import Workers
 
 pytestmark = [
+    pytest.mark.jobs,
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning"),
 ]

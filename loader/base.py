@@ -38,8 +38,9 @@ class Dataset(Generic[T]):
         """The tree of an element with a `windrow.sources.ArraySpec` for each array or number.
 
         Other leaves are types: `bytes`, `str`, and `list` for what a batch does not stack. A length
-        that differs, as that of the last batch may, is None. Nothing is read, and no function is
-        called: a transform tells what it makes by a method `output_spec(spec)`.
+        that differs, as that of the last batch may, is None. An absent element is told as if it were
+        there, in a tuple of `zip` too. Nothing is read, and no function is called: a transform tells
+        what it makes by a method `output_spec(spec)`.
 
         Raises:
             PlanError: If a source or a function does not tell; `read_spec()` reads an element.

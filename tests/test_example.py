@@ -21,7 +21,7 @@ def test_train_digits(tmp_path: Path) -> None:
         "--folder",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "killed at step 99, in the middle of epoch 4" in done.stdout
     finals = re.findall(r"(\w+): 224 batches, final loss (\S+)", done.stdout)

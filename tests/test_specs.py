@@ -46,7 +46,8 @@ def agrees(element: Any, spec: Any) -> bool:
         return (
             type(element) is type(spec)
             and len(element) == len(spec)
-            and all(map(agrees, element, spec))
+            # What is absent in a dataset that was zipped.
+            and all(one is None or agrees(one, its) for one, its in zip(element, spec, strict=True))
         )
     if isinstance(spec, type):
         return isinstance(element, spec)

@@ -245,12 +245,11 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if listener is None:
             return
         now_s = self._meter.now_s()
-        if is_over:
-            self._listener = None
-        elif now_s < listener.due_s:
-            return
-        listener.due_s = now_s + listener.every_s
-        listener.callback(self.stats())
+        wanted = not listener.is_told_end if is_over else now_s >= listener.due_s
+        listener.is_told_end = is_over
+        if wanted:
+            listener.due_s = now_s + listener.every_s
+            listener.callback(self.stats())
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -292,6 +291,7 @@ class _Listener:
     callback: Callable[[Stats], Any]
     every_s: float
     due_s: float
+    is_told_end: bool = False
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()

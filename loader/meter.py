@@ -417,8 +417,9 @@ class Meter:
         """All of it, with `left` elements of the last block not given so far."""
         sources = tuple(tally.costs() for tally in self.tallies.all)
         with self.lock:
-            now_s, sums, held = self._clock(), self._gone.plus(self.maker), self.maker.bytes_by()
-            _, _, waited_s, loop_s = _turned(self._loop, _AWAY, now_s)
+            sums, held = self._gone.plus(self.maker), self.maker.bytes_by()
+            loop = self._loop  # before the clock, since it may turn in between
+            _, _, waited_s, loop_s = _turned(loop, _AWAY, self._clock())
             spent_s = dict(sums.spent_s)
             _add(spent_s, sums.heard_s)
             return Stats(

@@ -74,7 +74,7 @@ class ObjectStore:
         return f"s3://{self.bucket}/{key}"
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
         # moto looks the account up by the key it reads here; it checks no signature.
         scope = "20260101/us-east-1/s3/aws4_request"
         headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential=AKIDNOTTOBESEEN/{scope}"}

@@ -142,7 +142,7 @@ def test_a_program_ends_in_the_middle_of_iterating(end: str) -> None:
         "print('made', flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program + end], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program + end], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "made\n", "")
 
@@ -176,7 +176,7 @@ def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
     iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(nothing))
     state = iterator.get_state()
     iterator.start_prefetch()
-    assert calls.acquire(timeout=20)
+    assert calls.acquire(timeout=300)
     threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
     if end == "close":
         iterator.close()

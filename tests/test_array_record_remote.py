@@ -422,7 +422,7 @@ def test_a_source_works_in_a_spawned_process(server: RangeServer, tmp_path: Path
     order = np.random.default_rng(0).permutation(20)
     process = context.Process(target=_read_elsewhere, args=(source, order, answers))
     process.start()
-    pid, found = answers.get(timeout=60)
+    pid, found = answers.get(timeout=600)
     process.join()
     assert pid != os.getpid()
     assert found == ArrayRecordDataSource(path).read(order)

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def connection(server: Server) -> Iterator[http.client.HTTPConnection]:
-    found = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    found = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     yield found
     found.close()
 
@@ -108,7 +108,7 @@ def test_requests_wait_side_by_side(tmp_path: Path) -> None:
     took_s: list[float] = []
 
     def ask() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         start_s = time.perf_counter()
         assert asked(connection, "/file", Range="bytes=0-99")[2] == CONTENT[:100]
         took_s.append(time.perf_counter() - start_s)

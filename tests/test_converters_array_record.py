@@ -134,7 +134,7 @@ def kill(progress):
 tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, inputs, str(out)], check=False, timeout=60
+        [sys.executable, "-c", program, inputs, str(out)], check=False, timeout=600
     )
     assert done.returncode == -9
     assert (out / UNFINISHED).exists()
@@ -161,7 +161,7 @@ except ConversionError as error:
     raise SystemExit(f"refused: {error}")
 """
     arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(tmp_path / "out")]
-    done = subprocess.run(arguments, check=False, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(arguments, check=False, timeout=600, capture_output=True, text=True)
     assert "refused: " in done.stderr
     assert "File too large" in done.stderr
     assert names(tmp_path / "out") == [UNFINISHED, "_windrow_work"]

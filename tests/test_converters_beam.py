@@ -229,7 +229,7 @@ assert "tensorflow" not in sys.modules
 def test_match_shards_as_the_guide_calls_it(inputs: Path, tmp_path: Path) -> None:
     arguments = [str(inputs / "x.tfrecord-*"), str(tmp_path / "out" / "train")]
     done = subprocess.run(
-        [sys.executable, "-c", GUIDE, *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", GUIDE, *arguments], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout) == (0, "DONE\n"), done.stderr
     names = [f"train-{k:05}-of-00004.arrayrecord" for k in range(4)]

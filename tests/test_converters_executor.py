@@ -195,7 +195,7 @@ except OwnError as error:
 def test_functions_and_classes_of_main_travel_and_main_runs_once(tmp_path: Path, by: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-" if by == "stdin" else str(tmp_path / "script.py"), str(tmp_path)]
-    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "main runs",

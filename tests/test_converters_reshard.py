@@ -405,7 +405,7 @@ def test_killed_in_the_middle_of_a_shuffle(tmp_path: Path, moments: random.Rando
     shuffle("undisturbed", memory_bytes=SMALL, progress=steps.append)
     moment = moments.randint(1, len(steps) - 2)
     arguments = [str(tmp_path / "in"), str(tmp_path / "out"), str(moment)]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False, timeout=600)
     assert done.returncode == -9
     with pytest.raises(ConversionError, match="has not finished"):
         read(tmp_path / "out")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_the_program(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "convert_records.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(tmp_path.iterdir()) == []
     lines = done.stdout.splitlines()

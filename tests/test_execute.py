@@ -17,7 +17,7 @@ class Meeting:
     """A source that answers only when `READERS` threads ask at the same time."""
 
     def __init__(self) -> None:
-        self.together = threading.Barrier(READERS, timeout=20)
+        self.together = threading.Barrier(READERS, timeout=300)
 
     def __len__(self) -> int:
         return READERS

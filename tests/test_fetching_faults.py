@@ -410,7 +410,7 @@ def test_an_archive_that_is_none() -> None:
 
 def run(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -183,7 +183,7 @@ def test_one_failure_ends_the_others_of_a_call() -> None:
         future: Future[None] = Future()
         future.add_done_callback(lambda _: ended.set())
         cancel_with_halt(future)
-        future.result(timeout=30)
+        future.result(timeout=60)
 
     def fails() -> None:
         raise ReadError("gone")
@@ -201,14 +201,14 @@ def test_a_halt_of_calls_side_by_side_is_that_of_who_calls() -> None:
         future.set_running_or_notify_cancel()
         fail_with_halt(future)
         begun.set()
-        future.result(timeout=30)
+        future.result(timeout=60)
 
     with ThreadPoolExecutor(1, initializer=halt.enter) as pool:
         found = pool.submit(side_by_side, [waits, waits], wait=True)
         assert begun.wait(10)
         halt.set()
         with pytest.raises(ReadError, match="nobody wants"):
-            found.result(timeout=10)
+            found.result(timeout=60)
 
 
 def test_what_comes_after_a_halt_ends_at_once() -> None:
@@ -229,7 +229,7 @@ def test_what_comes_after_a_halt_ends_at_once() -> None:
         return [str(future.cancelled()), type(running.exception()).__name__]
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(late).result(timeout=10) == ["True", "ReadError"]
+        assert pool.submit(late).result(timeout=60) == ["True", "ReadError"]
     assert not shared.done()
     shared.set_result(4)
     assert result_of(shared) == 4
@@ -250,14 +250,14 @@ def test_a_pool_of_daemons() -> None:
     assert begun.wait(10)
     pool.shutdown(wait=False, cancel_futures=True)
     gate.set()
-    assert [one.result(timeout=10) for one in first] == [0, 1]
+    assert [one.result(timeout=60) for one in first] == [0, 1]
     assert all(one.cancelled() for one in later)
     assert entered == ["some", "some"]
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(int)
     other = DaemonPool(1, "other", entered.clear)
     with pytest.raises(ValueError, match="invalid literal"):
-        other.submit(int, "x").result(timeout=10)
+        other.submit(int, "x").result(timeout=60)
     other.shutdown()
 
 

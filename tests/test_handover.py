@@ -248,7 +248,7 @@ found = opened(message)
 print(found[:-2] == value[:-2], type(found[-2]) is own, found[-1])
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
     )
     assert (done.stdout, done.stderr) == ("True True end\n", "")
 
@@ -351,7 +351,7 @@ sys.stdout.buffer.write(Parcel.of((change(items), failure)).message(None))
 def test_classes_of_the_main_program_come_back_as_themselves() -> None:
     program = f"WORKER = {_WORKER!r}\n{_SENDER}"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [

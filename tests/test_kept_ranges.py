@@ -179,6 +179,6 @@ def test_a_forked_child_waits_for_nothing_of_its_parent(folder: Path) -> None:
     with RangeServer(folder, latency_s=0.3) as server:
         url = server.url("a.array_record")
         done = subprocess.run(
-            [sys.executable, "-c", _FORKED, url], capture_output=True, timeout=60, check=False
+            [sys.executable, "-c", _FORKED, url], capture_output=True, timeout=600, check=False
         )
     assert done.returncode == 0, done.stderr.decode()

@@ -509,7 +509,7 @@ class Meeting(CountingRows):
         return future
 
     def _meet(self, future: Future[None], done: Future[None]) -> None:
-        self._barrier.wait(timeout=30)
+        self._barrier.wait(timeout=300)
         future.result()
         done.set_result(None)
 

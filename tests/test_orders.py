@@ -237,7 +237,7 @@ def test_tables_are_bounded_and_shared_by_threads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert wrong == []
     assert 40_000 < store.held_bytes <= 100_000
     assert sum(store.find(20_000, seed) is not None for seed in range(8)) == 2

@@ -29,7 +29,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def run(program: str, *, descriptors: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program]
     return subprocess.run(
-        command, pass_fds=descriptors, capture_output=True, text=True, timeout=60, check=False
+        command, pass_fds=descriptors, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -159,7 +159,7 @@ except KeyError:
 raise SystemExit("our descriptors are in the default pool")
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
 

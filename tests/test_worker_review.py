@@ -131,7 +131,7 @@ assert list(iterator) == list(range(2, 51))
 
 def test_a_forked_child_can_close_and_restore() -> None:
     # In a program of its own: libraries of other tests have threads, and must not be forked.
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -445,7 +445,7 @@ def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) ->
         answers = spawn.Queue()
         child = spawn.Process(target=_read, args=(source, answers))
         child.start()
-        found, shown = answers.get(timeout=60)
+        found, shown = answers.get(timeout=600)
         child.join(60)
         np.testing.assert_array_equal(found, data[ORDER])
         assert shown == repr(source)

@@ -23,7 +23,7 @@ _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
 _USUAL_KEPT = 0.25
 # The largest part of a budget that pieces take, where a store then fits.
-_MOST_KEPT = 0.75
+MOST_KEPT = 0.75
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Budget:
     def for_store(self, store_bytes: int) -> Budget:
         """The same with room for all pieces of a store, where that leaves a quarter at least."""
         share = store_bytes / self.resident_bytes
-        fits = self.kept_share < share <= _MOST_KEPT
+        fits = self.kept_share < share <= MOST_KEPT
         return dataclasses.replace(self, kept_share=share) if fits else self
 
 

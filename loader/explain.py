@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from windrow.advice import advice_on
 from windrow.costs import Amount
 from windrow.defaults import default_options
 from windrow.demand import all_sources
@@ -51,6 +52,7 @@ def explained(node: Node) -> Explanation:
         buffers=sum(found.buffers_by.values(), start=Amount.exactly(0)),
         buffers_by=found.buffers_by,
         quality=quality_of(node),
+        advice=tuple(advice_on(node, numbers, found.epoch, found.streams)),
         unknown=tuple(_unknown(node, order, found)),
     )
 
@@ -75,7 +77,7 @@ def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
             yield f"bytes of the records of {source!r}: they are counted as 0"
         elif not size.is_exact:
             yield f"bytes of the records of {source!r}, which are judged by the first of them"
-    for stretch in found.stretches:
+    for stretch, _ in found.streams:
         if not stretch.is_whole:
             yield (
                 f"the order of all {stretch.count:,} elements: the first {stretch.stop:,} were worked"

@@ -50,7 +50,7 @@ class Forecast:
     epoch: tuple[SourceCosts, ...]
     later_epoch: tuple[SourceCosts, ...]
     buffers_by: Mapping[str, Amount]
-    stretches: tuple[Stretch, ...]
+    streams: tuple[tuple[Stretch, list[PartLook]], ...]
 
 
 def forecast(node: Node) -> Forecast:
@@ -70,7 +70,7 @@ def forecast(node: Node) -> Forecast:
         epoch=tuple(costs[id(source)] for source in sources),
         later_epoch=tuple(later[id(source)] for source in sources),
         buffers_by=buffers_by(node, work.streams),
-        stretches=tuple(stretch for stretch, _ in work.streams.values()),
+        streams=tuple(work.streams.values()),
     )
 
 

@@ -12,6 +12,7 @@ Invariant: `reads.low` is never less than the pieces that are wanted.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +146,8 @@ def part_forecast(
     served = long.ends_at(uses.elements)
     span = max(1, int(long.bounds[-1]) - since)
     on_shelf = _LONGER * room.slots * span / max(1, _served(uses, served, since))
-    fewest = _served(uses, served + int(on_shelf), since)
+    # What is planned is counted in whole rounds.
+    fewest = _served(uses, served + math.ceil(on_shelf) + long.rows, since)
     reads = Amount(min(max(once, fewest), most), most)
     return PartForecast(reads, most > once, held, is_saturated=True)
 

@@ -48,13 +48,14 @@ class RoundPlan:
     def ends_when_read(self, elements: IntArray, lead: float) -> IntArray:
         """The same for when the pieces of each are read at the earliest.
 
-        They are read no more than the share `lead` of what is planned before their round.
+        They are read no more than the share `lead` of what is planned before their round, and a
+        round.
         """
         starts = self.bounds[:-1]
         # What is planned grows with every round: so does how far it reaches.
         reached = np.maximum.accumulate(starts + lead * (self.ends - starts))
         rounds = reached.searchsorted(np.arange(len(self.round_of)), side="left")
-        begun = np.minimum(rounds, self.round_of)
+        begun = np.maximum(np.minimum(rounds, self.round_of) - 1, 0)
         found: IntArray = self.ends[begun[elements]]
         return found
 

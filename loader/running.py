@@ -12,6 +12,7 @@ from typing import Any
 
 from windrow.sources import ForeignDataSource, LaidOutSource
 from windrow.stream_facts import StreamFacts
+from windrow.transforms.block_nodes import BlockShuffleNode
 from windrow.transforms.functions import name_of
 from windrow.transforms.nodes import (
     STREAM,
@@ -46,6 +47,8 @@ def label_of(node: Node) -> str:
             name, _, more = node.label.partition("(")
             inside = [name_of(node.function), more.rstrip(")")]
             return f"{name}({', '.join(filter(None, inside))})"
+        case BlockShuffleNode(block=None):
+            return f"block_shuffle(seed={node.seed}, window_blocks={node.window_blocks})"
         case ToStreamNode():
             return node.label if node.label.endswith(")") else f"{node.label}()"
         case ProcessNode():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from windrow import demand
 from windrow.asked import Asked, asked_for, rows_of
@@ -59,6 +59,11 @@ class Stretch:
     planned_bytes: float
     index_bytes: float
     is_whole: bool
+
+    @property
+    def sources(self) -> list[Any]:
+        """The sources of the chain."""
+        return demand.all_sources(self.facts.node)
 
     @property
     def factor(self) -> float:

@@ -1,0 +1,322 @@
+"""`python -m benchmarks.advice`: chains before and after following the advice of `explain()`.
+
+Each pair is a chain to which `explain()` gives a piece of advice, and the chain that follows it: to
+this one the same advice is not given. An epoch of each is read in turns; what is decoded is told
+beforehand and counted. `--page` writes the table into docs/explain.md.
+
+Stores here are small, so that a run takes a minute: what a look-ahead may keep is made small with
+them, and the page cache is warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorstore as ts
+import zarr
+from array_record.python.array_record_module import ArrayRecordWriter
+from tqdm import tqdm
+
+from benchmarks.report import table
+from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.sources import ArrayRecordDataSource, ArraySpec, ZarrDataSource
+
+_PAGE: Final = Path(__file__).parents[1] / "docs" / "explain.md"
+_BEGIN, _END = "<!-- advice -->", "<!-- end of advice -->"
+_BATCH: Final = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sizes:
+    """Records of a store, values of a record, and records of a chunk or group."""
+
+    records: int = 20_000
+    values: int = 512
+    chunk: int = 128
+
+    @property
+    def little(self) -> ReadOptions:
+        """A fifth of the store may be held, as of one that is larger than memory."""
+        store_bytes = self.records * self.values * 4
+        return ReadOptions(resident_bytes=store_bytes // 5, in_flight_bytes=store_bytes // 40)
+
+
+SMALL = Sizes(records=2_000, values=128, chunk=20)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """A chain, the advice it gets, and the chain that follows it."""
+
+    kind: str
+    what: str
+    before: IterDataset[Any]
+    after: IterDataset[Any]
+
+
+class Rows:
+    """Somebody's source: rows of an array that zarr-python reads, one call each."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = zarr.open_array(str(path), mode="r")
+
+    def __len__(self) -> int:
+        return int(self.rows.shape[0])
+
+    @property
+    def spec(self) -> ArraySpec:
+        """A row."""
+        return ArraySpec(self.rows.shape[1:], self.rows.dtype)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+class ManyRows(Rows):
+    """The same, which reads many at once."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        return list(np.asarray(self.rows.oindex[np.asarray(indices)]))
+
+
+def write(folder: Path, sizes: Sizes) -> None:
+    """The same records in every store."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 1_000, (sizes.records, sizes.values)).astype("f4")
+    _write_zarr(folder / "chunks", rows, sizes.chunk, None)
+    _write_zarr(folder / "alone", rows, 1, sizes.chunk)
+    for size in (1, sizes.chunk):
+        name = "single" if size == 1 else "groups"
+        writer = ArrayRecordWriter(
+            str(folder / f"{name}.array_record"), f"group_size:{size},zstd:3"
+        )
+        for row in rows:
+            writer.write(row.tobytes())
+        writer.close()
+
+
+def _write_zarr(path: Path, rows: Any, chunk: int, shard: int | None) -> None:
+    inner = {"name": "regular", "configuration": {"chunk_shape": [chunk, rows.shape[1]]}}
+    codecs: list[Any] = [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1}}]
+    if shard is not None:
+        own = {"chunk_shape": [chunk, rows.shape[1]], "codecs": codecs}
+        codecs = [{"name": "sharding_indexed", "configuration": own}]
+        inner = {"name": "regular", "configuration": {"chunk_shape": [shard, rows.shape[1]]}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(path)},
+        "metadata": {
+            "shape": list(rows.shape),
+            "data_type": "float32",
+            "chunk_grid": inner,
+            "codecs": codecs,
+        },
+        "create": True,
+    }
+    ts.open(spec).result().write(rows).result()
+
+
+def pairs(folder: Path, sizes: Sizes) -> list[Pair]:
+    """Every piece of advice, with a chain that gets it and one that follows it."""
+
+    def stored(name: str) -> MapDataset[Any]:
+        return MapDataset.source(ZarrDataSource(folder / name))
+
+    def files(name: str) -> MapDataset[Any]:
+        return MapDataset.source(ArrayRecordDataSource(folder / f"{name}.array_record"))
+
+    def little(chain: MapDataset[Any]) -> IterDataset[Any]:
+        return chain.batch(_BATCH).to_iter_dataset(sizes.little)
+
+    shuffled = little(stored("chunks").shuffle(seed=1))
+    room = next(a for a in shuffled.explain().advice if a.kind == "resident-bytes")
+    resident_bytes = int(room.do.partition("resident_bytes=")[2].rstrip(")"))
+    roomy = dataclasses.replace(sizes.little, resident_bytes=resident_bytes)
+    blocks = little(stored("chunks").block_shuffle(seed=1, window_blocks=2))
+    part = sizes.records // 8
+    some = slice(sizes.records // 10)
+    by_record = MapDataset.source(Rows(folder / "chunks"))[some].batch(_BATCH)
+    many = MapDataset.source(ManyRows(folder / "chunks"))[some].batch(_BATCH)
+    waiting = stored("chunks").shuffle(seed=1).batch(_BATCH)
+    return [
+        Pair("global-shuffle", "Zarr: block_shuffle", shuffled, blocks),
+        Pair(
+            "global-shuffle",
+            "Zarr: one record per inner chunk",
+            shuffled,
+            little(stored("alone").shuffle(seed=1)),
+        ),
+        Pair(
+            "global-shuffle",
+            "ArrayRecord: group_size:1",
+            little(files("groups").shuffle(seed=1)),
+            little(files("single").shuffle(seed=1)),
+        ),
+        Pair(
+            "resident-bytes",
+            "room for the store",
+            shuffled,
+            stored("chunks").shuffle(seed=1).batch(_BATCH).to_iter_dataset(roomy),
+        ),
+        Pair(
+            "window-room",
+            "a window of 2 blocks, not 64",
+            little(stored("chunks").block_shuffle(seed=1, window_blocks=64)),
+            blocks,
+        ),
+        Pair(
+            "strides",
+            "consecutive records",
+            stored("chunks")[::8].batch(_BATCH).to_iter_dataset(),
+            stored("chunks")[:part].batch(_BATCH).to_iter_dataset(),
+        ),
+        Pair(
+            "no-threads",
+            "threads ahead of the loop",
+            waiting.to_iter_dataset(ReadOptions(num_threads=0)),
+            waiting.to_iter_dataset(),
+        ),
+        Pair(
+            "record-by-record",
+            "many records in one call",
+            by_record.to_iter_dataset(),
+            many.to_iter_dataset(),
+        ),
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """An epoch: records per second, and bytes decoded, as told and as counted."""
+
+    records_per_s: float
+    told_bytes: tuple[float, float]
+    counted_bytes: float
+
+
+def measured(dataset: IterDataset[Any]) -> Measured:
+    """Read an epoch, and use the first values of each batch a little, as a loop would."""
+    told = sum(costs.decoded_bytes.low for costs in dataset.explain().epoch)
+    most = sum(costs.decoded_bytes.high for costs in dataset.explain().epoch)
+    began = time.perf_counter()
+    with iter(dataset) as iterator:
+        for batch in iterator:
+            if not isinstance(batch, list):
+                float(batch[:, 0].sum())
+        took_s = time.perf_counter() - began
+        stats = iterator.stats()
+    records = sum(costs.records.low for costs in stats.sources)
+    counted = sum(costs.decoded_bytes.low for costs in stats.sources)
+    return Measured(records / took_s, (told, most), counted)
+
+
+def check(pair: Pair) -> None:
+    """That the one chain gets the advice and the other does not.
+
+    Raises:
+        SystemExit: If it is not so.
+    """
+    given = [
+        [advice.kind for advice in side.explain().advice] for side in (pair.before, pair.after)
+    ]
+    if pair.kind not in given[0] or pair.kind in given[1]:
+        raise SystemExit(f"benchmarks.advice: {pair.what}: {pair.kind} is not as expected: {given}")
+
+
+def run(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
+    """Medians of all pairs; both sides take turns."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), sizes)
+        for pair in tqdm(pairs(Path(folder), sizes), unit="pair", disable=None):
+            check(pair)
+            sides: tuple[list[Measured], list[Measured]] = [], []
+            for _ in range(repeats):
+                sides[0].append(measured(pair.before))
+                sides[1].append(measured(pair.after))
+            rates = [statistics.median(one.records_per_s for one in side) for side in sides]
+            ratios = [a.records_per_s / b.records_per_s for b, a in zip(*sides, strict=True)]
+            rows.append(
+                {
+                    "kind": pair.kind,
+                    "what": pair.what,
+                    "before_records_per_s": rates[0],
+                    "after_records_per_s": rates[1],
+                    "times": statistics.median(ratios),
+                    "before_told_bytes": sides[0][-1].told_bytes,
+                    "before_bytes": sides[0][-1].counted_bytes,
+                    "after_told_bytes": sides[1][-1].told_bytes,
+                    "after_bytes": sides[1][-1].counted_bytes,
+                }
+            )
+    return rows
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a table."""
+    head = (
+        "advice",
+        "followed by",
+        "records/s",
+        "then",
+        "times",
+        "MB decoded (told)",
+        "then (told)",
+    )
+    cells = [
+        (
+            f"`{row['kind']}`",
+            row["what"],
+            f"{row['before_records_per_s']:,.0f}",
+            f"{row['after_records_per_s']:,.0f}",
+            f"{row['times']:.2f}x",
+            _bytes(row, "before"),
+            _bytes(row, "after"),
+        )
+        for row in rows
+    ]
+    return table(head, cells, left=2)
+
+
+def _bytes(row: dict[str, Any], side: str) -> str:
+    low, high = (f"{bound / 1e6:,.1f}" for bound in row[f"{side}_told_bytes"])
+    told = low if low == high else f"{low} to {high}"
+    return f"{row[f'{side}_bytes'] / 1e6:,.1f} ({told})"
+
+
+def placed(found: str, page: str) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{found}\n\n{_END}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.advice", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="epochs of each chain [5]")
+    parser.add_argument("--small", action="store_true", help="seconds; the figures say nothing")
+    parser.add_argument("--json", type=Path, help="write the figures to a file")
+    parser.add_argument("--page", action="store_true", help=f"write the table into {_PAGE.name}")
+    given = parser.parse_args(argv)
+    rows = run(SMALL if given.small else Sizes(), given.repeats)
+    if given.json is not None:
+        given.json.write_text(json.dumps(rows, indent=1))
+    found = markdown(rows)
+    sys.stdout.write(found + "\n")
+    if given.page:
+        _PAGE.write_text(placed(found, _PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -142,9 +142,9 @@ def activities_chart(stats: Stats) -> str:
         for name, spent in stats.waited_for.items()
         if spent > max(_SEEN * stats.passed_s, 0.1 * _SEEN * stats.waited_s)
     }
-    named += [(f"the loop waits for {name}", spent, _WAITING) for name, spent in waits.items()]
+    named += [(f"waits for {name}", spent, _WAITING) for name, spent in waits.items()]
     if not waits:
-        named.append(("the loop waits", stats.waited_s, _WAITING))
+        named.append(("waits for data", stats.waited_s, _WAITING))
     named.append(("reading", stats.reading_s, _READING))
     named += [(name, spent, _MAPPING) for name, spent in stats.mapping_s.items()]
     named.append(("all is ready, no room for more", stats.blocked_s, _PREDICTED))

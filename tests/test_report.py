@@ -84,7 +84,14 @@ def test_an_iterator_has_its_time_and_what_was_measured(tmp_path: Path) -> None:
     assert "time" in found.ids
     assert {"timeline", "activities"} <= set(found.charts())
     assert "measured" in found.said
-    assert "measured over 5 batches" in found.said
+    assert "which was given 5 batches" in found.said
+    read_for = re.search(r"measured over (\d+) batches", found.said)
+    assert read_for is not None
+    assert 5 <= int(read_for[1]) <= 75  # those ahead of the loop too
+    records = next(at for at, words in enumerate(found.words) if words == "records asked for")
+    # An epoch and a batch, predicted; a batch and so far, measured.
+    assert found.words[records + 1 : records + 4] == ["600", "8", "8"]
+    assert found.words[records + 4] == f"{8 * int(read_for[1]):,}"
     next(iterator)
 
 

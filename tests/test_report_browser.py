@@ -265,7 +265,7 @@ def test_bars_are_as_long_as_what_they_tell(look: Look) -> None:
 
 
 def waits(lengths: dict[str, float]) -> float:
-    return sum(size for name, size in lengths.items() if name.startswith("the loop waits for"))
+    return sum(size for name, size in lengths.items() if name.startswith("waits for"))
 
 
 # --- elements ------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ tells specs; of the sources, lengths, layouts and metadata are looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from windrow import demand
 from windrow.advice import advice_on
 from windrow.costs import Amount
 from windrow.defaults import default_options
-from windrow.demand import all_sources
 from windrow.explanation import Explanation, NodeLine
 from windrow.forecast import Forecast, forecast
 from windrow.record_sizes import element_bytes, record_bytes, spec_of
@@ -19,7 +20,7 @@ from windrow.running import label_of, running
 from windrow.shuffle_quality import quality_of
 from windrow.stream_facts import stream_facts
 from windrow.transforms.halves import has_function
-from windrow.transforms.nodes import ENDLESS, STREAM, FilterNode, Node, SourceNode
+from windrow.transforms.nodes import STREAM, FilterNode, Node, SourceNode
 from windrow.transforms.streams import ToStreamNode
 
 
@@ -34,7 +35,7 @@ def explained(node: Node) -> Explanation:
     found = forecast(node)
     order = list(_parents_first(node))
     numbers = {id(each): number for number, each in enumerate(order)}
-    sources = {id(source): number for number, source in enumerate(all_sources(node))}
+    sources = {id(source): number for number, source in enumerate(demand.all_sources(node))}
     runs = running(node, stream_facts(node))
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
     batches = found.elements
@@ -71,7 +72,7 @@ def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
             f"what {label_of(hidden)} makes: give its function a method output_spec(spec), or read"
             " one element with ds.read_spec()"
         )
-    for source in all_sources(node):
+    for source in demand.all_sources(node):
         size = record_bytes(source)
         if size is None:
             yield f"bytes of the records of {source!r}: they are counted as 0"
@@ -115,4 +116,7 @@ def _line(
 
 
 def _length(node: Node) -> int | None:
-    return None if node.length in (STREAM, ENDLESS) else node.length
+    if node.length == STREAM:
+        count = demand.elements(node, once=False)
+        return None if not count.is_exact or math.isinf(count.high) else round(count.high)
+    return None if demand.repeats_for_ever(node) else node.length

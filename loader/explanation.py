@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from windrow.costs import Amount, SourceCosts
-from windrow.inspection_facts import Table, in_units
+from windrow.inspection_facts import Table, in_units, shortened
 from windrow.sources import ArraySpec
 
 _ABSENT: Final = "-"
 _UNKNOWN: Final = "unknown"
+_LABEL, _TITLE = 60, 100  # characters
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def _of_nodes(explanation: Explanation) -> Table:
             [
                 str(node.number),
                 ", ".join(above) or _ABSENT,
-                node.label,
+                shortened(node.label, _LABEL),
                 node.runs,
                 _count(node.length),
                 spec,
@@ -216,7 +217,7 @@ def _of_whole(explanation: Explanation) -> Table:
         ["buffers at most", in_bytes(explanation.buffers)],
     ]
     rows += [
-        [f"  {name}", in_bytes(amount)]
+        [f"of them {name}", in_bytes(amount)]
         for name, amount in explanation.buffers_by.items()
         if amount.high
     ]
@@ -247,7 +248,7 @@ def _of_sources(explanation: Explanation) -> Iterator[Table]:
         ratios = [costs.decoded_per_delivered for costs in known.values()]
         shown = [_ABSENT if ratio is None else str(ratio) for ratio in ratios]
         rows.append(["decoded per delivered", *shown])
-        yield Table(f"source {number}: {epoch.source}", ["", *known], rows)
+        yield Table(f"source {number}: {shortened(epoch.source, _TITLE)}", ["", *known], rows)
 
 
 def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:

@@ -84,23 +84,23 @@ def _runs(node: Node, stream: StreamFacts | None, workers: ProcessNode | None) -
         case SourceNode():
             return _reading(node.source, stream, workers)
         case RangeNode():
-            return "counted, nothing is read"
+            return "nothing is read"
         case SeedNode():
-            return "nothing: seeds follow from it"
+            return "seeds only"
         case IndexNode():
             return "indices only"
         case SelectNode():
-            return "indices only; the selection map is asked for each"
+            return "indices only, asked one by one"
         case RoutingNode():
-            return "indices only; elements put together in one table"
+            return "indices only"
         case ZipNode():
             return "columns side by side"
         case BatchNode():
             return _batching(node, stream, workers)
         case MapNode(batched=True):
-            return f"columns of many elements in one call, {_where(stream, workers)}"
+            return f"columns at once, {_where(stream, workers)}"
         case MapNode() | MapWithIndexNode() | RandomMapNode() | FilterNode():
-            return f"element by element, {_where(stream, workers)}"
+            return f"one by one, {_where(stream, workers)}"
         case ToStreamNode():
             return _streaming(stream)
         case ProcessNode():
@@ -129,7 +129,7 @@ def _where(stream: StreamFacts | None, workers: ProcessNode | None) -> str:
     if stream is not None and stream.options.ahead:
         return f"on up to {_counted(stream.options.num_threads, 'thread', 'threads')}, ahead"
     if stream is not None:
-        return "when it is asked for"
+        return "when asked for"
     return "on a thread, ahead"
 
 
@@ -138,13 +138,13 @@ def _batching(node: BatchNode, stream: StreamFacts | None, workers: ProcessNode 
         return f"{name_of(node.batch_fn)} of a list of elements, {_where(stream, workers)}"
     if node.length == STREAM:
         return "rows of blocks, stacked"
-    return "rows gathered as a batch: nothing is stacked one by one"
+    return "rows gathered as batches"
 
 
 def _streaming(stream: StreamFacts | None) -> str:
     if stream is None or not stream.options.ahead:
-        return "made when they are asked for"
-    return f"made ahead: up to {stream.options.prefetch_buffer_size} elements"
+        return "made when asked for"
+    return f"made ahead, {stream.options.prefetch_buffer_size} at most"
 
 
 def _reading(source: Any, stream: StreamFacts | None, workers: ProcessNode | None) -> str:
@@ -158,10 +158,10 @@ def _reading(source: Any, stream: StreamFacts | None, workers: ProcessNode | Non
             return f"record by record, on {_counted(number, 'thread', 'threads')}"
         return "record by record"
     if not isinstance(source, LaidOutSource):
-        return "in memory: records are copied"
+        return "copied from memory"
     planned = stream is not None and any(room.source is source for room in stream.rooms)
     if all(part.alone for part in source.parts):
-        return "records read alone: nothing else is decoded"
+        return "records read alone"
     if not planned:
-        return "whole pieces, round by round, none kept"
-    return "whole pieces, read ahead as planned, each once for all that want it by then"
+        return "whole pieces, round by round"
+    return "whole pieces, by look-ahead"

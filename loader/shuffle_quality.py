@@ -12,6 +12,7 @@ user's is called but a selection map.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def quality_of(
         if batches is None or batches.length == 0:
             return None
         return quality(batches, block, notes_on(node))
-    except PlanError:  # of a mixture with an empty stream, a zip of batches that differ in size
+    except PlanError:  # an empty stream in a mixture, a zip of batches that differ, a huge batch
         return None
 
 
@@ -160,10 +161,10 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         notes += (f"ranks run on over {len(order.leaves)} sources, one after the other",)
     per_batch = shuffled = blocks = None
     if numbers is None:
-        notes += ("blocks are not known: a source does not tell which records lie together",)
+        notes += ("blocks are not looked at: a source tells none, or too many",)
     else:
-        blocks = sum(len(leaf.bounds) - 1 for leaf in numbers)
-        per_batch, shuffled = _blocks(found)
+        blocks = sum(leaf.count for leaf in numbers)
+        per_batch, shuffled = _blocks(found, numbers)
     return ShuffleQuality(
         batch_size=int(found.sizes.max()),
         records=found.records,
@@ -183,15 +184,16 @@ def _reseeded(node: Node) -> Node:
     return dataclasses.replace(moved, reseed=True) if isinstance(moved, RepeatNode) else moved
 
 
-def _blocks(found: shuffle_sample.Batches) -> tuple[Amount, Amount]:
+def _blocks(
+    found: shuffle_sample.Batches, numbers: Sequence[shuffle_sample.BlockNumbers]
+) -> tuple[Amount, Amount]:
     """Different blocks in a batch: of this order, and of a global shuffle."""
-    assert found.blocks is not None
-    different = found.blocks.astype(np.float64)
-    own = shuffle_sample.amount(different, found.runs, is_exact=found.is_exact)
-    sizes = found.population.block_sizes(found.records)
+    own = shuffle_sample.amount(found.blocks, found.runs, is_exact=found.is_exact)
+    sizes, many = found.population.block_sizes(numbers, found.records)
     each, counts = np.unique(found.sizes, return_counts=True)
     expected = [
-        shuffle_sample.blocks_if_shuffled(sizes, found.records, size) for size in each.tolist()
+        shuffle_sample.blocks_if_shuffled(sizes, many, found.records, size)
+        for size in each.tolist()
     ]
     return own, Amount.exactly(float(np.average(expected, weights=counts)))
 

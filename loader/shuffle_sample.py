@@ -9,6 +9,7 @@ are spread evenly over one.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from windrow.record_order import (
     epoch_length,
     nodes_below,
 )
+from windrow.sources import LaidOutSource
 from windrow.transforms import layouts
 from windrow.transforms.block_nodes import BlockShuffleNode, LaidOut
 from windrow.transforms.blocks import most_in_window
@@ -64,7 +66,9 @@ _STRETCH: Final = 16_384  # elements of small windows that a block shuffle makes
 _TABLE_LENGTH: Final = 2**18  # up to this a shuffle makes its whole order at once
 _LEAST_STATES: Final = 2**16
 _WINDOW_NS: Final = 1.5e6  # of a window shuffle, however small the window is
-_MOST_PLACED: Final = 2**24
+_MOST_IN_TABLE: Final = 2**24
+_MOST_IN_BATCH: Final = 2**22
+_FEW_RECORDS: Final = 2**14
 _ERRORS: Final = 3.0  # standard errors on either side
 
 
@@ -77,27 +81,43 @@ class BlockNumbers:
 
     Args:
         first: Number of its first block.
-        bounds: int64 `(blocks + 1,)`, in places.
+        count: Its blocks.
+        length: Its records.
         even: Records of every block, but perhaps the last; 0 where they differ.
-        table: The block of each record, counted from 0; None where records are places.
+        bounds: int64 `(blocks + 1,)`, in records; None where blocks are even, or by the table.
+        table: The block of each record, counted from 0; None where blocks are of neighbours.
     """
 
     first: int
-    bounds: IntArray
-    even: int
+    count: int
+    length: int
+    even: int = 0
+    bounds: IntArray | None = None
     table: npt.NDArray[np.uint32] | None = None
 
     def of(self, records: IntArray) -> IntArray:
         """The numbers of the blocks that records lie in."""
         if self.table is not None:
             return self.table[records] + np.int64(self.first)
-        if self.even:
-            return records // self.even + self.first
-        return self.bounds.searchsorted(records, side="right") - 1 + self.first
+        if self.bounds is not None:
+            return self.bounds.searchsorted(records, side="right") - 1 + self.first
+        return records // self.even + self.first
+
+    def sizes(self) -> tuple[FloatArray, FloatArray]:
+        """The sizes that there are, and of how many blocks each is."""
+        if self.table is not None:
+            sizes: IntArray = np.bincount(self.table)
+        elif self.bounds is not None:
+            sizes = np.diff(self.bounds)
+        else:
+            last = self.length - (self.count - 1) * self.even
+            return np.array([self.even, last], np.float64), np.array([self.count - 1.0, 1.0])
+        found, counts = np.unique(sizes, return_counts=True)
+        return found.astype(np.float64), counts.astype(np.float64)
 
 
 def block_numbers(order: RecordOrder, block: int | IntArray | None) -> list[BlockNumbers] | None:
-    """The blocks of every leaf; None where one has none, or none that can be looked up.
+    """The blocks of every leaf; None where one has none, or too many to look up.
 
     Args:
         order: Has the leaves.
@@ -116,29 +136,46 @@ def block_numbers(order: RecordOrder, block: int | IntArray | None) -> list[Bloc
     found: list[BlockNumbers] = []
     first = 0
     for leaf in order.leaves:
-        layout = _layout(leaf, block)
-        if layout is None or (layout.elements is not None and layout.length > _MOST_PLACED):
+        numbers = _numbers(leaf, block, first)
+        if numbers is None:
             return None
-        sizes = np.diff(layout.bounds)
-        is_even = len(sizes) > 0 and (sizes[:-1] == sizes[0]).all() and sizes[-1] <= sizes[0]
-        table = None
-        if layout.elements is not None:
-            table = np.empty(layout.length, np.uint32)
-            table[layout.at(np.arange(layout.length))] = np.repeat(np.arange(len(sizes)), sizes)
-        even = int(sizes[0]) if is_even else 0
-        found.append(BlockNumbers(first, layout.bounds, even, table))
-        first += len(sizes)
+        found.append(numbers)
+        first += numbers.count
     return found
 
 
-def _layout(leaf: SourceNode | RangeNode, block: int | IntArray | None) -> layouts.Layout | None:
+def _numbers(
+    leaf: SourceNode | RangeNode, block: int | IntArray | None, first: int
+) -> BlockNumbers | None:
+    if block is None:
+        layout = _told(leaf)
+        return None if layout is None else _of_layout(layout, first)
     if isinstance(block, np.ndarray):
-        return layouts.Layout(block)
-    if block is not None:
-        return layouts.even(leaf.length, block)
+        return _of_layout(layouts.Layout(block), first)
+    return BlockNumbers(first, -(-leaf.length // block), leaf.length, even=block)
+
+
+def _told(leaf: SourceNode | RangeNode) -> layouts.Layout | None:
+    """The layout that a source tells, unless a table for it would be large."""
     if isinstance(leaf, RangeNode) or not isinstance(leaf.source, LaidOut):
         return None
+    parts = leaf.source.parts if isinstance(leaf.source, LaidOutSource) else ()
+    if any(part.piece_count > _MOST_IN_TABLE for part in parts):
+        return None
     return layouts.told(leaf.source, leaf.length)
+
+
+def _of_layout(layout: layouts.Layout, first: int) -> BlockNumbers | None:
+    sizes = np.diff(layout.bounds)
+    if layout.elements is not None:
+        if layout.length > _MOST_IN_TABLE:
+            return None
+        table = np.empty(layout.length, np.uint32)
+        table[layout.at(np.arange(layout.length))] = np.repeat(np.arange(len(sizes)), sizes)
+        return BlockNumbers(first, len(sizes), layout.length, table=table)
+    if len(sizes) and (sizes[:-1] == sizes[0]).all() and sizes[-1] <= sizes[0]:
+        return BlockNumbers(first, len(sizes), layout.length, even=int(sizes[0]))
+    return BlockNumbers(first, len(sizes), layout.length, bounds=layout.bounds)
 
 
 # --- what looking costs --------------------------------------------------------------------------
@@ -177,13 +214,19 @@ class Population:
 
     Args:
         centre: Subtracted from ranks before they are squared, so that no digits are lost.
+        rows: How many there are.
+        sums: Of their ranks, less the centre.
+        squares: Of the same.
+        taken: Records of each leaf.
+        blocks: Numbers of blocks, and records in each; a block may come several times.
     """
 
     centre: float
     rows: int = 0
     sums: float = 0.0
     squares: float = 0.0
-    _blocks: list[tuple[IntArray, IntArray]] = dataclasses.field(default_factory=list)
+    taken: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    blocks: list[tuple[IntArray, IntArray]] = dataclasses.field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -195,21 +238,42 @@ class Population:
         """Of the ranks."""
         return max(0.0, self.squares / self.rows - self.mean**2)
 
-    def add(self, ranks: FloatArray, blocks: IntArray | None) -> None:
-        centred = ranks - self.centre
-        self.rows += len(ranks)
+    def add(self, rows: Rows, blocks: Sequence[IntArray]) -> None:
+        """Add records, and the blocks that they lie in where these are known."""
+        centred = rows.ranks - self.centre
+        self.rows += len(centred)
         self.sums += float(centred.sum())
         self.squares += float(np.square(centred, out=centred).sum())
-        if blocks is not None:
-            self._blocks.append(np.unique(blocks, return_counts=True))
+        for taken in rows.taken:
+            self.taken[taken.leaf] += len(taken.records)
+        if blocks:
+            self.blocks.append(np.unique(np.concatenate(blocks), return_counts=True))
 
-    def block_sizes(self, rows: int) -> FloatArray:
-        """Records of each block in an epoch of so many rows."""
-        numbers = np.concatenate([numbers for numbers, _ in self._blocks])
-        counts = np.concatenate([counts for _, counts in self._blocks])
-        _, which = np.unique(numbers, return_inverse=True)
-        sizes: FloatArray = np.bincount(which, counts).astype(np.float64) * (rows / self.rows)
-        return sizes
+    def block_sizes(
+        self, numbers: Sequence[BlockNumbers], rows: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Records of a block in an epoch of so many rows: the sizes, and of how many blocks each is.
+
+        Of a sample, those that blocks have if records are left out evenly.
+        """
+        if self.rows % rows == 0:
+            found = np.concatenate([found for found, _ in self.blocks])
+            counts = np.concatenate([counts for _, counts in self.blocks])
+            _, which = np.unique(found, return_inverse=True)
+            each = np.bincount(which, counts) * (rows / self.rows)
+            sizes, many = np.unique(each, return_counts=True)
+            return sizes, many.astype(np.float64)
+        parts = [leaf.sizes() for leaf in numbers]
+        shares = [
+            self.taken[number] / self.rows * (rows / leaf.length)
+            for number, leaf in enumerate(numbers)
+        ]
+        return (
+            np.concatenate(
+                [sizes * share for (sizes, _), share in zip(parts, shares, strict=True)]
+            ),
+            np.concatenate([many for _, many in parts]),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +283,7 @@ class Batches:
     Args:
         sizes: int64 `(batches,)`, their records.
         means: float64 `(batches,)`, of the ranks less the population's centre.
-        blocks: int64 `(batches,)`, different blocks of each; None where no source tells.
+        blocks: float64 `(batches,)`, different blocks of each; empty where no source tells.
         runs: int64, the batch at which each run begins.
         is_exact: Whether these are all batches there are in any epoch.
         records: Records in an epoch.
@@ -228,7 +292,7 @@ class Batches:
 
     sizes: IntArray
     means: FloatArray
-    blocks: IntArray | None
+    blocks: FloatArray
     runs: IntArray
     is_exact: bool
     records: int
@@ -236,7 +300,17 @@ class Batches:
 
 
 def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Batches:
-    """Batches of a chain whose elements are batches: whole epochs, or runs spread over one."""
+    """Batches of a chain whose elements are batches: whole epochs, or runs spread over one.
+
+    Raises:
+        PlanError: If a batch has more records than are looked at.
+    """
+    most = _most_rows(order.node)
+    if most > _MOST_IN_BATCH:
+        raise PlanError(
+            f"shuffle_quality: a batch has {most} records, and looking at it takes memory for all;"
+            f" give a batch_size of at most {_MOST_IN_BATCH}"
+        )
     batches = epoch_length(order.node)
     size = int(order.rows(np.zeros(1, np.int64)).counts[0])
     setup, each = cost_ns(order.node)
@@ -261,11 +335,18 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
     plain = _unshuffled(order.node)
     setup, each = cost_ns(plain)
     some = min(batches, int(np.clip(BUDGET_NS / 2 / (setup + size * each), _LEAST_RUNS, 2**14)))
-    evenly = (np.arange(some) * batches + batches // 2) // some
+    # In Python, as the products may be beyond 64 bits.
+    evenly = np.array([(k * batches + batches // 2) // some for k in range(some)], np.int64)
     _walked(order, plain, evenly, size, numbers, population)
     last = int(order.rows(np.array([batches - 1])).counts[0])
     records = (batches - 1) * size + last
     return Batches(*found, np.arange(count) * length, False, records, population)
+
+
+def _most_rows(node: Node) -> int:
+    """Rows that an element of a chain has at most, without looking at one."""
+    most = max(map(_most_rows, node.parents), default=1)
+    return min(node.size, node.parent.length) * most if isinstance(node, BatchNode) else most
 
 
 def _largest_window(node: Node) -> int:
@@ -284,7 +365,7 @@ def _walked(
     size: int,
     numbers: Sequence[BlockNumbers] | None,
     population: Population | None,
-) -> tuple[IntArray, FloatArray, IntArray | None]:
+) -> tuple[IntArray, FloatArray, FloatArray]:
     """Sizes, means and different blocks of batches; their records are added to a population."""
     sizes, means, blocks = [], [], []
     step = max(1, _ROWS_AT_ONCE // size)
@@ -294,14 +375,13 @@ def _walked(
         begin = np.cumsum(rows.counts) - rows.counts
         sizes.append(rows.counts)
         means.append(np.add.reduceat(rows.ranks, begin) / rows.counts - order.length / 2)
-        found = None
+        found: list[IntArray] = []
         if numbers is not None:
             found = [numbers[taken.leaf].of(taken.records) for taken in rows.taken]
             blocks.append(_different(rows, found))
         if population is not None:
-            population.add(rows.ranks, None if found is None else np.concatenate(found))
-    different = np.concatenate(blocks) if numbers is not None else None
-    return np.concatenate(sizes), np.concatenate(means), different
+            population.add(rows, found)
+    return np.concatenate(sizes), np.concatenate(means), np.concatenate([np.empty(0), *blocks])
 
 
 def _different(rows: Rows, blocks: Sequence[IntArray]) -> IntArray:
@@ -353,21 +433,32 @@ def amount(values: FloatArray, runs: IntArray, *, is_exact: bool) -> Amount:
     return Amount(max(0.0, mean - _ERRORS * error), mean + _ERRORS * error)
 
 
-def blocks_if_shuffled(sizes: FloatArray, records: int, batch: int) -> float:
+def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch: int) -> float:
     """Different blocks in a batch of a global shuffle: blocks less those of which none is drawn.
 
     Of a block of `n` records none is drawn with the probability `C(N - n, b) / C(N, b)`.
+
+    Args:
+        sizes: Of blocks, in records; an average need not be whole.
+        many: Of how many blocks each is.
+        records: In all blocks.
+        batch: Records that are drawn.
     """
-    some, counts = np.unique(sizes, return_counts=True)
-    left = records - some - batch
-    with np.errstate(divide="ignore", invalid="ignore"):
-        none = np.exp(
-            _log_factorial(records - some)
-            - _log_factorial(np.maximum(left, 0.0))
-            - _log_factorial(np.array([float(records)]))
-            + _log_factorial(np.array([float(records - batch)]))
+    left = np.maximum(records - sizes - batch, 0.0)
+    if records <= _FEW_RECORDS:
+        numbers = np.array([records, records - batch], np.float64)
+        whole, rest = _log_factorial(numbers)
+        log_none = _log_factorial(records - sizes) - _log_factorial(left) - whole + rest
+    else:
+        # The same by Stirling's formula, put so that no large numbers are subtracted.
+        others = records - sizes
+        log_none = (
+            (records - batch + 0.5) * math.log1p(-batch / records)
+            - (left + 0.5) * np.log1p(-batch / np.maximum(others, batch + 1.0))
+            + batch * np.log1p(-np.minimum(sizes / records, 1 - 1e-15))
         )
-    return float((counts * (1 - np.where(left < 0, 0.0, none))).sum())
+    is_drawn = np.where(records - sizes < batch, 1.0, -np.expm1(np.minimum(log_none, 0.0)))
+    return float((many * is_drawn).sum())
 
 
 def _log_factorial(n: FloatArray) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fractions
 import itertools
 import json
 import math
@@ -19,6 +20,7 @@ from windrow import MapDataset
 from windrow.costs import Amount
 from windrow.record_order import RecordOrder
 from windrow.shuffle_quality import quality_of
+from windrow.shuffle_sample import blocks_if_shuffled
 from windrow.sources.pieces import Blocks
 from windrow.transforms.nodes import STREAM
 
@@ -411,7 +413,7 @@ def test_json_and_text() -> None:
 def test_without_blocks_the_text_says_so() -> None:
     found = quality(MapDataset.range(1_000).batch(50))
     assert (found.blocks, found.blocks_per_batch, found.blocks_per_batch_shuffled) == (None,) * 3
-    assert "a source does not tell which records lie together" in str(found)
+    assert "blocks are not looked at: a source tells none, or too many" in str(found)
     assert quality(MapDataset.source(Unreadable(None)).batch(50)).blocks is None
 
 
@@ -444,6 +446,37 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_huge_batch_is_refused() -> None:
+    chain = MapDataset.range(10**12).batch(10**5).batch(10**5)
+    with pytest.raises(windrow.errors.PlanError, match="a batch has 10000000000 records"):
+        quality(chain)
+    assert quality_of(chain._node) is None
+
+
+def test_a_huge_dataset_is_looked_at_here_and_there() -> None:
+    found = quality(MapDataset.range(2**61).shuffle(1).batch(32), block=2**20)
+    assert (found.blocks, found.records) == (2**41, 2**61)
+    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(32)
+    assert known(found.blocks_per_batch).low == pytest.approx(32, rel=0.01)
+
+
+@given(data=st.data(), records=st.sampled_from([2, 50, 16_384, 16_385, 30_000]))
+def test_blocks_that_a_global_shuffle_draws(data: st.DataObject, records: int) -> None:
+    batch = data.draw(st.integers(1, records // 2))
+    size = data.draw(st.integers(1, records // 2))
+    none = fractions.Fraction(math.comb(records - size, batch), math.comb(records, batch))
+    found = blocks_if_shuffled(np.array([float(size)]), np.array([3.0]), records, batch)
+    assert found == pytest.approx(float(3 * (1 - none)), rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_blocks_of_a_long_order_are_those_of_the_formula(step: int) -> None:
+    chain = MapDataset.range(20_000_000)[::step].batch(40)
+    found = quality(chain, block=2_000_000)
+    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(10 * (1 - 0.9**40), rel=1e-4)
+    assert 1 in widened(known(found.blocks_per_batch))
 
 
 def test_a_zip_of_batches_that_differ_in_size_has_no_quality() -> None:

@@ -3,22 +3,32 @@
 What tfds builds lies in a folder `incomplete...` until all of it is there, and gets its name by one
 rename. The Zarr groups are written into that folder, so that records and arrays appear together.
 
-Invariant: a dataset that a builder with `AlsoZarr` has built has `zarr/SPLIT` for every split; if
-they can not be written, the build fails, and tfds removes the folder.
+Invariant: once `download_and_prepare` of a builder with `AlsoZarr` has returned, there is
+`zarr/SPLIT` for every split that was asked for; if they can not be written, the build fails, and
+tfds removes the folder. What can be refused is refused before an earlier dataset is removed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from windrow.converters.job import carry_out
+from windrow.converters.manifest import Manifest
 from windrow.converters.row_files import Storage
-from windrow.converters.tfds_to_zarr import FORMATS, folder_conversion, read_split, tfds_to_zarr
-from windrow.errors import ArgumentError, ConversionError, MissingExtraError
-from windrow.sources.paths import is_remote
+from windrow.converters.tfds_to_zarr import (
+    FORMATS,
+    Wanted,
+    folder_conversion,
+    read_split,
+    tfds_to_zarr,
+)
+from windrow.errors import ArgumentError, ConversionError, MissingExtraError, NotFoundError
+from windrow.sources.extras import optional
+from windrow.sources.paths import is_remote, refuse_unfinished
 from windrow.sources.tfds_folder import TfdsFolder
 
 __all__ = [
@@ -26,10 +36,12 @@ __all__ = [
     "TESTED",
     "AlsoZarr",
     "check_builder",
+    "check_exported",
     "check_version",
     "export",
     "read_split",
     "tfds_to_zarr",
+    "wanted_of",
 ]
 
 # Names of tfds that are its own are used: only of these versions it is known that they fit.
@@ -37,6 +49,10 @@ TESTED: Final = ("4.9.10",)
 # Of the groups, in the folder of the dataset.
 FOLDER: Final = "zarr"
 
+# The second is the first, built every night.
+_PACKAGES: Final = ("tensorflow-datasets", "tfds-nightly")
+_STORAGE: Final = ("chunk_rows", "shard_rows", "codecs")
+_SETTINGS: Final = ("splits", "names", "images", *_STORAGE, "memory_bytes")
 # TensorFlow may be in the process, too.
 _MEMORY_BYTES: Final = 400 << 20
 _WAY: Final = (
@@ -50,7 +66,8 @@ class AlsoZarr:
 
     It comes before the builder's class. Splits become the groups `zarr/train`, `zarr/test`, ... of
     the dataset's folder, as `tfds_to_zarr` writes them. Builders with configs and Beam builders are
-    alike. A builder pins the versions of tfds: on another than those of `TESTED` it fails.
+    alike. A dataset that is hosted ready-made is built all the same, since that has no Zarr. A
+    builder pins the versions of tfds: on another than those of `TESTED` it fails.
 
     Attributes:
         also_zarr: What `tfds_to_zarr` is given: `splits`, `names`, `images`, `chunk_rows`,
@@ -59,7 +76,12 @@ class AlsoZarr:
     Raises:
         ArgumentError: Where a class comes before it, if `also_zarr` has other names, or if the
             dataset is to be built anywhere but on a local disk, or in a format that is not read.
-        ConversionError: If tfds is of a version that was not tested, or Zarr cannot be written.
+        NotFoundError: If `also_zarr` names a feature or split that there is not. Splits are known
+            when they are built, all else before.
+        SourceError: If a feature has no mapping to arrays.
+        ConversionError: If tfds is of a version that was not tested, Zarr cannot be written, or the
+            dataset is there from an earlier build without it.
+        MissingExtraError: If images are to be decoded, and Pillow is not installed.
 
     Example:
         >>> import tensorflow_datasets as tfds  # doctest: +SKIP
@@ -77,11 +99,26 @@ class AlsoZarr:
                     f"class {cls.__qualname__}: AlsoZarr comes after {base.__qualname__}, and would do"
                     f" nothing there; write class {cls.__name__}(AlsoZarr, {base.__name__})"
                 )
+        wanted_of(cls.also_zarr)
+
+    def download_and_prepare(
+        self, *, download_config: Any = None, file_format: Any = None, **settings: Any
+    ) -> None:
+        """As that of tfds, and all that was asked for is there when it returns."""
+        tfds = optional("tensorflow_datasets", "building datasets")
+        config = download_config or tfds.download.DownloadConfig()
+        # What others have built has no Zarr.
+        config = dataclasses.replace(config, try_download_gcs=False)
+        if config.download_mode.overwrite_dataset or not self.is_prepared():  # type: ignore[attr-defined]
+            check_builder(self, file_format)
+        super().download_and_prepare(  # type: ignore[misc]
+            download_config=config, file_format=file_format, **settings
+        )
+        check_exported(self)
 
     def _download_and_prepare(self, *args: Any, **settings: Any) -> None:
-        check_builder(self)
         super()._download_and_prepare(*args, **settings)  # type: ignore[misc]
-        export(self, self.also_zarr)
+        export(self)
 
 
 def check_version() -> None:
@@ -91,25 +128,48 @@ def check_version() -> None:
         MissingExtraError: If tfds is not installed.
         ConversionError: If it is of another version.
     """
-    try:
-        version = importlib.metadata.version("tensorflow-datasets")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise MissingExtraError(
-            "building datasets needs tensorflow-datasets; pip install 'windrow[tfds]'"
-        ) from error
-    if version not in TESTED:
+    for package in _PACKAGES:
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if package == _PACKAGES[0] and version in TESTED:
+            return
         raise ConversionError(
-            f"tensorflow-datasets {version} is installed, and writing Zarr within its build was tested"
-            f" with {', '.join(TESTED)} alone, since it uses names that are private to tfds; pip"
-            f" install 'windrow[tfds]', {_WAY}"
+            f"{package} {version} is installed, and writing Zarr within its build was tested with"
+            f" {_PACKAGES[0]} {', '.join(TESTED)} alone, since it uses names that are private to tfds;"
+            f" pip install 'windrow[tfds]', {_WAY}"
         )
+    raise MissingExtraError(
+        "building datasets needs tensorflow-datasets; pip install 'windrow[tfds]'"
+    )
 
 
-def check_builder(builder: Any) -> None:
-    """Refuse, before anything is built, what could not be exported.
+def wanted_of(settings: Mapping[str, Any]) -> Wanted:
+    """What `also_zarr` asks for.
 
     Raises:
-        ArgumentError, ConversionError, MissingExtraError: As `AlsoZarr` tells.
+        ArgumentError: If it has names of its own, or values of the wrong kind.
+    """
+    if not isinstance(settings, Mapping):
+        raise ArgumentError(f"also_zarr is a dict of {', '.join(_SETTINGS)}, got {settings!r:.80}")
+    unknown = [name for name in settings if name not in _SETTINGS]
+    if unknown:
+        raise ArgumentError(f"also_zarr: {unknown[0]!r} is none of {', '.join(_SETTINGS)}")
+    given = {"memory_bytes": _MEMORY_BYTES, **settings}
+    storage = Storage(**{name: given.pop(name) for name in _STORAGE if name in given})
+    return Wanted(storage=storage, **given)
+
+
+def check_builder(builder: Any, file_format: Any = None) -> None:
+    """Refuse, before anything is built or removed, what could not be exported.
+
+    Args:
+        builder: A builder; what it has as `also_zarr` is asked for.
+        file_format: The one that it is going to build; None for its own.
+
+    Raises:
+        WindrowError: As `AlsoZarr` tells.
     """
     check_version()
     name = type(builder).__qualname__
@@ -119,15 +179,22 @@ def check_builder(builder: Any) -> None:
             f"{name}: Zarr is written beside a dataset on a local disk, and data_dir is {where}; build"
             f" it on a disk and copy it, {_WAY}"
         )
-    file_format = builder.info.file_format.value
-    if file_format not in FORMATS:
+    formats = optional("tensorflow_datasets.core.file_adapters", "building datasets").FileFormat
+    kind = formats.from_value(file_format or builder.info.file_format).value
+    if kind not in FORMATS:
         raise ArgumentError(
-            f"{name}: Zarr is written of {' and '.join(FORMATS)}, and file_format is {file_format!r};"
+            f"{name}: Zarr is written of {' and '.join(FORMATS)}, and file_format is {kind!r};"
             " build with file_format='array_record'"
         )
+    wanted, features = wanted_of(_also_zarr(builder)), builder.info.features
+    if features is not None:  # tfds tells of that
+        to_dict = optional("google.protobuf.json_format", "building datasets").MessageToDict
+        told = to_dict(features.to_proto())
+        version = str(builder.version)
+        wanted.arrays(TfdsFolder(where, builder.name, None, version, (kind,), {}, told, {}))
 
 
-def export(builder: Any, settings: Mapping[str, Any]) -> None:
+def export(builder: Any) -> None:
     """Write the Zarr groups of what a builder has built into its folder, which is not finished yet.
 
     Raises:
@@ -138,14 +205,37 @@ def export(builder: Any, settings: Mapping[str, Any]) -> None:
     folder = os.fspath(builder.data_dir)
     # tfds writes it again when all is done, with what is known then.
     builder.info.write_to_directory(folder)
-    given: dict[str, Any] = {"splits": None, "names": None, "images": False}
-    given |= {"chunk_rows": None, "shard_rows": None, "codecs": Storage().codecs}
-    given |= {"memory_bytes": _MEMORY_BYTES}
-    unknown = sorted(set(settings) - set(given))
-    if unknown:
-        raise ArgumentError(f"also_zarr: {unknown[0]!r} is none of {', '.join(given)}")
-    given |= settings
-    storage = Storage(*(given.pop(name) for name in ("chunk_rows", "shard_rows", "codecs")))
     found = TfdsFolder.being_built(folder, what="also_zarr")
-    conversion = folder_conversion(found, storage=storage, **given)
+    conversion = folder_conversion(found, wanted_of(_also_zarr(builder)))
     carry_out(conversion, os.path.join(folder, FOLDER))
+
+
+def check_exported(builder: Any) -> None:
+    """See that a dataset on a local disk has the groups that were asked for.
+
+    Raises:
+        ConversionError: If one is missing: it was built without, or their writing has not finished.
+        ReadError: If what tells of them is damaged.
+    """
+    folder = os.fspath(builder.data_dir)
+    if is_remote(folder):
+        return  # it was copied there, as it was
+    place = os.path.join(folder, FOLDER)
+    refuse_unfinished(place, what="also_zarr")
+    try:
+        there = Manifest.read(place).settings.get("splits", {})
+    except NotFoundError:
+        there = {}
+    wanted = wanted_of(_also_zarr(builder)).splits
+    missing = [split for split in wanted or builder.info.splits if split not in there]
+    if missing and builder.info.splits:
+        raise ConversionError(
+            f"{folder} is there, without Zarr of {', '.join(missing)}; build it anew (--overwrite, or"
+            " download_mode=REUSE_CACHE_IF_EXISTS), or write Zarr beside it: windrow convert"
+            f" {folder} {place} --to zarr"
+        )
+
+
+def _also_zarr(builder: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(builder, "also_zarr", {})
+    return found

@@ -1,8 +1,8 @@
 """`tfds build` with Zarr beside the record files, for any builder, as it is.
 
-tfds' own command reads its flags and makes the builders; each gets the export before it is used. And
-tfds keeps the examples of a split, up to 1 GB, in memory until they are shuffled: here, files of
-Windrow take them from 64 MB on.
+tfds' own command reads its flags and makes the builders; each is looked at before what is there is
+removed, and gets the export before it is used. And tfds keeps the examples of a split, up to 1 GB,
+in memory until they are shuffled: here, files of Windrow take them from 64 MB on.
 
 Invariant: nothing of tfds is changed once `build` has returned.
 """
@@ -10,58 +10,77 @@ Invariant: nothing of tfds is changed once `build` has returned.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import logging
 import multiprocessing
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from windrow.converters.tfds import FOLDER, check_builder, check_version, export
+from windrow.converters.tfds import (
+    AlsoZarr,
+    check_builder,
+    check_exported,
+    check_version,
+    export,
+)
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.extras import optional
+from windrow.sources.paths import is_remote
 
-FILE_FORMATS: Final = ("array_record", "tfrecord", "riegeli")
-
+_PURPOSE: Final = "building datasets"
 # What a split may have in memory before it is shuffled by files.
 _HELD_BYTES: Final = 64 << 20
 _WRITTEN_BYTES: Final = 32 << 10
 _HEAD: Final = struct.Struct(">16sQ")
 
 
-def build(arguments: Sequence[str], *, also_zarr: bool) -> None:
+def build(arguments: Sequence[str], *, also_zarr: bool, images: bool = False) -> None:
     """Do what `tfds build ARGUMENTS` does, with ArrayRecord as the default format.
 
     Args:
         arguments: Those of `tfds build`, as the command line has them.
         also_zarr: Whether Zarr is written, too.
+        images: Whether images are decoded in Zarr, whatever the builder has as `also_zarr`.
 
     Raises:
-        MissingExtraError: If tfds is not installed.
+        MissingExtraError: If tfds is not installed, or Pillow, and images are to be decoded.
         ArgumentError: If the arguments do not go together.
-        ConversionError: If tfds is of a version that was not tested, or Zarr cannot be written.
+        ConversionError: If tfds is of a version that was not tested, Zarr cannot be written, or the
+            dataset is there from an earlier build in another format, or without Zarr.
         SystemExit: If tfds does not know the arguments, or was asked for help.
+        Exception: As tfds, or the code of a builder, raises it.
     """
     check_version()
-    purpose = "building datasets"
-    tfds = optional("tensorflow_datasets", purpose)
-    cli = optional("tensorflow_datasets.scripts.cli.build", purpose)
-    utils = optional("tensorflow_datasets.scripts.cli.cli_utils", purpose)
+    tfds = optional("tensorflow_datasets", _PURPOSE)
+    cli = optional("tensorflow_datasets.scripts.cli.build", _PURPOSE)
+    utils = optional("tensorflow_datasets.scripts.cli.cli_utils", _PURPOSE)
     parse = utils.make_flags_parser(cli.Args, description="The flags of `tfds build`")
     args = parse(["windrow tfds-build", *_with_format(arguments)])
-    if also_zarr:
-        _check(args)
+    _check(args, also_zarr=also_zarr)
     kinds = tfds.core.visibility.DatasetType
-    tfds.core.visibility.set_availables([kinds.TFDS_PUBLIC, kinds.COMMUNITY_PUBLIC])
-    optional("absl.logging", purpose).set_verbosity(logging.INFO)
+    visible = (kinds.TFDS_PUBLIC, kinds.COMMUNITY_PUBLIC)
     with contextlib.ExitStack() as stack:
-        if not _is_far(args):
+        stack.enter_context(tfds.core.visibility.set_availables_tmp(visible))
+        stack.enter_context(_telling())
+        if not is_remote(os.fspath(args.paths.data_dir)):
             stack.enter_context(_shuffling_by_files())
-        if also_zarr:
-            prepare = functools.partial(_prepared, utils.download_and_prepare)
-            stack.enter_context(_replaced(utils, "download_and_prepare", prepare))
+        asked = _Asked(args.generation.file_format, also_zarr, images)
+        make = functools.partial(_made, cli._make_builder, asked)
+        stack.enter_context(_replaced(cli, "_make_builder", make))
+        prepare = functools.partial(_prepared, utils.download_and_prepare, asked)
+        stack.enter_context(_replaced(utils, "download_and_prepare", prepare))
         args.execute()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be built: the format, whether Zarr too, and whether with decoded images."""
+
+    file_format: str
+    also_zarr: bool
+    images: bool
 
 
 def _with_format(arguments: Sequence[str]) -> list[str]:
@@ -72,10 +91,21 @@ def _with_format(arguments: Sequence[str]) -> list[str]:
     return [*arguments, "--file_format=array_record"]
 
 
-def _check(args: Any) -> None:
-    """Refuse what can not be built with Zarr."""
+def _check(args: Any, *, also_zarr: bool) -> None:
+    """Refuse what can not be built, or not with Zarr."""
+    if args.generation.file_format == "parquet":
+        raise ArgumentError(
+            "--file_format=parquet: the parquet files of tfds lack most of the records; write"
+            " array_record"
+        )
     if args.generation.num_processes != 1 and multiprocessing.get_start_method() != "fork":
-        raise ArgumentError("--num_processes does not go with --also zarr here; leave it out")
+        raise ArgumentError(
+            f"--num_processes: processes are started by {multiprocessing.get_start_method()!r} here,"
+            " and tfds would not tell them the format; leave it out, and build several datasets by"
+            " several commands"
+        )
+    if not also_zarr:
+        return
     if args.publishing.publish_dir is not None:
         raise ArgumentError(
             "--publish_dir does not go with --also zarr: tfds publishes files alone, and no folders;"
@@ -85,8 +115,16 @@ def _check(args: Any) -> None:
         raise ArgumentError("--also zarr is for builds, and nothing is built here; leave it out")
 
 
-def _is_far(args: Any) -> bool:
-    return "://" in os.fspath(args.paths.data_dir or "")
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """What tfds tells of its work is shown."""
+    log = optional("absl.logging", _PURPOSE)
+    before = log.get_verbosity()
+    log.set_verbosity(log.INFO)
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
 
 
 @contextlib.contextmanager
@@ -99,16 +137,54 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _prepared(prepare: Callable[..., None], builder: Any, **settings: Any) -> None:
-    """Have a builder prepared, with Zarr."""
-    check_builder(builder)
-    folder = os.fspath(builder.data_dir)
-    config = settings["download_config"]
-    if os.path.exists(folder) and not (settings["overwrite"] or _overwrites(config)):
-        _check_zarr(folder, "is there from an earlier build")
+def _made(
+    make: Callable[..., Any],
+    asked: _Asked,
+    builder_cls: Callable[..., Any],
+    overwrite: bool,
+    fail_if_exists: bool,
+    *,
+    file_format: str,
+    **settings: Any,
+) -> Any:
+    """A builder, as tfds makes it; what is there is removed when nothing can be refused any more."""
+    # Without a format, since tfds has no word for one that is not that of the files.
+    there = builder_cls(**settings)
+    if asked.also_zarr:
+        _set_images(there, asked)
+        check_builder(there, file_format)
+    if there.is_prepared() and not fail_if_exists:
+        folder, found = os.fspath(there.data_dir), there.info.file_format.value
+        if overwrite:
+            there.data_path.rmtree()
+        elif found != file_format:
+            raise ConversionError(
+                f"{folder} is there from an earlier build, in format {found}, and {file_format} is"
+                f" asked for; build it anew with --overwrite, take it with --file_format={found}, or"
+                f" convert it: windrow convert {folder} DST --to zarr"
+            )
+    return make(builder_cls, overwrite, fail_if_exists, file_format=file_format, **settings)
+
+
+def _set_images(builder: Any, asked: _Asked) -> None:
+    if asked.images:
+        builder.also_zarr = {**getattr(builder, "also_zarr", {}), "images": True}
+
+
+def _prepared(prepare: Callable[..., None], asked: _Asked, builder: Any, **settings: Any) -> None:
+    """Have a builder prepared."""
+    if builder.info.file_format.value != asked.file_format and not builder.is_prepared():
+        # tfds forgets it of builders that it sends to other processes.
+        builder.info.set_file_format(asked.file_format, override=True)
+    if not asked.also_zarr:
+        prepare(builder=builder, **settings)
+        return
+    _set_images(builder, asked)
+    if isinstance(builder, AlsoZarr):  # which sees to it
+        prepare(builder=builder, **settings)
         return
     # What others have built has no Zarr.
-    config.try_download_gcs = False
+    settings["download_config"].try_download_gcs = False
     builder._download_and_prepare = functools.partial(
         _download_and_prepare, builder, builder._download_and_prepare
     )
@@ -116,28 +192,14 @@ def _prepared(prepare: Callable[..., None], builder: Any, **settings: Any) -> No
         prepare(builder=builder, **settings)
     finally:
         del builder._download_and_prepare
-    if builder.info.splits:
-        _check_zarr(folder, "was built")
-
-
-def _overwrites(config: Any) -> bool:
-    return bool(config.download_mode.overwrite_dataset)
-
-
-def _check_zarr(folder: str, what: str) -> None:
-    place = os.path.join(folder, FOLDER)
-    if not os.path.isdir(place):
-        raise ConversionError(
-            f"{folder} {what}, without Zarr; build it anew with --overwrite, or write Zarr beside it:"
-            f" windrow convert {folder} {place} --to zarr"
-        )
+    check_exported(builder)
 
 
 def _download_and_prepare(
     builder: Any, inner: Callable[..., None], *args: Any, **settings: Any
 ) -> None:
     inner(*args, **settings)
-    export(builder, getattr(builder, "also_zarr", {}))
+    export(builder)
 
 
 # Shuffling: what tfds does with files of TensorFlow's, and so with TensorFlow in memory.
@@ -145,7 +207,7 @@ def _download_and_prepare(
 
 @contextlib.contextmanager
 def _shuffling_by_files() -> Iterator[None]:
-    shuffle = optional("tensorflow_datasets.core.shuffle", "building datasets")
+    shuffle = optional("tensorflow_datasets.core.shuffle", _PURPOSE)
     held = min(_HELD_BYTES, shuffle.MAX_MEM_BUFFER_SIZE)
     with (
         _replaced(shuffle, "MAX_MEM_BUFFER_SIZE", held),

@@ -35,7 +35,7 @@ from windrow.sources import ZarrDataSource
 from windrow.sources.base import Columns
 from windrow.sources.features import Column, Ragged
 from windrow.sources.tfds_features import IMAGE, TfdsFeatures
-from windrow.sources.tfds_folder import TfdsFolder
+from windrow.sources.tfds_folder import TfdsFolder, checked_names
 from windrow.sources.tfds_images import check_images
 
 # Of the group of a split: the dataset, the split, and its features as tfds has them.
@@ -44,6 +44,7 @@ ATTRIBUTE: Final = "windrow_tfds"
 FORMATS: Final = ("array_record", "tfrecord")
 
 _WHAT: Final = "tfds_to_zarr"
+_ROWS_AT_ONCE: Final = 1 << 20
 
 
 def tfds_to_zarr(
@@ -119,57 +120,80 @@ def tfds_to_zarr_conversion(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """The conversion that `tfds_to_zarr` carries out; arguments and errors as there."""
+    storage = Storage(chunk_rows, shard_rows, codecs)
+    wanted = Wanted(splits, names, images, storage, memory_bytes)
+    folder = one_folder(inputs, storage_options, what=_WHAT)
+    return folder_conversion(folder, wanted, storage_options=storage_options)
+
+
+def one_folder(inputs: Any, storage_options: Mapping[str, Any] | None, *, what: str) -> TfdsFolder:
+    """The folder that a conversion is given.
+
+    Raises:
+        ArgumentError: If several are.
+        WindrowError: As `TfdsFolder.found` raises it.
+    """
     if not isinstance(inputs, str | os.PathLike):
         raise ArgumentError(
-            f"{_WHAT}: one folder of tfds is converted at a time, got {inputs!r:.80}"
+            f"{what}: one folder of tfds is converted at a time, got {inputs!r:.80}"
         )
-    folder = TfdsFolder.found(inputs, storage_options=storage_options, what=_WHAT)
-    storage = Storage(chunk_rows, shard_rows, codecs)
-    return folder_conversion(
-        folder,
-        splits=splits,
-        names=names,
-        images=images,
-        storage=storage,
-        memory_bytes=memory_bytes,
-        storage_options=storage_options,
-    )
+    return TfdsFolder.found(inputs, storage_options=storage_options, what=what)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a dataset becomes Zarr, and how: arguments of `tfds_to_zarr`."""
+
+    splits: Sequence[str] | None = None
+    names: Sequence[str] | None = None
+    images: bool = False
+    storage: Storage = dataclasses.field(default_factory=Storage)
+    memory_bytes: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        if type(self.images) is not bool or type(self.memory_bytes) is not int:
+            raise ArgumentError(
+                f"{_WHAT}: images is a bool and memory_bytes an integer, got {self.images!r},"
+                f" {self.memory_bytes!r}"
+            )
+        if self.splits is not None:
+            checked_names(self.splits, "splits", what=_WHAT)
+
+    def arrays(self, folder: TfdsFolder) -> TfdsArrays:
+        """What becomes of a record, and whether it can be made; no file of records is looked at.
+
+        Raises:
+            ArgumentError, NotFoundError, SourceError, MissingExtraError: As `tfds_to_zarr` tells.
+        """
+        arrays = TfdsArrays(folder.features_of(self.names), self.images)
+        if not arrays.features:
+            raise SourceError(f"{_WHAT}: {folder.shown} has no features, of which arrays are made")
+        check_names(arrays.features, hint="leave it out by names=")
+        if self.images and any(leaf.kind == IMAGE for leaf in arrays.tfds.leaves):
+            check_images()
+        return arrays
 
 
 def folder_conversion(
-    folder: TfdsFolder,
-    *,
-    splits: Sequence[str] | None,
-    names: Sequence[str] | None,
-    images: bool,
-    storage: Storage,
-    memory_bytes: int,
-    storage_options: Mapping[str, Any] | None = None,
+    folder: TfdsFolder, wanted: Wanted, *, storage_options: Mapping[str, Any] | None = None
 ) -> Conversion:
     """As `tfds_to_zarr_conversion`, of a folder that was found."""
-    if type(images) is not bool or type(memory_bytes) is not int:
-        raise ArgumentError(
-            f"{_WHAT}: images is a bool and memory_bytes an integer, got {images!r}, {memory_bytes!r}"
-        )
-    arrays = TfdsArrays(folder.features_of(names), images)
-    check_names(arrays.features, hint="leave it out by names=")
-    if images and any(leaf.kind == IMAGE for leaf in arrays.tfds.leaves):
-        check_images()
-    file_format = _format_of(folder)
+    arrays, storage = wanted.arrays(folder), wanted.storage
+    file_format = format_of(folder, what=_WHAT)
     parts = {}
-    for split in _chosen(folder, splits):
+    for split in _chosen(folder, wanted.splits):
         check_names({split: next(iter(arrays.features.values()))}, hint="leave it out by splits=")
         known = _described(folder, split, arrays)
         files = folder.files(split, file_format)
         found = find_inputs(files, storage_options=storage_options) if files else ()
-        work = RecordsWork(file_format, found, known, None, storage, 0, memory_bytes, arrays)
+        work = RecordsWork(file_format, found, known, None, storage, 0, wanted.memory_bytes, arrays)
         parts[split] = _Split(work, folder.splits[split].shard_lengths)
     settings = {
         "conversion": _WHAT,
         "dataset": folder.full_name,
         "splits": {split: len(part.work.found) for split, part in parts.items()},
         "features": arrays.tfds.to_json(),
-        "images": images,
+        "images": wanted.images,
         **storage.to_json(),
     }
     inputs = [one for part in parts.values() for one in part.work.found]
@@ -186,10 +210,7 @@ def folder_conversion(
 
 
 def _chosen(folder: TfdsFolder, splits: Sequence[str] | None) -> list[str]:
-    if splits is None:
-        splits = list(folder.splits)
-    elif isinstance(splits, str) or not all(isinstance(split, str) for split in splits):
-        raise ArgumentError(f"{_WHAT}: splits is a list of names, got {splits!r:.80}")
+    splits = list(folder.splits) if splits is None else splits
     there = ", ".join(map(repr, folder.splits)) or "none"
     if not splits:
         raise NotFoundError(f"{_WHAT}: no split to convert; {folder.shown} has {there}")
@@ -202,12 +223,17 @@ def _chosen(folder: TfdsFolder, splits: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(splits))
 
 
-def _format_of(folder: TfdsFolder) -> str:
+def format_of(folder: TfdsFolder, *, what: str) -> str:
+    """The format of the files that are read.
+
+    Raises:
+        SourceError: If there are none of a format that is.
+    """
     for name in folder.formats:
         if name in FORMATS:
             return name
     raise SourceError(
-        f"{_WHAT}: {folder.shown} is of format {', '.join(folder.formats)}; {' and '.join(FORMATS)}"
+        f"{what}: {folder.shown} is of format {', '.join(folder.formats)}; {' and '.join(FORMATS)}"
         " are read: build it again with --file_format=array_record"
     )
 
@@ -381,30 +407,35 @@ def read_split(
     target = target_of(group, storage_options)
     arrays = _arrays_of(target)
 
-    def rows(name: str, first: int, last: int) -> Any:
-        source = ZarrDataSource(group, names=[name], storage_options=storage_options)
-        found = source.read(np.arange(first, last))
-        for part in name.split("/"):
-            found = found[part]
-        return found
+    def opened(name: str) -> ZarrDataSource:
+        # By its own path: the group's metadata would be parsed anew for every array.
+        where = f"{os.fspath(group).rstrip('/')}/{name}"
+        return ZarrDataSource(where, storage_options=storage_options)
 
     columns: dict[str, Column] = {}
     for name, feature in arrays.features.items():
-        at = f"{name}/{OFFSETS}" if feature.ragged else name
-        there = ZarrDataSource(group, names=[at], storage_options=storage_options)
-        length = len(there) - feature.ragged
+        rows = opened(f"{name}/{OFFSETS}" if feature.ragged else name)
+        length = len(rows) - feature.ragged
         end = length if stop is None else stop
         if not 0 <= start <= end <= length:
             raise ArgumentError(
                 f"{_WHAT}: records [{start}, {end}) of {target.shown()}, which has {length}"
             )
         if not feature.ragged:
-            columns[name] = rows(name, start, end)
+            columns[name] = _rows(rows, start, end)
             continue
-        offsets = rows(at, start, end + 1)
-        values = rows(f"{name}/{VALUES}", int(offsets[0]), int(offsets[-1]))
+        offsets = _rows(rows, start, end + 1)
+        values = _rows(opened(f"{name}/{VALUES}"), int(offsets[0]), int(offsets[-1]))
         columns[name] = Ragged(values, offsets - offsets[0])
     return arrays.values(columns)
+
+
+def _rows(source: ZarrDataSource, start: int, stop: int) -> Any:
+    """Rows `[start, stop)` of an array."""
+    # In parts, since every row has an index: of bytes these take eight times as much memory.
+    firsts = range(start, max(stop, start + 1), _ROWS_AT_ONCE)
+    parts = [source.read(np.arange(at, min(stop, at + _ROWS_AT_ONCE))) for at in firsts]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _arrays_of(target: Target) -> TfdsArrays:

@@ -9,6 +9,7 @@ import difflib
 import glob
 import json
 import os
+import re
 import urllib.parse
 from typing import Final, Protocol
 
@@ -16,6 +17,8 @@ from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.secrets import shown_url
 
 UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
+# As tfds names what it builds, until all of it is there.
+_BUILT_BY_TFDS: Final = r"incomplete\.[A-Z0-9]{6}_"
 _SHOWN = 8
 _LONGEST_COMMAND: Final = 2000
 
@@ -180,6 +183,20 @@ def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
     data = names.read_small(marker)
     if data is not None or names is LOCAL:
         raise unfinished(shown_url(folder), what=what, marker=data)
+
+
+def refuse_left_by_tfds(path: str, *, what: str) -> None:
+    """Refuse a local path in a folder that tfds builds, which has a name of its own until the end.
+
+    Raises:
+        ConversionError: If it lies in one.
+    """
+    for part in os.path.abspath(path).split(os.sep):
+        if re.match(_BUILT_BY_TFDS, part):
+            raise ConversionError(
+                f"{what}: {path} is of {part}, which tfds is building or has left incomplete; build"
+                " the dataset again"
+            )
 
 
 def unfinished(shown: str, *, what: str, marker: bytes | None) -> ConversionError:

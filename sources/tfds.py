@@ -83,9 +83,11 @@ class TFDSDataSource(LaidOutSource):
             what=WHAT,
         )
         _check_format(self._folder)
-        self._images = bool(images)
-        self._names = _checked(names)
-        self._features = self._folder.features_of(self._names)
+        if type(images) is not bool:
+            raise ArgumentError(f"{WHAT}: images must be a bool, got {images!r:.80}")
+        self._images = images
+        self._features = self._folder.features_of(names)
+        self._names = None if names is None else tuple(names)
         self._split = self._folder.chosen(split)
         self._instructions = tuple(self._folder.instructions(self._split))
         self._records = ArrayRecordDataSource(
@@ -139,8 +141,9 @@ class TFDSDataSource(LaidOutSource):
 
     @property
     def fingerprint(self) -> str:
-        """Name, config and version, a hash of the features, and what names the records."""
-        told = json.dumps([self._folder.features_json, self._names], sort_keys=True)
+        """Name, config and version, a hash of features and classes, and what names the records."""
+        classes = {leaf.name: leaf.names for leaf in self._features.leaves if leaf.names}
+        told = json.dumps([self._folder.features_json, self._names, classes], sort_keys=True)
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
         images = ", images decoded" if self._images else ""
         return (
@@ -214,11 +217,3 @@ def _check_format(folder: TfdsFolder) -> None:
             f" convert it (windrow convert {folder.shown} DST --to zarr), or build it with"
             " --file_format=array_record"
         )
-
-
-def _checked(names: Any) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(f"{WHAT}: names must be a list of names of features, got {names!r}")
-    return tuple(names)

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from windrow.errors import (
@@ -143,14 +143,17 @@ class TfdsFolder:
             ConversionError: If tfds, or a conversion, has not finished it.
             ReadError: If a store can not be read.
         """
-        text, where = _checked(path_or_name, data_dir, storage_options, what)
-        names: Names = LOCAL
-        if is_remote(where):
+        text, root = _checked(path_or_name, data_dir, storage_options, what)
+
+        def names_at(where: str) -> Names:
+            if not is_remote(where):
+                return LOCAL
             from windrow.sources.fetching import Fetcher
 
-            names = Fetcher(what, storage_options, as_remote_options(remote, what))
+            return Fetcher(what, storage_options, as_remote_options(remote, what))
+
         is_path = isinstance(path_or_name, os.PathLike) or is_remote(text)
-        folder = _looked_up(text, data_dir, names, is_path=is_path, what=what)
+        folder, names = _looked_up(text, root, names_at, is_path=is_path, what=what)
         if _is_left_incomplete(folder):
             raise ConversionError(
                 f"{what}: {shown_url(folder)} is being built by tfds, or was left incomplete; build"
@@ -192,6 +195,7 @@ class TfdsFolder:
         """The features at the top that are named, in that order; None for all.
 
         Raises:
+            ArgumentError: If `names` is no list of names.
             NotFoundError: If there is none of a name.
             SourceError: If one of them is of a type that is not known.
         """
@@ -199,7 +203,7 @@ class TfdsFolder:
 
         told, where = self.features_json, joined(self.shown, FEATURES)
         if names is not None:
-            told = _of_names(told, names, where)
+            told = _of_names(told, checked_names(names, "names", what=WHAT), where)
         return TfdsFeatures.from_json(told, where=where, labels=self.labels)
 
     def names(self, split: str, file_format: str) -> list[str]:
@@ -285,7 +289,9 @@ def splits_of(info: object) -> Iterator[TfdsSplit]:
         if not isinstance(split["name"], str) or min(lengths, default=0) < 0:
             raise ValueError(f"split {split['name']!r:.80} is none")
         template = split.get("filepathTemplate") or _TEMPLATE
-        yield TfdsSplit(split["name"], lengths, str(template))
+        if not isinstance(template, str):
+            raise TypeError(f"filepathTemplate {template!r:.80} is no text")
+        yield TfdsSplit(split["name"], lengths, template)
 
 
 def dataset_in(folder: str, names: Names, version: str | None = None) -> str | None:
@@ -311,6 +317,18 @@ def dataset_in(folder: str, names: Names, version: str | None = None) -> str | N
     return folder if version is None and _is_left_incomplete(folder) else None
 
 
+def checked_names(names: Any, argument: str, *, what: str) -> tuple[str, ...]:
+    """The names in a list that was given.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"{what}: {argument} must be a list of names, got {names!r:.80}")
+    return tuple(names)
+
+
 def is_version(name: str) -> bool:
     """Whether it is the name of the folder of a version: 1.0.0."""
     return re.fullmatch(_VERSION, name) is not None
@@ -319,8 +337,10 @@ def is_version(name: str) -> bool:
 # ---- from what a user names to a folder
 
 
-def _checked(path_or_name: Any, data_dir: Any, storage_options: Any, what: str) -> tuple[str, str]:
-    """The path or name, and where it is looked up."""
+def _checked(
+    path_or_name: Any, data_dir: Any, storage_options: Any, what: str
+) -> tuple[str, str | None]:
+    """The path or name, and where it is looked up, if that was given."""
     for value in (path_or_name, *([] if data_dir is None else [data_dir])):
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
         if not isinstance(text, str) or not text:
@@ -333,30 +353,29 @@ def _checked(path_or_name: Any, data_dir: Any, storage_options: Any, what: str) 
             f"{what}: storage_options must be a dict such as {{'anon': True}}, got a"
             f" {type(storage_options).__name__}"
         )
-    return os.fspath(path_or_name), os.fspath(path_or_name if data_dir is None else data_dir)
+    return os.fspath(path_or_name), None if data_dir is None else os.fspath(data_dir)
 
 
 def _looked_up(
-    text: str, data_dir: str | os.PathLike[str] | None, names: Names, *, is_path: bool, what: str
-) -> str:
-    """The folder with the dataset."""
+    text: str, root: str | None, names_at: Callable[[str], Names], *, is_path: bool, what: str
+) -> tuple[str, Names]:
+    """The folder with the dataset, and what reads it."""
     named = None if is_path else re.fullmatch(_NAME, text)
-    if data_dir is None:
-        folder = text if is_remote(text) else local_path(text, what=what)
+    if root is None:
+        folder, names = text if is_remote(text) else local_path(text, what=what), names_at(text)
         found = dataset_in(folder, names)
         if found is not None:
-            return found
+            return found, names
         if named is None:
             raise _no_dataset(folder, names, what)
+        root = os.environ.get(DATA_DIR_VARIABLE) or _DATA_DIR
     elif named is None:
         raise ArgumentError(f"{what}: {text!r} is no name of a dataset in data_dir; {_NAMED}")
-    return _by_name(named, data_dir, names, what)
+    names = names_at(root)
+    return _by_name(named, root, names, what), names
 
 
-def _by_name(
-    named: re.Match[str], data_dir: str | os.PathLike[str] | None, names: Names, what: str
-) -> str:
-    root = os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE) or _DATA_DIR)
+def _by_name(named: re.Match[str], root: str, names: Names, what: str) -> str:
     root = root if is_remote(root) else local_path(root, what=what)
     folder = joined(root, _snake(named["name"]))
     if named["config"]:
@@ -444,7 +463,10 @@ def _read(folder: str, names: Names, what: str) -> TfdsFolder:
         )
     info, where = _parsed(raw, folder, INFO), shown_url(joined(folder, INFO))
     try:
-        splits = {split.name: split for split in splits_of(info)}
+        told_of = list(splits_of(info))
+        splits = {split.name: split for split in told_of}
+        if len(splits) < len(told_of):
+            raise ValueError("a split is told of twice")
         told = {key: info[key] for key in ("name", "version")}
         formats = [info.get("fileFormat") or _OLD_FORMAT, *info.get("alternativeFileFormats", ())]
         texts = [*told.values(), *formats, info.get("configName", ""), info.get("description", "")]
@@ -496,7 +518,12 @@ def _labels(folder: str, names: Names, held: Sequence[str]) -> dict[str, tuple[s
     for name in held:
         if name.endswith(_LABELS):
             raw = names.read_small(joined(folder, name))
-            kept = (line.strip() for line in (raw or b"").decode().split("\n"))
+            try:
+                kept = [line.strip() for line in (raw or b"").decode().split("\n")]
+            except UnicodeDecodeError as error:
+                raise SourceError(
+                    f"{shown_url(joined(folder, name))}: is no text: {error}; build or copy it again"
+                ) from error
             if raw is not None:
                 found[name.removesuffix(_LABELS)] = tuple(line for line in kept if line)
     return found

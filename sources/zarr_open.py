@@ -20,6 +20,7 @@ from windrow.sources.paths import (
     UNFINISHED_MARKER,
     is_remote,
     local_path,
+    refuse_left_by_tfds,
     refuse_unfinished,
     unfinished,
 )
@@ -125,6 +126,7 @@ def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, .
             return Found(what, name, access.hide(text), dict(way.spec or {}), access=access)
         return _find_far(store_folder(what, text, access, known), name)
     path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
+    refuse_left_by_tfds(path, what=what)
     # The marker lies in the folder that a conversion writes, which may be the array's parent.
     for folder in (path, os.path.dirname(path)):
         refuse_unfinished(folder, what=what)

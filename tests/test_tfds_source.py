@@ -117,8 +117,9 @@ def test_names_of_features(folder: Path) -> None:
     assert source.fingerprint != TFDSDataSource(folder, split="test").fingerprint
     with pytest.raises(NotFoundError, match=r"no feature 'texts' at the top; there is id, label"):
         TFDSDataSource(folder, split="test", names=["texts"])
-    with pytest.raises(ArgumentError, match="names must be a list of names of features"):
-        TFDSDataSource(folder, split="test", names="id")
+    for names in ("id", 5, [5], {"id": 1}):
+        with pytest.raises(ArgumentError, match="names must be a list of names, got "):
+            TFDSDataSource(folder, split="test", names=names)  # type: ignore[arg-type]
 
 
 def test_the_kitchen(tmp_path: Path) -> None:
@@ -200,7 +201,12 @@ def test_fingerprints(folder: Path, tmp_path: Path) -> None:
         TFDSDataSource(write_folder(tmp_path / "b", SPLITS, version="1.0.1"), split="train"),
         TFDSDataSource(write_folder(tmp_path / "c", SPLITS, configName="c"), split="train"),
     ]
-    assert len({source.fingerprint, *(other.fingerprint for other in others)}) == 5
+    renamed = write_folder(tmp_path / "d", SPLITS)
+    (renamed / "label.labels.txt").write_text("two\none\nthree\n")
+    others.append(TFDSDataSource(renamed, split="train"))
+    assert len({source.fingerprint, *(other.fingerprint for other in others)}) == 6
+    numbers = TFDSDataSource(folder, split="train", names=["id"]).fingerprint
+    assert TFDSDataSource(renamed, split="train", names=["id"]).fingerprint == numbers
     assert str(folder) not in source.fingerprint
 
 
@@ -263,6 +269,8 @@ def test_what_is_refused(folder: Path) -> None:
         TFDSDataSource(folder, split="train[:42]")
     with pytest.raises(ArgumentError, match="split must be a text"):
         TFDSDataSource(folder, split=["train"])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="images must be a bool, got 'no'"):
+        TFDSDataSource(folder, split="train", images="no")  # type: ignore[arg-type]
 
 
 def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:

@@ -268,7 +268,10 @@ def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         ({"splits": ["valid"]}, NotFoundError, "no split 'valid'; it has 'train', 'test'"),
         ({"splits": []}, NotFoundError, "no split to convert"),
-        ({"splits": "train"}, ArgumentError, "splits is a list"),
+        ({"splits": "train"}, ArgumentError, "splits must be a list of names, got 'train'"),
+        ({"splits": 5}, ArgumentError, "splits must be a list of names, got 5"),
+        ({"names": "id"}, ArgumentError, "names must be a list of names, got 'id'"),
+        ({"names": 5}, ArgumentError, "names must be a list of names, got 5"),
         ({"names": ["image"]}, NotFoundError, "'image'"),
         ({"images": 1}, ArgumentError, "images is a bool"),
         ({"chunk_rows": 0}, ArgumentError, "chunk_rows"),
@@ -341,6 +344,12 @@ def test_two_features_that_would_be_one_array(
     name, *_ = features
     tfds_to_zarr(dataset, tmp_path / "zarr", names=[name], progress=False)
     assert list(read_split(tmp_path / "zarr" / "train")) == [name]
+
+
+def test_a_dataset_without_features(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {}, [{}])
+    with pytest.raises(SourceError, match=r"1\.0\.0 has no features, of which arrays are made"):
+        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
 
 
 def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:

@@ -303,7 +303,8 @@ class _Reading:
         match kind:
             case "ClassLabel":
                 dtype, shape = "int64", ()
-                names, facts = self._names(path), {"num_classes": self._count(content, path)}
+                facts = {"num_classes": self._count(content, path)}
+                names = self._names(path, facts["num_classes"])
             case "BBoxFeature" | "BBox":
                 dtype, shape = "float32", (4,)
                 facts = {"bbox_format": _get(content, "bbox_format", None)}
@@ -348,8 +349,8 @@ class _Reading:
         label = _get(content, "label", None)
         names = None
         if kind == "LabeledImage":
-            names = self._names(path)
             facts["num_classes"] = self._count(label if isinstance(label, dict) else {}, path)
+            names = self._names(path, facts["num_classes"])
         return Leaf(path, kind, IMAGE, dtype, shape, lengths, names=names, facts=_known(facts))
 
     def _check(self, leaf: Leaf) -> None:
@@ -461,10 +462,17 @@ class _Reading:
             raise self._error(path, f"has {value!r:.80} where languages belong")
         return value
 
-    def _names(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The names of classes, which tfds keeps in a file of this name."""
+    def _names(self, path: tuple[str, ...], count: int | None) -> tuple[str, ...] | None:
+        """The names of so many classes, which tfds keeps in a file of this name."""
         stem = "-".join(name.replace("/", ".") for name in path)
-        return self._labels.get(stem, self._labels.get("/".join(path)))
+        names = self._labels.get(stem, self._labels.get("/".join(path)))
+        if names is not None and count and len(names) != count:
+            raise self._error(
+                path,
+                f"has {count} classes, and {stem}.labels.txt names {len(names)}; build or copy the"
+                " dataset again",
+            )
+        return names
 
     def _error(self, path: tuple[str, ...], what: str) -> SourceError:
         return SourceError(f"{self._where}: feature {'/'.join(path)!r} {what}")

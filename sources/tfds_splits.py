@@ -46,12 +46,30 @@ class EvenSplit:
     """Part `index` of `count` equal parts of a split, as `even_splits` makes them.
 
     It goes where the text of a split goes, and parts are added by `+` to others and to texts.
+
+    Raises:
+        ArgumentError: If `split` is none, or a number no integer.
+        PlanError: If there is no such part.
     """
 
     split: Split
     index: int
     count: int
     drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        check_split(self.split)
+        for name in ("index", "count"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ArgumentError(f"even_splits: {name} must be an integer, got {number!r}")
+        if self.count < 1:
+            raise PlanError(f"even_splits: count must be at least 1, got {self.count}")
+        if not 0 <= self.index < self.count:
+            raise PlanError(
+                f"even_splits: index must be from 0 to {self.count - 1}, as count={self.count} has"
+                f" it, got {self.index}"
+            )
 
     def __add__(self, other: Split) -> AddedSplits:
         return AddedSplits((self, other))
@@ -103,11 +121,7 @@ def even_splits(split: Split, count: int, *, drop_remainder: bool = False) -> li
         >>> [str(part) for part in even_splits("train[:80%]", 2)]
         ['part 0 of 2 of train[:80%]', 'part 1 of 2 of train[:80%]']
     """
-    check_split(split)
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise ArgumentError(f"even_splits: count must be an integer, got {count!r}")
-    if count < 1:
-        raise PlanError(f"even_splits: count must be at least 1, got {count}")
+    EvenSplit(split, 0, count)  # which tells what is wrong with them
     return [EvenSplit(split, index, count, bool(drop_remainder)) for index in range(count)]
 
 

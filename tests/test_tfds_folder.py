@@ -227,6 +227,17 @@ def test_what_was_left_incomplete_is_refused(data: Path, tmp_path: Path) -> None
         ("dataset_info.json", '{"splits": 5}', "TypeError"),
         (
             "dataset_info.json",
+            '{"splits": [{"name": "a", "shardLengths": ["1"], "filepathTemplate": 5}]}',
+            "filepathTemplate 5 is no text",
+        ),
+        (
+            "dataset_info.json",
+            '{"splits": [{"name": "a", "shardLengths": ["1"]}, {"name": "a"}]}',
+            "a split is told of twice",
+        ),
+        ("label.labels.txt", "caf\u00e9", r"label\.labels\.txt: is no text: 'utf-8' codec"),
+        (
+            "dataset_info.json",
             '{"name": "a", "version": "1.0.0", "splits":'
             ' [{"name": "b", "shardLengths": [1], "filepathTemplate": "../{SPLIT}"}]}',
             r"has files named '\.\./\{SPLIT\}', which is no pattern that is known",
@@ -238,9 +249,21 @@ def test_files_that_tell_nothing(tmp_path: Path, name: str, text: str | None, ma
     if text is None:
         (folder / name).unlink()
     else:
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="latin-1")
     with pytest.raises(SourceError, match=match):
         TfdsFolder.found(folder)
+
+
+def test_names_of_classes_are_as_many_as_there_are_classes(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", SPLITS)
+    (folder / "label.labels.txt").write_text("one\n")
+    found = TfdsFolder.found(folder)
+    match = r"feature 'label' has 3 classes, and label\.labels\.txt names 1; build or copy"
+    with pytest.raises(SourceError, match=match):
+        _ = found.features
+    assert [leaf.name for leaf in found.features_of(["id"]).leaves] == ["id"]
+    (folder / "label.labels.txt").unlink()  # a label of numbers alone has none
+    assert TfdsFolder.found(folder).features.class_names("label") is None
 
 
 def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
@@ -259,6 +282,17 @@ def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
 def server(tmp_path: Path) -> Iterator[RangeServer]:
     with RangeServer(tmp_path) as running:
         yield running
+
+
+def test_the_environment_may_name_a_url(
+    data: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", server.url("datasets"))
+    found = TfdsFolder.found("my_sums/small")
+    assert found.path == server.url("datasets/my_sums/small/1.0.0")
+    assert found.shards == TfdsFolder.found(data / "my_sums" / "small").shards
+    with pytest.raises(NotFoundError, match=r"no dataset in http://.*/datasets/other"):
+        TfdsFolder.found("other")
 
 
 def test_at_urls(data: Path, server: RangeServer) -> None:

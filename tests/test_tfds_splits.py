@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from windrow.errors import ArgumentError, NotFoundError, PlanError, WindrowError
-from windrow.sources.tfds_splits import Split, SplitRange, even_splits, split_ranges
+from windrow.sources.tfds_splits import EvenSplit, Split, SplitRange, even_splits, split_ranges
 
 SHARDS = {"train": (60, 40), "test": (7,), "empty": ()}
 
@@ -146,6 +146,21 @@ def test_what_even_splits_refuses() -> None:
         even_splits(["train"], 2)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="split must be a text such as"):
         ranges(even_splits("train", 2)[0] + 5)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        (("train", 0, 0), PlanError, "count must be at least 1, got 0"),
+        (("train", 7, 3), PlanError, "index must be from 0 to 2, as count=3 has it, got 7"),
+        (("train", -1, 3), PlanError, "index must be from 0 to 2"),
+        (("train", 1.0, 3), ArgumentError, r"index must be an integer, got 1\.0"),
+        ((5, 0, 3), ArgumentError, "split must be a text such as"),
+    ],
+)
+def test_parts_that_there_are_not(given: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        EvenSplit(*given)
 
 
 # ---- beside tfds

@@ -109,7 +109,7 @@ def _times(costs: SourceCosts) -> Amount:
 def _each_once(costs: SourceCosts) -> Amount:
     """Bytes decoded if every piece is read once."""
     reads, decoded = costs.reads, costs.decoded_bytes
-    mean = decoded.high / max(1.0, reads.high)
+    mean = decoded.middle / max(1.0, reads.middle)
     return Amount(costs.pieces.low * mean, costs.pieces.high * mean)
 
 

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
 from windrow.costs import Amount
 from windrow.transforms import orders
 from windrow.transforms.nodes import (
@@ -35,6 +37,8 @@ from windrow.transforms.streams import (
 
 # No chain is as long, unless it repeats for ever.
 _VAST: Final = 2**48
+# Elements of a mixture that are looked at together.
+_AT_ONCE: Final = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,11 +138,21 @@ def _mixed(node: StreamMixNode, once: bool) -> Amount:
         lengths = [elements(parent, once=True) for parent in node.parents]
     elif not once and all(math.isinf(length.low) for length in lengths):
         return Amount.exactly(math.inf)
-    found = []
-    for bounds in ([part.low for part in lengths], [part.high for part in lengths]):
-        ends = [min(bound, 2**62) for bound in bounds]
-        found.append(orders.mix_length(list(map(int, ends)), node.proportions))
-    return Amount(found[0], found[1])
+    bounds = [part.low for part in lengths], [part.high for part in lengths]
+    low, high = (_mixture_length([int(min(b, _VAST)) for b in side], node) for side in bounds)
+    return Amount(low, high)
+
+
+def _mixture_length(lengths: list[int], node: StreamMixNode) -> int:
+    """Elements up to the first that its stream does not have any more."""
+    at = orders.mix_length(lengths, node.proportions)
+    ends = np.array(lengths)
+    while True:
+        which, keys = orders.mix_choose(np.arange(at, at + _AT_ONCE), node.proportions)
+        missing = np.flatnonzero(keys >= ends[which])
+        if len(missing):
+            return at + int(missing[0])
+        at += _AT_ONCE
 
 
 def is_endless(node: Node) -> bool:

@@ -170,7 +170,6 @@ def _of_part(
         return _alone(costs, source, part, asked, records)
     few, many = uses.rounds(stretch.long), len(uses.elements)
     if room is None:
-        many = uses.rounds(stretch.short)
         reads = Amount(few, many).times(stretch.count / max(1, stretch.stop))
         return _sized(costs, part, numbers, reads)
     found = part_forecast(uses, room, stretch.short, stretch.long, stretch.since)

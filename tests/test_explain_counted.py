@@ -98,7 +98,8 @@ def test_a_store_over_a_network(stores: Path) -> None:
         assert server.counts().requests == before  # what tells the layout was read when it opened
         stats = counted(short_queue(dataset))
         (predicted,), (found,) = explanation.epoch, stats.sources
-        assert predicted.reads.is_exact and predicted.reads == found.reads == Amount.exactly(100)
+        assert predicted.reads.is_exact
+        assert predicted.reads == found.reads == Amount.exactly(100)
         assert predicted.decoded_bytes == found.decoded_bytes
         asked = server.counts().requests - before
         assert 100 / 8 <= asked <= 100  # neighbours in one request
@@ -107,7 +108,8 @@ def test_a_store_over_a_network(stores: Path) -> None:
 def test_later_epochs_of_what_fits_are_kept(stores: Path) -> None:
     chain = MapDataset.source(ZarrDataSource(stores / "chunks")).shuffle(seed=1)
     explanation = chain.repeat().batch(30).explain()
-    assert explanation.is_endless and explanation.length is None
+    assert explanation.is_endless
+    assert explanation.length is None
     assert explanation.epoch[0].reads == Amount.exactly(100)
     assert explanation.later_epoch[0].reads == Amount.exactly(0)
     little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
@@ -120,7 +122,8 @@ def test_the_same_pieces_in_several_passes(stores: Path) -> None:
     (costs,) = dataset.explain().epoch
     assert (costs.pieces.low, costs.reads.low, costs.records.low) == (100, 300, 12_000)
     (found,) = counted(dataset).sources
-    assert found.reads == costs.reads and found.decoded_bytes == costs.decoded_bytes
+    assert found.reads == costs.reads
+    assert found.decoded_bytes == costs.decoded_bytes
 
 
 def test_an_epoch_in_batches(stores: Path) -> None:

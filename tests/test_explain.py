@@ -1,0 +1,354 @@
+"""Explanations: what is told of a chain, as values, text, HTML and JSON, and that nothing is read."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow.asked import asked_for
+from windrow.costs import Amount
+from windrow.demand import elements, pass_length, taken
+from windrow.explanation import spec_text
+from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource, ZarrDataSource
+
+RANGE = MapDataset.range
+
+
+def no(*given: Any) -> Any:
+    raise AssertionError("explaining calls no function")
+
+
+class NoRows:
+    """A reader of rows that must not be asked for any."""
+
+    def start(self, spans: Any, pool: Any) -> Any:
+        raise AssertionError("explaining reads nothing")
+
+    def read(self, rows: IntArray) -> Any:
+        raise AssertionError("explaining reads nothing")
+
+    def stored_bytes(self, pieces: IntArray) -> IntArray:
+        return np.full(len(pieces), 50)
+
+
+class Laid(LaidOutSource):
+    """Records in pieces that nobody may read."""
+
+    def __init__(
+        self, records: int, *, rows: int = 10, width: int = 4, alone: bool = False
+    ) -> None:
+        self._part = ArrayPart("", records, (width,), np.dtype("f4"), rows, NoRows(), alone=alone)
+
+    def __len__(self) -> int:
+        return self._part.rows
+
+    def __repr__(self) -> str:
+        return f"Laid({self._part.rows})"
+
+    @property
+    def fingerprint(self) -> str:
+        return f"laid({self._part.rows})"
+
+    @property
+    def parts(self) -> list[ArrayPart]:
+        return [self._part]
+
+    @property
+    def spec(self) -> Any:
+        return ArraySpec(self._part.row_shape, self._part.dtype)
+
+    def assembled(self, columns: Any, indices: IntArray) -> Columns:
+        raise AssertionError("explaining reads nothing")
+
+    def read(self, indices: IntArray) -> Columns:
+        raise AssertionError("explaining reads nothing")
+
+    def blocks(self) -> IntArray:
+        edges = np.arange(0, self._part.rows, self._part.piece_rows)
+        return np.append(edges, self._part.rows)
+
+
+def laid(records: int, **more: Any) -> MapDataset[Any]:
+    return MapDataset.source(Laid(records, **more))
+
+
+def test_the_nodes_as_written_and_as_run() -> None:
+    chain = laid(95).shuffle(seed=1).map(no).batch(10).mp_prefetch(2)
+    nodes = chain.explain().nodes
+    assert [node.number for node in nodes] == [0, 1, 2, 3, 4, 5]
+    assert [node.parents for node in nodes] == [(), (0,), (1,), (2,), (3,), (4,)]
+    assert [node.label for node in nodes] == [
+        "source(Laid(95))",
+        "shuffle(seed=1)",
+        "map(no)",
+        "batch(10)",
+        "to_iter_dataset()",
+        "mp_prefetch(2)",
+    ]
+    assert nodes[0].runs == "whole pieces, by look-ahead"
+    assert nodes[1].runs == "indices only"
+    assert nodes[2].runs == "one by one, in 2 worker processes"
+    assert [node.length for node in nodes] == [95, 95, 95, 10, 10, 10]
+    assert nodes[0].source == 0
+    assert {node.source for node in nodes[1:]} == {None}
+    assert nodes[1].element_bytes == Amount.exactly(16)
+    assert nodes[2].element_bytes is None
+    assert nodes[1].spec == ArraySpec((4,), "f4")
+
+
+def test_a_node_of_two_parents_stands_once() -> None:
+    one = laid(20)
+    nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
+    assert [node.label for node in nodes].count("source(Laid(20))") == 1
+    assert nodes[2].parents == (0, 1)
+    assert nodes[2].element_bytes == Amount.exactly(32)
+
+
+def test_costs_of_an_epoch_in_order() -> None:
+    explanation = laid(95).batch(10).explain()
+    (costs,) = explanation.epoch
+    exactly = Amount.exactly
+    assert (costs.records, costs.pieces, costs.reads) == (exactly(95), exactly(10), exactly(10))
+    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(500), exactly(95 * 16))
+    assert costs.delivered_bytes == exactly(95 * 16)
+    assert costs.decoded_per_delivered == exactly(1)
+    assert explanation.length == 10
+    assert explanation.batches == exactly(10)
+    assert explanation.batch_bytes == exactly(160)
+    assert explanation.later_epoch == explanation.epoch
+
+
+def test_single_records_are_read_alone() -> None:
+    (costs,) = laid(95, rows=1, alone=True).shuffle(seed=1).batch(10).explain().epoch
+    assert costs.reads == costs.records == costs.pieces == Amount.exactly(95)
+    assert costs.decoded_bytes == costs.delivered_bytes
+
+
+def test_what_is_unknown_is_said() -> None:
+    explanation = laid(50).filter(no).to_iter_dataset().batch(8).map(no).explain()
+    assert explanation.batches == Amount(0, 7)
+    assert explanation.length is None
+    assert explanation.spec is None
+    said = "\n".join(explanation.unknown)
+    assert "filter(no) drops an unknown part of its elements" in said
+    assert "what map(no) makes" in said
+    assert explanation.epoch[0].reads == Amount.exactly(5)  # all of them are read all the same
+
+
+def test_unknown_records_of_somebody_elses_source() -> None:
+    explanation = MapDataset.source([object()] * 5).explain()
+    assert any("bytes of the records of SequenceDataSource" in line for line in explanation.unknown)
+    assert explanation.batch_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "endless"),
+    [
+        (lambda: RANGE(0), 0, False),
+        (lambda: RANGE(1).batch(4), 1, False),
+        (lambda: RANGE(10).repeat().batch(4), 3, True),
+        (lambda: RANGE(10).repeat(3), 30, False),
+        (lambda: RANGE(10).to_iter_dataset().repeat(3).batch(4), 8, False),
+        (lambda: RANGE(10).to_iter_dataset().repeat().limit(25), 25, False),
+        (lambda: MapDataset.mix([RANGE(10).repeat(), RANGE(4).repeat()], [1, 1]), 8, True),
+        (lambda: RANGE(10).repeat()[::3], 4, True),
+        (lambda: RANGE(10).to_iter_dataset().window_shuffle(3, seed=1), 10, False),
+    ],
+)
+def test_elements_of_an_epoch(
+    make: Callable[[], MapDataset[Any] | IterDataset[Any]], count: int, endless: bool
+) -> None:
+    explanation = make().explain()
+    assert explanation.batches == Amount.exactly(count)
+    assert explanation.is_endless == endless
+    assert explanation.length == (None if endless else count)
+    if not endless:
+        assert len(list(make())) == count
+
+
+def test_text_html_json_and_pickle() -> None:
+    name = "<b>&</b>"
+    explanation = laid(30).map(type(name, (), {"__call__": no})()).batch(4).explain()
+    text = str(explanation)
+    for word in ("as written", "decoded per delivered", "buffers at most", "not known"):
+        assert word in text
+    page = explanation._repr_html_()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "http" not in page
+    told = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
+    assert told["epoch"][0]["reads"] == {"low": 3, "high": 3}
+    assert told["nodes"][0]["spec"] == "float32 (4,)"
+    again: Explanation = pickle.loads(pickle.dumps(explanation))
+    assert again == explanation
+
+
+def test_specs_in_words() -> None:
+    spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
+    assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
+
+
+@given(
+    length=st.integers(1, 40),
+    size=st.integers(1, 7),
+    step=st.integers(-3, 3).filter(bool),
+    drop=st.booleans(),
+)
+def test_records_that_are_asked_for_are_those_that_come(
+    length: int, size: int, step: int, drop: bool
+) -> None:
+    source = np.arange(length)
+    whole = MapDataset.source(source)
+    chain = MapDataset.concatenate([whole.shuffle(seed=3)[::step], whole.repeat(2)])
+    chain = chain.batch(size, drop_remainder=drop)
+    node = chain._node
+    asked = asked_for(node, 0, node.length)
+    batches = [chain[i] for i in range(node.length)]
+    if not batches:
+        assert asked == {}
+        return
+    (found,) = asked.values()
+    for number, batch in enumerate(batches):
+        here = found.records[found.elements == number]
+        assert sorted(here.tolist()) == sorted(np.asarray(batch).tolist())
+
+
+@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3), limit=st.integers(1, 50))
+def test_what_is_taken_is_no_more_than_there_is(sizes: list[int], limit: int) -> None:
+    streams = [RANGE(size).to_iter_dataset() for size in sizes]
+    mixed = IterDataset.mix(streams).limit(limit)
+    count = len(list(mixed))
+    assert elements(mixed._node) == Amount.exactly(count)
+    for part in taken(mixed._node):
+        assert part.elements.high <= pass_length(part.node.parent)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 100,000 chunks and 10 million records, of which one chunk is there."""
+    path = tmp_path_factory.mktemp("large") / "store"
+    array = zarr.create_array(str(path), shape=(10_000_000, 8), chunks=(100, 8), dtype="f4")
+    array[:100] = np.ones((100, 8))
+    return path
+
+
+def in_order(source: MapDataset[Any]) -> MapDataset[Any]:
+    return source
+
+
+def by_blocks(source: MapDataset[Any]) -> MapDataset[Any]:
+    return source.block_shuffle(seed=1)
+
+
+def shuffled(source: MapDataset[Any]) -> MapDataset[Any]:
+    return source.shuffle(seed=1)
+
+
+@pytest.mark.parametrize("order", [in_order, by_blocks, shuffled])
+def test_ten_million_records_in_a_hundred_thousand_chunks(
+    large: Path,
+    order: Callable[[MapDataset[Any]], MapDataset[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = order(MapDataset.source(ZarrDataSource(large))).batch(100)
+    opened: list[str] = []
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            opened.append(str(path))
+            return function(path, *args, **more)
+
+        return call
+
+    for module, name in ((os, "open"), (builtins, "open"), (io, "open")):
+        monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    (costs,) = chain.explain().epoch
+    monkeypatch.undo()
+    assert not [path for path in opened if "/c/" in path]  # chunks of a Zarr v3 array
+    assert costs.records == Amount.exactly(10_000_000)
+    assert costs.pieces == Amount.exactly(100_000)
+    assert costs.reads == Amount.exactly(100_000) or order is shuffled
+    assert costs.reads.low >= 100_000
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+LITTLE = ReadOptions(resident_bytes=8_000, in_flight_bytes=2_000)
+
+
+def kinds(dataset: Any) -> list[str]:
+    return [advice.kind for advice in dataset.explain().advice]
+
+
+def test_advice_against_a_global_shuffle() -> None:
+    chain = laid(4_000, rows=50)
+    explanation = chain.shuffle(seed=1).batch(10).to_iter_dataset(LITTLE).explain()
+    first, second = explanation.advice
+    assert (first.kind, second.kind) == ("global-shuffle", "resident-bytes")
+    assert first.node == 1
+    assert "shuffle(seed=1) over chunks of 50 records decodes each" in first.now
+    assert "use block_shuffle, or convert with one record per inner chunk" in first.do
+    assert "64 KB" in first.then
+    assert str(first) in str(explanation)
+    # Whoever follows it gets no such advice.
+    blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
+    assert kinds(blocks.to_iter_dataset(LITTLE)) == []
+    resident_bytes = int(second.do.partition("resident_bytes=")[2].rstrip(")"))
+    room = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=2_000)
+    assert kinds(chain.shuffle(seed=1).batch(10).to_iter_dataset(room)) == []
+
+
+def test_advice_on_windows_that_do_not_fit() -> None:
+    chain = laid(4_000, rows=50).block_shuffle(seed=1, window_blocks=60).batch(10)
+    assert "window-room" in kinds(chain.to_iter_dataset(LITTLE))
+
+
+def test_advice_on_strides() -> None:
+    chain = laid(4_000, rows=50)
+    (advice,) = chain[::7].batch(10).explain().advice
+    assert advice.kind == "strides"
+    assert "7" in advice.now
+    assert kinds(chain[:570].batch(10)) == []
+    assert kinds(laid(4_000, rows=1, alone=True)[::7].batch(10)) == []
+
+
+def test_advice_to_read_ahead() -> None:
+    chain = laid(400).batch(10)
+    assert kinds(chain.to_iter_dataset(ReadOptions(num_threads=0))) == ["no-threads"]
+    assert kinds(chain.to_iter_dataset(ReadOptions(prefetch_buffer_size=0))) == ["no-threads"]
+    assert kinds(RANGE(100).batch(10)) == []  # there is nothing to read
+
+
+class Single:
+    """Somebody's source."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Many(Single):
+    """The same, which reads many records in one call."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+def test_advice_on_sources_that_are_read_one_by_one() -> None:
+    assert kinds(MapDataset.source(Single()).batch(10)) == ["record-by-record"]
+    assert kinds(MapDataset.source(Many()).batch(10)) == []

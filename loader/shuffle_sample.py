@@ -420,16 +420,18 @@ def amount(values: FloatArray, runs: IntArray, *, is_exact: bool) -> Amount:
     """The mean of some values, with three standard errors on either side unless it is exact.
 
     The error follows from the differences between neighbouring runs (Wolter, "Introduction to
-    Variance Estimation", section 8.2), so that a trend over the epoch does not widen it.
+    Variance Estimation", on systematic sampling), so that a trend over the epoch does not widen it.
     """
     mean = float(values.mean())
     if is_exact:
         return Amount.exactly(mean)
-    lengths = np.diff(np.append(runs, len(values)))
-    means = np.add.reduceat(values, runs) / lengths
-    if len(means) < 2:
-        return Amount(0.0, math.inf)
-    error = math.sqrt(float((np.diff(means) ** 2).sum()) / (2 * len(means) * (len(means) - 1)))
+    if len(runs) < 2:
+        runs = np.unique([0, len(values) // 2])
+    means = np.add.reduceat(values, runs) / np.diff(np.append(runs, len(values)))
+    error = mean  # one run says little
+    if len(means) > 1:
+        steps = float(np.square(np.diff(means)).sum())
+        error = math.sqrt(steps / (2 * len(means) * (len(means) - 1)))
     return Amount(max(0.0, mean - _ERRORS * error), mean + _ERRORS * error)
 
 

@@ -20,7 +20,7 @@ from windrow import MapDataset
 from windrow.costs import Amount
 from windrow.record_order import RecordOrder
 from windrow.shuffle_quality import quality_of
-from windrow.shuffle_sample import blocks_if_shuffled
+from windrow.shuffle_sample import amount, blocks_if_shuffled
 from windrow.sources.pieces import Blocks
 from windrow.transforms.nodes import STREAM
 
@@ -391,6 +391,16 @@ def test_an_epoch_of_one_batch_has_no_ratio() -> None:
 def test_a_batch_counts_as_much_as_fewer_records_drawn_at_random() -> None:
     found = quality(MapDataset.range(1_000).batch(50))
     assert known(found.worth).low == pytest.approx(50 / in_order(1_000, 50))
+
+
+def test_an_interval_is_as_wide_as_its_runs_differ() -> None:
+    values = np.array([1.0, 3.0, 2.0, 4.0])
+    assert amount(values, np.arange(4), is_exact=True) == Amount.exactly(2.5)
+    # Steps of 2, -1 and 2 between four runs: the error is the root of 9 / 24.
+    found = amount(values, np.arange(4), is_exact=False)
+    assert (found.low, found.high) == pytest.approx((2.5 - 3 * 0.375**0.5, 2.5 + 3 * 0.375**0.5))
+    assert amount(values, np.array([0]), is_exact=False) == Amount(1.0, 4.0)
+    assert amount(values[:1], np.array([0]), is_exact=False) == Amount(0.0, 4.0)
 
 
 # --- as JSON and as text -------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def timeline_chart(stats: Stats, what: str) -> str:
     # Of the last block not all may have been given yet.
     edges = np.concatenate([[0.0], ends]) + max(0.0, stats.elements - ends[-1])
     most = max(float(values.max()) for _, values in lanes.values())
-    counts = [min(block.elements, _MOST_COUNTED) for block in blocks]
+    counts = [min(max(1, block.elements), _MOST_COUNTED) for block in blocks]
     usual = max(
         float(np.quantile(np.repeat(values, counts), _TYPICAL)) for _, values in lanes.values()
     )
@@ -279,7 +279,7 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
     )
     figure.update_yaxes(range=[low, high], title_text="record", automargin=True, nticks=7)
     start = 0
-    for number, (_, length) in enumerate(order.sources[:-1]):
+    for number, (_, length) in enumerate(order.sources[: min(len(order.sources) - 1, _MOST_BARS)]):
         start += length
         if low < start < high:
             figure.add_hline(y=start, line={"width": 1, "dash": "dot", "color": _WAITING})

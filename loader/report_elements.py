@@ -184,6 +184,8 @@ def _kind(value: Any) -> str:
         return "text" if content_of(value).kind == "text" else "other"
     if isinstance(value, str):
         return "text" if len(value) > 24 else "label"
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return "label"
     array = _array(value)
     if array is None:
         return "other"
@@ -202,11 +204,12 @@ def _array(value: Any) -> Any:
         return None
     try:
         array = np.asarray(value)
-        if array.dtype.kind not in "biufc":
-            array = array.astype(np.float64)  # of ml_dtypes
+        if array.dtype.kind in "biufc":
+            return array
+        # Times and texts are no numbers; the types of ml_dtypes are, and NumPy calls them void.
+        return array.astype(np.float64) if array.dtype.kind == "V" else None
     except (TypeError, ValueError):
         return None
-    return array
 
 
 def _sheet(name: str, kind: str, sample: Sample, captions: Sequence[str]) -> Iterator[str]:
@@ -262,6 +265,8 @@ def _short(value: Any) -> str:
     """A label in a few letters."""
     if isinstance(value, str):
         return shortened(value, 32)
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return str(value)
     array = _array(value)
     if array is None or array.size != 1:
         return _told(value)
@@ -275,7 +280,7 @@ def _told(value: Any) -> str:
         return content_of(value).looks_like if value else "no bytes"
     if isinstance(value, str):
         return counted(len(value), "character")
-    array = _array(value)
+    array = value if isinstance(value, (np.ndarray, np.generic)) else _array(value)
     if array is None:
         return type(value).__name__
     shape = " x ".join(map(str, array.shape))

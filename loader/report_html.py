@@ -95,6 +95,7 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   line-height: 1.35; overflow-wrap: anywhere; }
 .store { border-radius: 50% / 1.1rem; padding: .9rem 1rem .7rem; border-width: 2px;
   border-color: var(--flow); }
+.more { color: var(--soft); padding: .5rem 1rem; white-space: nowrap; }
 .loop { border: 2px solid var(--loop); border-radius: 2rem; padding: .5rem 1.4rem; }
 .flow { display: grid; grid-template-columns: 1fr auto 1fr; align-items: center; gap: .35rem;
   width: 100%; min-width: 12rem; }

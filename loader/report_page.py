@@ -42,6 +42,7 @@ from windrow.transforms.nodes import BatchNode, Node
 _SUFFIXES: Final = (".html", ".htm")
 _BEGINNING: Final = 2_000
 _ABSENT: Final = "-"
+_MOST_SOURCES: Final = 16
 
 
 def report(
@@ -253,9 +254,11 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
         pairs = zip(measured, explanation.batch, strict=False)
         each = tuple(found.times(1 / _asked_for(found, one, given)) for found, one in pairs)
         yield report_charts.bytes_chart(explanation.batch, each, what)
-    for number in range(len(explanation.epoch)):
+    for number in range(min(len(explanation.epoch), _MOST_SOURCES)):
         found = measured[number] if number < len(measured) else None
         yield _source_table(explanation, number, found, given, what)
+    if len(explanation.epoch) > _MOST_SOURCES:
+        yield f"<p>And {len(explanation.epoch) - _MOST_SOURCES:,} more sources.</p>"
     if not explanation.epoch:
         yield '<p class="soft">There is no source that reads anything.</p>'
     yield _memory_table(explanation, stats)
@@ -365,7 +368,7 @@ def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
     yield "</div>"
     if len(whole.sources) > 1:
         rows, start = [], 0
-        for number, (name, length) in enumerate(whole.sources, 1):
+        for number, (name, length) in enumerate(whole.sources[:_MOST_SOURCES], 1):
             rows.append(
                 [f"source {number}", shortened(name, 100), f"{start:,} to {start + length - 1:,}"]
             )

@@ -1,6 +1,7 @@
 """The plan of a chain as a picture: sources at the top, the training loop at the bottom.
 
-Invariant: every node of the chain is drawn once; where one is used several times, the others name it.
+Invariant: a node of the chain is drawn once; where one is used several times, the others name it. Of
+very many datasets that come together the first are drawn, and how many more there are is told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from windrow.report_html import text
 
 _MOST_LABEL: Final = 120
 _MOST_STORE: Final = 200
+_MOST_PARENTS: Final = 16
 _THINNEST_PX: Final = 3.0
 _THICKEST_PX: Final = 22.0
 
@@ -59,15 +61,19 @@ def _above(explanation: Explanation, line: NodeLine, drawn: set[int]) -> str:
     """What flows into a node."""
     if line.source is not None:
         costs = explanation.epoch[line.source]
-        return _store(costs) + _arrow(costs.decoded_bytes, _read(costs))
+        several = [other.source for other in explanation.nodes].count(line.source) > 1
+        return _store(costs) + _arrow(_flowing(costs), _read(costs, several))
     flows = [_out_of(explanation.nodes[number]) for number in line.parents]
     if len(flows) < 2:
         return "".join(flows)
-    branches = "".join(
+    branches = [
         f'<div class="branch">{_branch(explanation, explanation.nodes[number], drawn)}{flow}</div>'
-        for number, flow in zip(line.parents, flows, strict=True)
-    )
-    return f'<div class="parents">{branches}</div>'
+        for number, flow in zip(line.parents[:_MOST_PARENTS], flows, strict=False)
+    ]
+    if len(flows) > _MOST_PARENTS:
+        more = f"and {len(flows) - _MOST_PARENTS:,} more"
+        branches.append(f'<div class="branch"><div class="more">{more}</div></div>')
+    return f'<div class="parents">{"".join(branches)}</div>'
 
 
 def _node(explanation: Explanation, line: NodeLine) -> str:
@@ -94,14 +100,21 @@ def _store(costs: SourceCosts) -> str:
     )
 
 
-def _read(costs: SourceCosts) -> list[str]:
-    """What reading a source comes to in an epoch."""
+def _flowing(costs: SourceCosts) -> Amount:
+    return costs.decoded_bytes if costs.decoded_bytes.high else costs.delivered_bytes
+
+
+def _read(costs: SourceCosts, several: bool) -> list[str]:
+    """What reading a source comes to in an epoch, for all nodes of the chain that read it."""
     told = []
     if costs.stored_bytes is not None and costs.stored_bytes.high:
         told.append(f"{in_bytes(costs.stored_bytes)} stored")
     if costs.decoded_bytes.high:
         told.append(f"{in_bytes(costs.decoded_bytes)} decoded")
-    return [*told, "per epoch"] if told else ["bytes unknown"]
+    elif costs.delivered_bytes.high:  # from memory, or from a source that reads by itself
+        told.append(f"{in_bytes(costs.delivered_bytes)} delivered")
+    when = "per epoch, of all that read it" if several else "per epoch"
+    return [*told, when] if told else ["bytes unknown"]
 
 
 def _out_of(line: NodeLine) -> str:

@@ -222,6 +222,9 @@ CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "lines": (lambda: MapDataset.source(np.random.default_rng(0).random((5, 60))), "60 float64"),
     "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
     "selected": (lambda: _selected(), "source 2"),
+    "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "at 2020-01-03"),
+    "many": (lambda: _many(), "and 24 more"),
+    "one source twice": (lambda: _reread(), "of all that read it"),
     "itself twice": (lambda: _twice(), "again"),
 }  # fmt: skip
 
@@ -246,6 +249,18 @@ class _Selection:
 
 def _selected() -> Any:
     return MapDataset.select_from_datasets([MapDataset.range(9), MapDataset.range(9)], _Selection())
+
+
+TIMES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
+
+
+def _many() -> Any:
+    return MapDataset.concatenate([MapDataset.source(np.arange(n + 2.0)) for n in range(40)])
+
+
+def _reread() -> Any:
+    source = windrow.sources.as_source(np.arange(9.0))
+    return MapDataset.zip([MapDataset.source(source), MapDataset.source(source).shuffle(seed=1)])
 
 
 def _twice() -> Any:

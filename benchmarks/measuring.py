@@ -84,7 +84,7 @@ _REPLACED: Final[tuple[tuple[Any, str, Any], ...]] = (
     *((module, "calling", _no_context) for module in (execute, steps)),
     *(
         (meter.Maker, name, _nothing)
-        for name in ("begin", "pause", "turn_to", "made_block", "begin_block", "weigh")
+        for name in ("begin", "pause", "made_block", "begin_block", "weigh")
     ),
     *((meter.Meter, name, _nothing) for name in ("asked", "got", "took", "stopped", "dropped")),
     *((tallies.PartTally, name, _nothing) for name in ("started", "wanted")),

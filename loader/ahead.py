@@ -80,7 +80,6 @@ class InTurn:
             block = next(self._blocks)
         finally:
             self._maker.pause(begun)
-        self._maker.weigh()
         return Handed(block, tables.nbytes(block.table), None)
 
     def stop(self) -> None:
@@ -148,7 +147,7 @@ class _Shared:
         maker.weigh()
         with self._room:
             if not self._has_room(len(block), size_bytes):
-                maker.weigh(now_and_then=False)
+                maker.weigh(always=True)
                 with doing(ROOM):
                     self._room.wait_for(
                         lambda: self._stopped() or self._has_room(len(block), size_bytes)

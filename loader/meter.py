@@ -65,8 +65,8 @@ class Made(NamedTuple):
 class Maker:
     """The time of whoever makes the elements of one run, by activity, and the memory it holds.
 
-    It is for one thread, but for `spent_s`, `heard_s` and `bytes_by`. One activity does not begin
-    within another.
+    It is for one thread, but for `spent_s`, `heard_s` and `bytes_by`. As a context it is at the one
+    activity that `at` was told; no other begins within it.
     """
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
@@ -75,6 +75,7 @@ class Maker:
         # What it is at and since when, of what is counted. No lock: that would cost as much as the
         # rest, and what a look from another thread may miss is one such time.
         self._at: tuple[str, float] | None = None
+        self._next = OTHER
         self._spent_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}  # of worker processes
         self._names: dict[int, str] = {}  # of what nodes do
@@ -101,13 +102,16 @@ class Maker:
         finally:
             self.pause(begun)
 
-    def turn_to(self, activity: str) -> None:
-        """This is being done, until `turn_back`."""
-        self._at = activity, self._clock()
-        _here.set(None)
+    def at(self, activity: str) -> Maker:
+        """The context in which an activity goes on."""
+        self._next = activity
+        return self
 
-    def turn_back(self) -> None:
-        """Other things are done, of which the time is not counted."""
+    def __enter__(self) -> None:
+        _here.set(None)
+        self._at = self._next, self._clock()
+
+    def __exit__(self, *error: object) -> None:
         now_s, at = self._clock(), self._at
         _here.set(self)
         if at is not None:
@@ -175,12 +179,11 @@ class Maker:
                     found[kind] = found.get(kind, 0) + size
         return found
 
-    def weigh(self, *, now_and_then: bool = True) -> None:
-        """Note how much is held, where it is the most so far."""
-        now_s = self._clock()
-        if now_and_then and now_s - self._weighed_s < _LEAST_S:
+    def weigh(self, *, always: bool = False) -> None:
+        """Note how much is held, where it is the most so far; after blocks not too often."""
+        if not always and self._last.started_s - self._weighed_s < _LEAST_S:
             return
-        self._weighed_s = now_s
+        self._weighed_s = self._last.started_s
         held, peak_by = self.bytes_by(), self.peak_by
         self.peak_bytes = max(self.peak_bytes, sum(held.values()))
         most = {kind: max(size, peak_by.get(kind, 0)) for kind, size in held.items()}
@@ -201,34 +204,19 @@ def _functions(spent_s: Mapping[str, float]) -> dict[str, float]:
 _here: Final[ContextVar[Maker | None]] = ContextVar("windrow-maker", default=None)
 
 
-class _Activity:
-    """A time in which a maker is at one thing."""
-
-    __slots__ = ("_maker", "_name")
-
-    def __init__(self, maker: Maker, name: str) -> None:
-        self._maker, self._name = maker, name
-
-    def __enter__(self) -> None:
-        self._maker.turn_to(self._name)
-
-    def __exit__(self, *error: object) -> None:
-        self._maker.turn_back()
-
-
 _NOT_COUNTED: Final = contextlib.nullcontext()
 
 
 def doing(activity: str) -> contextlib.AbstractContextManager[None]:
     """A context in which whoever makes elements in this thread is at an activity."""
     maker = _here.get()
-    return _NOT_COUNTED if maker is None else _Activity(maker, activity)
+    return _NOT_COUNTED if maker is None else maker.at(activity)
 
 
 def calling(node: Node) -> contextlib.AbstractContextManager[None]:
     """A context in which the function of a node is called, or a batch is stacked."""
     maker = _here.get()
-    return _NOT_COUNTED if maker is None else _Activity(maker, maker.name_of_work(node))
+    return _NOT_COUNTED if maker is None else maker.at(maker.name_of_work(node))
 
 
 def name_of_work(node: Any) -> str:
@@ -392,7 +380,10 @@ class Meter:
         """Enter the last blocks into the timeline."""
         entry, self._entry = self._entry, None
         if entry is not None:
-            made = self.maker.made_block() if self._in_turn else Made()
+            made = Made()
+            if self._in_turn:
+                made = self.maker.made_block()
+                self.maker.weigh()
             self._entered_s = now_s
             self._timeline.append(entry.times(now_s, made, self._first_s or 0.0))
 

@@ -45,6 +45,7 @@ from windrow.converters.reshard import (
 )
 from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
+from windrow.converters.tfds_to_records import tfds_to_array_record_conversion
 from windrow.converters.tfds_to_zarr import tfds_to_zarr_conversion
 from windrow.inspection_place import place_of
 from windrow.opening import contents_of, kind_of_head, kind_of_name
@@ -56,6 +57,7 @@ CONVERSIONS: Final[Mapping[tuple[str, str], Callable[..., Conversion]]] = {
     ("array_record", "array_record"): array_record_to_array_record_conversion,
     ("array_record", "zarr"): array_record_to_zarr_conversion,
     ("tfds", "zarr"): tfds_to_zarr_conversion,
+    ("tfds", "array_record"): tfds_to_array_record_conversion,
     ("zarr", "array_record"): zarr_to_array_record_conversion,
     ("zarr", "zarr"): zarr_to_zarr_conversion,
     ("netcdf", "zarr"): zarr_to_zarr_conversion,
@@ -173,7 +175,7 @@ _WHAT: Final = (
         multiple=True,
         callback=_listed,
         metavar="NAME",
-        help="tfds: a split to convert, by default all; may be repeated.",
+        help="tfds: a split to convert, by default all; may be repeated. To ArrayRecord, one.",
     ),
     click.option(
         "--name",
@@ -187,7 +189,7 @@ _WHAT: Final = (
         "--images",
         is_flag=True,
         default=None,
-        help="tfds: decode pictures, which stay encoded else; needs windrow[images].",
+        help="tfds: decode images, which stay encoded else; needs windrow[images].",
     ),
     click.option("--chunk-rows", type=int, help="Zarr: records per chunk."),
     click.option("--shard-rows", type=int, help="Zarr: records per shard; 0 for no shards."),

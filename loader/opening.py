@@ -110,7 +110,7 @@ def open_source(
         if split is not None:
             raise ArgumentError(f"{what}: --split is for folders that tfds wrote")
         return ZarrDataSource(place.path, names=list(names) or None, storage_options=options)
-    if contents.dataset is not None and ARRAY_RECORD in contents.dataset.formats:
+    if contents.dataset is not None:
         from windrow.sources.tfds import TFDSDataSource
 
         return TFDSDataSource(
@@ -136,7 +136,9 @@ def dataset_at(place: Place, names: Sequence[str], *, what: str) -> TfdsFolder |
     if not {INFO, FEATURES} <= set(names):
         inner = [name.rstrip("/") for name in names]
         above = CONFIGS in inner or any(map(is_version, inner))
-        path = dataset_in(place.path, place.names) if above and INFO not in inner else None
+        # With files of records it is their folder, whatever else is in it.
+        above = above and INFO not in inner and not _by_kind(inner)
+        path = dataset_in(place.path, place.names) if above else None
     if path is None:
         return None
     return TfdsFolder.found(path, storage_options=place.storage_options, what=what)
@@ -177,12 +179,7 @@ def held(place: Place, names: Sequence[str], *, what: str) -> tuple[str, list[st
     Raises:
         SourceError: If none is of a kind that is read.
     """
-    by_kind: dict[str, list[str]] = {}
-    for name in names:
-        # Hidden files are nobody's data, such as what a copy that was stopped has left.
-        kind = None if name.startswith((".", "_")) else kind_of_name(name)
-        if kind is not None:
-            by_kind.setdefault(kind, []).append(name)
+    by_kind = _by_kind(names)
     for kind, _ in _NAMES:
         if kind in by_kind:
             return kind, by_kind[kind]
@@ -190,6 +187,17 @@ def held(place: Place, names: Sequence[str], *, what: str) -> tuple[str, list[st
         f"{what}: {place.shown} holds nothing that Windrow reads ({_READ}); it holds"
         f" {listing(list(names))}; name files by a pattern if their names do not tell"
     )
+
+
+def _by_kind(names: Sequence[str]) -> dict[str, list[str]]:
+    """The names of files, by the kind that they tell."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        # Hidden files are nobody's data, such as what a copy that was stopped has left.
+        kind = None if name.startswith((".", "_")) else kind_of_name(name)
+        if kind is not None:
+            found.setdefault(kind, []).append(name)
+    return found
 
 
 def kind_of_name(name: str) -> str | None:

@@ -16,9 +16,11 @@ import pytest
 import xarray
 
 import windrow
+from tests.tfds_folders import tfrecord_of, write_folder
 from windrow.commands import main
 from windrow.converters import Manifest, encode_example, write_records
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources.example import decode_example
 
 SHARD = ["x.tfrecord-00000-of-00002"]
 IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
@@ -58,6 +60,34 @@ def test_every_conversion_by_what_there_is(there: Path) -> None:
         assert isinstance(columns, dict)
         np.testing.assert_array_equal(columns["image"], IMAGES)
         np.testing.assert_array_equal(columns["label"], np.arange(40))
+
+
+def test_a_split_of_a_dataset_of_tfds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [5, 0, 6], "test": [3]})
+    tfrecord_of(dataset, tmp_path / "old" / "1.0.0")
+
+    def ids(folder: str) -> list[int]:
+        source = ArrayRecordDataSource(tmp_path / folder)
+        records = source.read(np.arange(len(source)))
+        return [int(np.asarray(decode_example(record)["id"])[0]) for record in records]
+
+    convert("old", "a", "--to", "array_record", "--split", "train")
+    assert ids("a") == list(range(11))
+    convert("counts", "b", "--to", "array_record", "--split", "train", "--shuffle-seed", "1")
+    assert sorted(ids("b")) == list(range(11)) != ids("b")
+    for flags, message in (
+        ((), "has the splits train, test, and one is converted at a time"),
+        (("--split", "train", "--split", "test"), "name it with --split train"),
+        (("--split", "valid"), "no split 'valid'; it has train, test"),
+        (("--split", "train", "--files", "3"), "files is for ArrayRecord, and .*old/1.0.0 is of"),
+    ):
+        capsys.readouterr()
+        convert("old", "c", "--to", "array_record", *flags, code=2)
+        assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "c").exists()
 
 
 def test_netcdf(there: Path) -> None:

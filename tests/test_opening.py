@@ -13,6 +13,7 @@ import pytest
 import xarray
 import zarr
 
+from tests.tfds_folders import tfrecord_of, write_folder
 from windrow.commands import main
 from windrow.converters import tfrecord_to_array_record, write_records
 
@@ -40,6 +41,13 @@ def netcdf(path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     data = xarray.Dataset({"t": (("time", "x"), np.zeros((4, 3), np.float32))})
     data.to_netcdf(path, engine="h5netcdf")
+
+
+def folder_with_a_version(path: Path) -> None:
+    """Files of records, beside a folder that is called as those of tfds' versions are."""
+    (path / "1.0.0").mkdir(parents=True)
+    array_record(path / "a.array_record")
+    shutil.rmtree(path / "made")
 
 
 def two_netcdf(path: Path) -> None:
@@ -71,6 +79,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         ("hidden", folder_with_hidden_files, "tfrecord"),
         ("a.array_record", array_record, "array_record"),
         ("file", array_record, "array_record"),
+        ("versions", folder_with_a_version, "array_record"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -157,3 +166,18 @@ def test_an_unfinished_folder_is_told_by_the_command_that_asks(
         code, _, err = said(capsys, *argv)
         assert code == 1
         assert err.startswith(f"windrow {argv[0]}: the conversion that writes {folder}")
+
+
+def test_a_dataset_of_tfds_without_random_access(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [5]})
+    old = tfrecord_of(dataset, tmp_path / "old" / "1.0.0")
+    for path in (old, old.parent):
+        code, _, err = said(capsys, "bench", str(path), "--quiet")
+        assert code == 1
+        found = re.search(r"\(windrow (convert .*) DST --to zarr\)", err)
+        assert found is not None
+        command = [*found[1].split(), str(tmp_path / "z"), "--to", "zarr", "--quiet"]
+        assert said(capsys, *command, "--overwrite")[0] == 0
+        assert said(capsys, "bench", str(tmp_path / "z" / "train"), "--array", "id", "-q")[0] == 0

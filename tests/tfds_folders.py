@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from windrow.converters import encode_example
+from windrow.converters import encode_example, write_records
+from windrow.sources import ArrayRecordDataSource
 
 _KIND = "tensorflow_datasets.core.features."
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -81,3 +83,17 @@ def write_folder(
     (folder / "features.json").write_text(json.dumps(FEATURES))
     (folder / "label.labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
     return folder
+
+
+def tfrecord_of(folder: Path, into: Path) -> Path:
+    """The same dataset in TFRecord form."""
+    into.mkdir(parents=True)
+    for path in folder.iterdir():
+        if ".array_record" in path.name:
+            source = ArrayRecordDataSource(str(path))
+            name = path.name.replace("array_record", "tfrecord")
+            write_records(str(into / name), source.read(np.arange(len(source))))
+        else:
+            text = path.read_text()
+            (into / path.name).write_text(text.replace("array_record", "tfrecord"))
+    return into

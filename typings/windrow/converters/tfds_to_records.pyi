@@ -1,0 +1,1 @@
+from converters.tfds_to_records import *

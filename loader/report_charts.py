@@ -31,6 +31,7 @@ _MAPPING: Final = "#d9822b"
 _WAITING: Final = "#c2528b"
 _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
+_MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
 # Shorter parts of the time are no bar of their own.
 _SEEN: Final = 0.005
@@ -215,7 +216,8 @@ def bytes_chart(
         figure.add_bar(
             orientation="h", name=name, y=list(sums), x=middles, text=labels, cliponaxis=False,
             textposition="auto", marker={"color": colour}, hovertemplate="%{y}: %{text}",
-            error_x={"type": "data", "array": spans, "visible": any(spans)},
+            insidetextanchor="start",  # off the marks of intervals
+            error_x={"type": "data", "array": spans, "visible": any(spans), "color": _MARK},
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
     figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6)

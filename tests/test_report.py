@@ -201,6 +201,8 @@ def _bad(value: Any) -> Any:
     raise ValueError(f"no {value} <b>today</b>")
 
 
+TIMES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
+
 CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
     "empty": (lambda: MapDataset.source([]), "There is no element."),
     "one record": (lambda: MapDataset.source([np.zeros((4, 4))]), "4 x 4 float64"),
@@ -249,9 +251,6 @@ class _Selection:
 
 def _selected() -> Any:
     return MapDataset.select_from_datasets([MapDataset.range(9), MapDataset.range(9)], _Selection())
-
-
-TIMES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
 
 
 def _many() -> Any:

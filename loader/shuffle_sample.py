@@ -311,32 +311,52 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
             f"shuffle_quality: a batch has {most} records, and looking at it takes memory for all;"
             f" give a batch_size of at most {_MOST_IN_BATCH}"
         )
-    batches = epoch_length(order.node)
     size = int(order.rows(np.zeros(1, np.int64)).counts[0])
-    setup, each = cost_ns(order.node)
-    epoch_ns = setup + float(batches) * size * each
-    population = Population(order.length / 2)
     varies = any(isinstance(node, SHUFFLES) for node in nodes_below(order.node))
-    if epoch_ns <= (BUDGET_NS if varies else _EXACT_NS):
-        epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
-        indices = np.arange(epochs * batches)
-        found = _walked(order, order.node, indices, size, numbers, population)
-        # What shares a window of a block shuffle is no two draws.
-        windows = max(1, len(indices) * size // _largest_window(order.node))
-        count = epochs if epochs >= ENOUGH_EPOCHS else min(len(indices), windows, _SHOWN_RUNS)
-        runs = np.arange(count) * len(indices) // count
-        return Batches(*found, runs, not varies, population.rows // epochs, population)
+    setup, each = cost_ns(order.node)
+    epoch_ns = setup + float(epoch_length(order.node)) * size * each
+    if epoch_ns > (BUDGET_NS if varies else _EXACT_NS):
+        return _sample(order, numbers, size)
+    epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
+    return _epochs(order, numbers, size, epochs, is_exact=not varies)
+
+
+def _epochs(
+    order: RecordOrder,
+    numbers: Sequence[BlockNumbers] | None,
+    size: int,
+    epochs: int,
+    *,
+    is_exact: bool,
+) -> Batches:
+    """All batches of some epochs, of `size` records each but perhaps the last of an epoch."""
+    indices = np.arange(epochs * epoch_length(order.node))
+    population = Population(order.length / 2)
+    found = _walked(order, order.node, indices, size, numbers, population)
+    # What shares a window of a block shuffle is no two draws.
+    windows = max(1, len(indices) * size // _largest_window(order.node))
+    count = epochs if epochs >= ENOUGH_EPOCHS else min(len(indices), windows, _SHOWN_RUNS)
+    runs = np.arange(count) * len(indices) // count
+    return Batches(*found, runs, is_exact, population.rows // epochs, population)
+
+
+def _sample(order: RecordOrder, numbers: Sequence[BlockNumbers] | None, size: int) -> Batches:
+    """Runs of batches from all over an epoch, with batches spread evenly as its population."""
+    batches = epoch_length(order.node)
+    setup, each = cost_ns(order.node)
     count = min(batches, int(np.clip(BUDGET_NS / (setup + size * each), _LEAST_RUNS, _MOST_RUNS)))
     length = max(1, min(batches // count, int((BUDGET_NS / count - setup) / (size * each))))
     places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
     starts = (places * (batches - length + 1)).astype(np.int64)
     indices = (starts[:, None] + np.arange(length)).ravel()
     found = _walked(order, order.node, indices, size, numbers, None)
+
     plain = _unshuffled(order.node)
     setup, each = cost_ns(plain)
     some = min(batches, int(np.clip(BUDGET_NS / 2 / (setup + size * each), _LEAST_RUNS, 2**14)))
     # In Python, as the products may be beyond 64 bits.
     evenly = np.array([(k * batches + batches // 2) // some for k in range(some)], np.int64)
+    population = Population(order.length / 2)
     _walked(order, plain, evenly, size, numbers, population)
     last = int(order.rows(np.array([batches - 1])).counts[0])
     records = (batches - 1) * size + last

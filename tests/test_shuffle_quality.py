@@ -167,6 +167,39 @@ def test_a_block_shuffle_is_what_many_of_its_orders_give(
     assert found.low - error <= np.mean(each) <= found.high + error
 
 
+class Laid(windrow.sources.ArrayDataSource):
+    """Records whose blocks are of unequal size, and not of neighbours."""
+
+    def blocks(self) -> Any:
+        order = np.arange(600).reshape(2, 300).T.ravel()  # 0, 300, 1, 301, ...
+        return Blocks(np.array([0, 10, 60, 100, 220, 230, 300, 420, 600]), order.take)
+
+
+PARENTS: dict[str, Callable[[], Any]] = {
+    "turned round": lambda: MapDataset.range(600)[::-1].block_shuffle(1, block=40, window_blocks=3),
+    "thinned out": lambda: MapDataset.range(1_800)[::3].block_shuffle(1, block=25, window_blocks=4),
+    "shuffled below": lambda: (
+        MapDataset.range(600).window_shuffle(90, 3).block_shuffle(1, block=40, window_blocks=3)
+    ),
+    "blocks of the source": lambda: MapDataset.source(Laid(np.arange(600))).block_shuffle(
+        1, window_blocks=2
+    ),
+}
+
+
+@pytest.mark.parametrize("make", PARENTS.values(), ids=PARENTS.keys())
+def test_block_shuffles_of_other_orders_are_what_many_of_theirs_give(
+    make: Callable[[], Any],
+) -> None:
+    chain = make()
+    epochs = chain.repeat().read(range(300 * 600)).reshape(300, 600)
+    each = [known(quality(epoch, 24).variance_ratio).low for epoch in epochs]
+    error = 3 * float(np.std(each)) / len(each) ** 0.5
+    found = known(quality(chain.batch(24)).variance_ratio)
+    assert found.low - error <= np.mean(each) <= found.high + error
+    assert found.high - found.low < 0.3 * found.middle
+
+
 @pytest.mark.parametrize("step", [1, 3, 8])
 def test_a_host_slice_of_a_block_shuffle_is_what_many_of_its_orders_give(step: int) -> None:
     chain = MapDataset.range(2_400).block_shuffle(5, block=30, window_blocks=4)

@@ -43,6 +43,8 @@ MANY: Final = {"batch": "batches", "element": "elements"}
 # Times beyond it are cut off: the first batch may take a hundred times as long as the others.
 _TYPICAL: Final = 0.98
 _MOST_COUNTED: Final = 1_000
+# Of a timeline; the last ones that the loop was given may not be in it yet.
+_KEPT_BLOCKS: Final = 1_000
 
 
 def plotly(module: str) -> Any:
@@ -81,8 +83,9 @@ def timeline_chart(stats: Stats, what: str) -> str:
         "the loop waits": (_WAITING, _per_element([block.waited_s for block in blocks], blocks)),
     }
     ends = np.cumsum([block.elements for block in blocks]).astype(np.float64)
-    # Of the last block not all may have been given yet.
-    edges = np.concatenate([[0.0], ends]) + max(0.0, stats.elements - ends[-1])
+    edges = np.concatenate([[0.0], ends])
+    if len(blocks) >= _KEPT_BLOCKS:  # earlier ones are forgotten
+        edges += max(0.0, stats.elements - ends[-1])
     most = max(float(values.max()) for _, values in lanes.values())
     counts = [min(max(1, block.elements), _MOST_COUNTED) for block in blocks]
     usual = max(

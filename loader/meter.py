@@ -332,7 +332,10 @@ class Meter:
             self._first_s = now_s
         if not self._in_turn:
             self._before_s = None if is_ready else self.maker.spent_s()
-        self._loop = _turned(self._loop, _WAITS, now_s)
+        did, since_s, waited_s, own_s = self._loop  # as `_turned`, without a call
+        if did == _WORKS:
+            own_s += now_s - since_s
+        self._loop = _WAITS, now_s, waited_s, own_s
 
     def got(self) -> None:
         """A block is there, in columns."""
@@ -348,15 +351,22 @@ class Meter:
             size_bytes: Their bytes.
             made: How it was made; None where that was while the loop waited.
         """
-        now_s, asked_s = self._clock(), self._loop[1]
-        self._loop = _turned(self._loop, _WORKS, now_s)
+        now_s = self._clock()
+        _, asked_s, waited_s, own_s = self._loop
+        took_s = now_s - asked_s
+        self._loop = _WORKS, now_s, waited_s + took_s, own_s
         self._split_s += now_s - self._got_s
         self._elements += elements
         self._delivered_bytes += size_bytes
         self._block = elements, size_bytes
-        if self._entry is None:
-            self._entry = _Entry(asked_s if made is None else made.started_s)
-        self._entry.add(elements, now_s - asked_s, made)
+        entry = self._entry
+        if entry is None:
+            entry = self._entry = _Entry(asked_s if made is None else made.started_s)
+        entry.elements += elements
+        entry.waited_s += took_s
+        if made is not None:
+            entry.reading_s += made.reading_s
+            entry.mapping_s += made.mapping_s
         if now_s - self._entered_s >= _LEAST_S:
             self._enter(now_s)
 
@@ -455,14 +465,6 @@ class _Entry:
     reading_s: float = 0.0
     mapping_s: float = 0.0
     waited_s: float = 0.0
-
-    def add(self, elements: int, waited_s: float, made: Made | None) -> None:
-        """One block more."""
-        self.elements += elements
-        self.waited_s += waited_s
-        if made is not None:
-            self.reading_s += made.reading_s
-            self.mapping_s += made.mapping_s
 
     def times(self, now_s: float, more: Made, first_s: float) -> BlockTimes:
         """All of them, when the last is taken."""

@@ -47,15 +47,17 @@ class Taken:
 
     Args:
         node: The node that makes a stream of the chain.
-        passes: How often it is gone through as a whole.
-        elements: How many elements of one more pass are taken; an interval where that is unknown.
-        is_cut: Whether the last pass ends before the chain does, though it is read ahead.
+        is_whole: Whether it is gone through as a whole; else it is read ahead of what is taken.
+        elements: How many elements are taken otherwise; an interval where that is unknown.
+        times: How often all this is done.
+        ends_early: Whether it may be done once only, as a filter may leave nothing to repeat.
     """
 
     node: ToStreamNode
-    passes: int
+    is_whole: bool
     elements: Amount
-    is_cut: bool
+    times: int = 1
+    ends_early: bool = False
 
 
 def all_sources(node: Node) -> list[Any]:
@@ -145,7 +147,7 @@ def _mixed(node: StreamMixNode, once: bool) -> Amount:
 
 def _mixture_length(lengths: list[int], node: StreamMixNode) -> int:
     """Elements up to the first that its stream does not have any more."""
-    at = orders.mix_length(lengths, node.proportions)
+    at = orders.mix_length(lengths, node.proportions) if min(lengths) else 0
     ends = np.array(lengths)
     while True:
         which, keys = orders.mix_choose(np.arange(at, at + _AT_ONCE), node.proportions)
@@ -208,11 +210,12 @@ def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
         once = node.times is None or node.times == 1
         for part in _taken(node.parent, one if once else count):
             times = 1 if node.times is None else node.times
-            yield dataclasses.replace(part, passes=part.passes * times)
+            early = part.ends_early or (one.low == 0 and times > 1)
+            yield dataclasses.replace(part, times=part.times * times, ends_early=early)
         return
     passes, rest = divmod(count.high, one.high)
     for part in _taken(node.parent, one):
-        yield dataclasses.replace(part, passes=part.passes * int(passes))
+        yield dataclasses.replace(part, times=part.times * int(passes))
     if rest:
         yield from _taken(node.parent, Amount.exactly(rest))
 
@@ -225,6 +228,6 @@ def _of_chain(node: ToStreamNode, count: Amount) -> Taken:
         and count.high >= elements(node).high
         and (gaps or count.is_exact)
     ):
-        return Taken(node, 1, Amount.exactly(0), is_cut=False)
+        return Taken(node, True, Amount.exactly(0))
     high = float(pass_length(node.parent)) if gaps else count.high
-    return Taken(node, 0, Amount(count.low, max(count.low, high)), is_cut=True)
+    return Taken(node, False, Amount(count.low, max(count.low, high)))

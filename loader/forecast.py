@@ -79,26 +79,24 @@ class _Work:
 
     def __init__(self, node: Node) -> None:
         self._facts = stream_facts(node)
+        self._is_endless = demand.is_endless(node)
         # Of each stream the longest stretch, which holds the most.
         self.streams: dict[int, tuple[Stretch, list[PartLook]]] = {}
 
     def of_taken(self, taken: Taken) -> _Found:
         """What an epoch comes to."""
         facts, chain = self._facts[id(taken.node)], taken.node.parent
-        found: _Found = []
-        if taken.passes:
-            costs = self._of_elements(facts, demand.pass_length(chain))
-            found += [(source, _passes(own, taken.passes)) for source, own in costs]
-        if taken.elements.high and demand.repeats_for_ever(chain):
-            found += self._of_elements(facts, int(taken.elements.high))
-        elif taken.elements.high:
-            found += self._of_cut(facts, taken)
-        return found
+        one_pass = demand.pass_length(chain)
+        if taken.is_whole or taken.elements == Amount.exactly(one_pass):
+            found = self._of_elements(facts, one_pass)
+        else:
+            found = self._of_cut(facts, taken)
+        return [(source, _passes(own, taken)) for source, own in found]
 
     def of_later(self, taken: Taken, epoch: _Found) -> _Found:
         """What each later epoch comes to, given the first."""
         facts, chain = self._facts[id(taken.node)], taken.node.parent
-        if not demand.repeats_for_ever(chain):
+        if not (self._is_endless and demand.repeats_for_ever(chain)):
             return epoch
         count = int(taken.elements.high)
         if 2 * count * rows_of(chain) <= MOST_RECORDS:
@@ -115,7 +113,8 @@ class _Work:
         whole = stretch_of(facts, demand.pass_length(taken.node.parent))
         planned = int((whole.long.ends - whole.long.bounds[:-1]).max(initial=0))
         ahead = most + planned + 2 * whole.long.rows
-        high = self._of_elements(facts, min(whole.count, ahead))
+        endless = demand.repeats_for_ever(taken.node.parent)
+        high = self._of_elements(facts, ahead if endless else min(whole.count, ahead))
         return [
             (source, _between(low.get(id(source), _no_costs(source)), own)) for source, own in high
         ]
@@ -282,9 +281,12 @@ def _beside(one: SourceCosts, other: SourceCosts) -> SourceCosts:
     return dataclasses.replace(_added(one, other), pieces=pieces)
 
 
-def _passes(one: SourceCosts, passes: int) -> SourceCosts:
+def _passes(one: SourceCosts, taken: Taken) -> SourceCosts:
     """The costs of several passes, which read the same pieces."""
-    return dataclasses.replace(one.times(passes), pieces=one.pieces)
+    if taken.times == 1:
+        return one
+    every = dataclasses.replace(one.times(taken.times), pieces=one.pieces)
+    return _between(one, every) if taken.ends_early else every
 
 
 def _between(one: SourceCosts, other: SourceCosts) -> SourceCosts:

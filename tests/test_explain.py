@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.asked import asked_for
 from windrow.costs import Amount
@@ -233,7 +234,26 @@ def test_what_is_taken_is_no_more_than_there_is(sizes: list[int], limit: int) ->
     count = len(list(mixed))
     assert elements(mixed._node) == Amount.exactly(count)
     for part in taken(mixed._node):
-        assert part.elements.high <= pass_length(part.node.parent)
+        assert part.is_whole or part.elements.high <= pass_length(part.node.parent)
+
+
+@settings(max_examples=25)
+@given(drawn=st.one_of(chains(lengths=(0, 1, 5, 31)), streams(lengths=(0, 1, 5), most=3)))
+def test_any_chain_is_explained(drawn: Drawn) -> None:
+    dataset = build(drawn.recipe)
+    explanation = dataset.explain()
+    assert str(explanation)
+    assert explanation._repr_html_()
+    assert json.dumps(explanation.to_json(), allow_nan=False)
+    if explanation.is_endless or explanation.batches.high > 500:
+        return
+    with iter(dataset) as iterator:
+        count = sum(1 for _ in iterator)
+        stats = iterator.stats()
+    assert count in explanation.batches
+    for told, found in zip(explanation.epoch, stats.sources, strict=True):
+        assert found.records.low in told.records
+        assert found.reads.low in told.reads
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ beside it: the same bits on both ways.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.example import Values, parsed, values_of
 from windrow.sources.example_blocks import Filling, fill_by_layouts
 from windrow.sources.features import Array, Column, Feature, cast
+
+# The way out of errors of records, where those who read them say what features they have.
+GIVE_FEATURES: Final = "; give features= that fit all records"
 
 
 def decode_examples(
@@ -208,7 +211,7 @@ def _kind(values: Values) -> str:
 
 
 def _refuse(name: str, found: str, allowed: str) -> NoReturn:
-    why = f"feature {name!r} {found}, and {allowed}; give features= that fit all records"
+    why = f"feature {name!r} {found}, and {allowed}{GIVE_FEATURES}"
     raise ReadError(why, why=why)
 
 

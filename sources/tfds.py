@@ -69,7 +69,8 @@ class TFDSDataSource(LaidOutSource):
             NotFoundError: If there is no such dataset, split or feature, or a file is missing.
             PlanError: If a split names records that are not there, or can not be read.
             SourceError: If the dataset is not in ArrayRecord form, a feature is of a type that is
-                not known, a file is broken, or a split must be chosen.
+                not known, a file is broken, a split must be chosen, or the one that is has no
+                files, as those of no records have.
             ConversionError: If tfds has not finished the dataset.
             ReadError: If a store can not be read.
             MissingExtraError: If a protocol, or decoding images, needs a package that is not
@@ -203,7 +204,8 @@ class TFDSDataSource(LaidOutSource):
         return ReadError(
             f"{WHAT}: record {position} of {file}, record {index} of this source, can not be"
             f" decoded: {why}. The file is not what {FEATURES} tells: build or copy the dataset"
-            " again, or leave the record out",
+            " again, or leave the record out by a split of two parts, such as"
+            " 'train[:5]+train[6:]'",
             file=file,
             records=(index, index + 1),
             why=why,

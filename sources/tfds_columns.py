@@ -4,8 +4,9 @@ What layouts can cut up, `decode_examples` does for all records at once. Sequenc
 from each record by protobuf. Then lengths are checked, and bytes become numbers or pictures, and
 values the rows of columns.
 
-Invariant: values are bit for bit what `tfds.data_source` gives. What becomes of a record depends on
-it and the features alone, not on the records beside it.
+Invariant: values are bit for bit what `tfds.data_source` gives; decoded images too, where it decodes
+them by Pillow and a file has the channels of its feature (see `tfds_images`). What becomes of a
+record depends on it and the features alone, not on the records beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from windrow.errors import ReadError
 from windrow.sources.base import Columns
 from windrow.sources.example import encode_example, parsed, values_of
-from windrow.sources.example_columns import decode_examples
+from windrow.sources.example_columns import GIVE_FEATURES, decode_examples
 from windrow.sources.features import BYTES, Column, Feature, Ragged
 from windrow.sources.tfds_features import IMAGE, Leaf, TfdsFeatures, tree_of
 from windrow.sources.tfds_images import check_images
@@ -157,7 +158,10 @@ class _Batch:
         if bad and self._fill([_row_of(error) for error in bad], leaves):
             bad = []
             flat = decode_examples(self._records, wanted, bad=bad)
-        self.errors = {_row_of(error): error.why or str(error) for error in bad}
+        # Features of tfds are not given, but told by its files.
+        self.errors = {
+            _row_of(error): (error.why or str(error)).removesuffix(GIVE_FEATURES) for error in bad
+        }
         return flat
 
     def _fill(self, rows: Sequence[int], leaves: Iterable[Leaf]) -> bool:

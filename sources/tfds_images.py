@@ -1,6 +1,12 @@
-"""Pictures: encoded bytes to arrays, by Pillow.
+"""Images: encoded bytes to arrays, by Pillow.
 
-Invariant: a picture comes out with the axes, channels and dtype of its feature, whatever way of
+Where a file has the channels and depth of its feature, its pixels are as Pillow decodes them, and so
+as `tfds.data_source` gives them without OpenCV. Of PNG, BMP and GIF every decoder makes the same; of
+JPEG and lossy WebP they differ by little, TensorFlow's by up to some 10 of 255. A file that has
+others is converted as TensorFlow does it, but colours to grey, which then differ by up to 1, and a
+palette to one channel, which is its numbers, as of `tfds.data_source`.
+
+Invariant: an image comes out with the axes, channels and dtype of its feature, whatever way of
 those that tfds takes it was encoded in; what Pillow cannot decode to them without loss is an error.
 """
 
@@ -114,7 +120,10 @@ def _pixels(image: Any, leaf: Leaf, *, deep: bool) -> Array:
             wide = wide.astype(np.uint16)
         else:
             wide = (wide >> 8).astype(np.uint8)
-        return np.repeat(wide, channels or 1, axis=-1)
+        out = np.repeat(wide, channels or 1, axis=-1)
+        if channels in (2, 4):  # of which the last is how opaque it is: wholly
+            out[..., -1] = np.iinfo(out.dtype).max
+        return out
     if leaf.dtype == "uint16" and deep:
         raise _unfit("has 16 bits in each of several channels, which Pillow does not decode")
     mode = _MODES.get(channels or len(image.getbands()), "RGB")

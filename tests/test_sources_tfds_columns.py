@@ -386,6 +386,16 @@ def test_deep_pictures() -> None:
     assert np.array_equal(wide["x"], narrow["x"] * np.uint16(257))
 
 
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_deep_grey_is_opaque(dtype: str, channels: int) -> None:
+    record = encode_example({"x": png(16, 0, b"\x12\x34")})
+    features = features_of(x=picture(1, 1, channels, dtype=dtype))
+    found = decode_records([record], features, images=True)["x"].reshape(-1).tolist()
+    grey, opaque = (0x12, 0xFF) if dtype == "uint8" else (0x1234, 0xFFFF)
+    assert found == {2: [grey, opaque], 3: [grey] * 3, 4: [grey] * 3 + [opaque]}[channels]
+
+
 def png(depth: int, colour: int, data: bytes) -> bytes:
     """A PNG file of one line of one pixel."""
     chunks = [

@@ -14,12 +14,17 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.kitchen import plain
-from windrow.sources import ArrayRecordDataSource
+from windrow.commands import main
+from windrow.converters.tfds_to_zarr import read_split
+from windrow.sources import TFDSDataSource
 from windrow.sources.base import row
+from windrow.sources.features import Ragged
 from windrow.sources.tfds_columns import decode_records
 from windrow.sources.tfds_features import TfdsFeatures
 
 pytestmark = pytest.mark.tfds
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")
@@ -229,25 +234,46 @@ def test_optional_features(tfds: Any, encoding: str, shape: tuple[int | None, ..
         assert (expected["a"] is None) == (found["a"] is None)
 
 
-def test_every_type_as_it_was_yielded(tfds: Any, tmp_path: pathlib.Path) -> None:
-    """Every example of a built dataset is that of the generator."""
-    kitchen_builder = importlib.import_module("tests.tfds_kitchen.kitchen_dataset_builder")
-    builder = kitchen_builder.Kitchen(data_dir=tmp_path, file_format="array_record")
-    builder.download_and_prepare()
-    names = {path.name for path in builder.data_path.glob("*.labels.txt")}
+def test_every_type_as_it_was_yielded(
+    tfds: Any, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every example of a built dataset, its records and its Zarr, is that of the generator."""
+    kitchen = importlib.import_module("tests.tfds_kitchen.kitchen_dataset_builder")
+    code = ROOT / "tests" / "tfds_kitchen" / "kitchen_dataset_builder.py"
+    command = ["tfds-build", str(code), f"--data_dir={tmp_path}", "--also=zarr", "--images"]
+    assert main(command) == 0, capfd.readouterr().err
+    folder = tmp_path / "kitchen" / "1.0.0"
+    names = {path.name for path in folder.glob("*.labels.txt")}
     assert names == {"label.labels.txt", "labels.labels.txt", "mask.labels.txt"}
-    features = TfdsFeatures.from_json(
-        json.loads((builder.data_path / "features.json").read_text()), where="features.json"
-    )
-    for split in kitchen_builder.SIZES:
-        source = ArrayRecordDataSource(
-            [str(path) for path in sorted(builder.data_path.glob(f"*-{split}.*"))]
-        )
-        columns = decode_records([source[i] for i in range(len(source))], features, images=True)
-        yielded = list(kitchen_builder.kitchen_examples(split))
-        assert sorted(columns["id"].tolist()) == list(range(len(yielded)))
-        for at, number in enumerate(columns["id"].tolist()):
-            compare(row(columns, at), yielded[number], kitchen_builder.COLOURS)
+    kinds = tfds.builder_from_directory(folder).info.features
+    for split in kitchen.SIZES:
+        source = TFDSDataSource(folder, split=split, images=True)
+        yielded = list(kitchen.kitchen_examples(split))
+        for columns in (source.read(np.arange(len(source))), read_split(folder / "zarr" / split)):
+            assert sorted(columns["id"].tolist()) == list(range(len(yielded)))
+            for at, number in enumerate(columns["id"].tolist()):
+                found = row(columns, at)
+                compare(found, yielded[number], kitchen.COLOURS)
+                compare_dtypes(found, kinds)
+
+
+def compare_dtypes(found: Any, kind: Any, name: str = "") -> None:
+    """The dtype of values is that of their feature, and of its inner ones."""
+    if isinstance(found, dict):
+        inner = getattr(kind, "feature", kind)
+        for key, value in found.items():
+            compare_dtypes(value, inner[key], f"{name}/{key}")
+    elif isinstance(found, Ragged):
+        compare_dtypes(found.values, kind.feature, name)
+    elif isinstance(found, np.ndarray) and found.dtype == object:
+        for value in found.reshape(-1):
+            compare_dtypes(value, kind, name)
+    elif isinstance(found, np.ndarray | np.generic):
+        while type(kind).__name__ in ("Sequence", "Video"):
+            kind = kind.feature
+        assert found.dtype == kind.np_dtype, name
+    else:
+        assert isinstance(found, bytes | None), name
 
 
 LOSSY = ("photo", "translations")
@@ -282,6 +308,7 @@ def compare(found: Any, one: Any, colours: list[str], name: str = "") -> None:
         *[("L", 1, "uint8"), ("L", 3, "uint8"), ("P", 3, "uint8"), ("1", 1, "uint8")],
         *[("I;16", 1, "uint16"), ("L", 1, "uint16"), ("I;16", 1, "uint8")],
         *[("I;16", 3, "uint16"), ("1", 3, "uint8")],
+        *[("I;16", 4, "uint16"), ("I;16", 4, "uint8"), ("L", 4, "uint16")],
     ],
 )
 def test_pictures_that_are_converted(tfds: Any, mode: str, channels: int, dtype: str) -> None:
@@ -302,3 +329,46 @@ def test_pictures_that_are_converted(tfds: Any, mode: str, channels: int, dtype:
     expected = features.deserialize_example(record)["a"].numpy()
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
+
+
+def photo(mode: str, file_format: str) -> bytes:
+    """A file of smooth colours with some noise."""
+    image_module = importlib.import_module("PIL.Image")
+    rng = np.random.default_rng(1)
+    smooth = np.add.outer(np.arange(24), np.arange(32))[..., None] * [4, 2, 3]
+    pixels = (smooth + rng.integers(0, 20, (24, 32, 3))).clip(0, 255).astype(np.uint8)
+    out = io.BytesIO()
+    image_module.fromarray(pixels).convert(mode).save(out, file_format)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "file_format", "channels", "within"),
+    [
+        ("RGB", "JPEG", 3, 12),
+        ("L", "JPEG", 1, 12),
+        ("RGB", "PNG", 3, 0),
+        ("RGBA", "PNG", 4, 0),
+        ("P", "PNG", 1, 255),  # which TensorFlow makes grey of, and tfds.data_source does not
+    ],
+)
+def test_pictures_are_those_of_the_data_source(
+    tfds: Any, mode: str, file_format: str, channels: int, within: int
+) -> None:
+    """Without OpenCV tfds decodes by Pillow; TensorFlow's pixels are within so many of those."""
+    image_feature = importlib.import_module("tensorflow_datasets.core.features.image_feature")
+    assert image_feature.cv2 is None
+    features = tfds.features.FeaturesDict({"a": tfds.features.Image(shape=(None, None, channels))})
+    record = features.serialize_example({"a": io.BytesIO(photo(mode, file_format))})
+    (found,) = decode_records([record], read_as(features), images=True)["a"]
+    assert np.array_equal(found, features.deserialize_example_np(record)["a"])
+    other = features.deserialize_example(record)["a"].numpy()
+    assert np.abs(found.astype(int) - other).max() <= within
+
+
+def test_colours_made_grey_are_close_to_those_of_tensorflow(tfds: Any) -> None:
+    features = tfds.features.FeaturesDict({"a": tfds.features.Image(shape=(None, None, 1))})
+    record = features.serialize_example({"a": io.BytesIO(photo("RGB", "PNG"))})
+    (found,) = decode_records([record], read_as(features), images=True)["a"]
+    other = features.deserialize_example(record)["a"].numpy()
+    assert np.abs(found.astype(int) - other).max() <= 1

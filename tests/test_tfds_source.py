@@ -172,6 +172,41 @@ def test_nodes(folder: Path) -> None:
     assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
 
 
+class _Alternating(windrow.transforms.DatasetSelectionMap):
+    """The first three elements of two datasets, in turn."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index % 2, index // 2 % 3
+
+
+def test_more_nodes(folder: Path) -> None:
+    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
+    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
+    pairs = windrow.MapDataset.zip([train[:9], test])
+    assert [(a["id"], b["id"]) for a, b in pairs] == [(i, 1000 + i) for i in range(9)]
+    selected = windrow.MapDataset.select_from_datasets([train, test], _Alternating())
+    assert [row["id"] for row in selected] == [0, 1000, 1, 1001, 2, 1002]
+    numbered = train.map_with_index(lambda index, row: (index, row["id"]))
+    assert list(numbered[30:33]) == [(30, 30), (31, 31), (32, 32)]
+    drawn = train.seed(5).random_map(lambda row, rng: (int(row["id"]), int(rng.integers(100))))
+    assert [row for row, _ in drawn] == list(range(41))
+    assert list(drawn) == list(drawn)
+    assert len({number for _, number in drawn}) > 10
+    near = [int(row["id"]) for row in train.window_shuffle(window_size=10, seed=2)]
+    assert sorted(near) == list(range(41)) != near
+    assert max(abs(at - i) for at, i in enumerate(near)) < 10
+    hosts = [[int(row["id"]) for row in train.shuffle(seed=3)[host::4]] for host in range(4)]
+    assert sorted(itertools.chain(*hosts)) == list(range(41))
+    assert [len(host) for host in hosts] == [11, 10, 10, 10]
+    assert [row["id"] for row in test.repeat(2)[8:11]] == [1008, 1000, 1001]
+    assert [batch["text"] for batch in train[:4].batch(2)] == [
+        [example("train", i)["text"] for i in pair] for pair in ((0, 1), (2, 3))
+    ]
+
+
 def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
     source = TFDSDataSource(folder, split="train+test")
     whole = told(chain(source))
@@ -302,6 +337,8 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path, record: bytes, why
     with pytest.raises(ReadError, match=match) as caught:
         source.read(np.array([3, 20, 18, 5]))
     assert (caught.value.file, caught.value.records) == (str(file), (18, 19))
+    assert "features=" not in str(caught.value)  # nobody gives them here
+    assert str(caught.value).endswith("such as 'train[:5]+train[6:]'")
     with pytest.raises(ReadError, match=match):
         list(windrow.MapDataset.source(source).shuffle(seed=0).batch(5))
 

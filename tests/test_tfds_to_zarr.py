@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +363,19 @@ def test_records_that_are_not_there(folder: Path, tmp_path: Path) -> None:
     tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
     with pytest.raises(ArgumentError, match=r"records \[5, 10\) of .*, which has 9"):
         read_split(tmp_path / "zarr" / "test", 5, 10)
+
+
+def test_reading_long_texts_takes_a_few_times_their_memory(tmp_path: Path) -> None:
+    texts = [np.random.default_rng(at).bytes(1_700_001) for at in range(4)]
+    records = [{"t": text} for text in texts]
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {"t": TEXT}, records)
+    tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+    read_split(tmp_path / "zarr" / "train", 0, 1)  # what is imported and opened once
+    tracemalloc.start()
+    try:
+        found = read_split(tmp_path / "zarr" / "train")["t"]
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == texts
+    assert peak_bytes < 10 * sum(map(len, texts))

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.box_shelf import BoxShelf
-from windrow.budget import Budget, index_bytes_of, largest_bytes
+from windrow.budget import Budget, Room, rooms
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
 from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part, is_far
 from windrow.tallies import PartTally, Tallies
@@ -107,18 +107,16 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(self, tally: PartTally, budget: Budget, pool: Executor, far: bool) -> None:
-        part = tally.part
-        self._far_away = far
+    def __init__(self, tally: PartTally, room: Room, pool: Executor) -> None:
+        part, slots = room.part, room.slots
+        self._far_away = is_far(room.source)
         self._tally = tally
-        self._piece_bytes = largest_bytes(part)
-        self._record_bytes = tally.record_bytes
-        self._index_bytes = index_bytes_of(part)
+        self._piece_bytes = room.piece_bytes
+        self._record_bytes = room.record_bytes
+        self._index_bytes = room.index_bytes
         self.planned_bytes = 0  # of records
         self.index_bytes = 0  # of their indices
-        self._most_in_flight = max(2, budget.in_flight_bytes // self._piece_bytes)
-        kept = budget.kept_bytes // self._piece_bytes
-        slots = max(1, min(part.piece_count, self._most_in_flight + kept))
+        self._most_in_flight = room.most_in_flight
         self._part = part
         self._pool = pool
         self._shelf = _shelf(part, slots)
@@ -136,9 +134,8 @@ class PartAhead:
         # A small store that fits is decoded once, a larger one from when a piece comes back. Else
         # what is done with gives its slot up at once, since memory in use is in the processor's
         # cache, and fresh memory must be got from the system.
-        self._fits = part.piece_count <= slots
-        few = budget.usual_bytes // self._piece_bytes
-        self._keeps = part.piece_count <= self._most_in_flight + few
+        self._fits = room.fits
+        self._keeps = room.keeps
         self._entered_once = bytearray(part.piece_count if self._fits and not self._keeps else 0)
         self._ended = False
         self._share = self._started = 0  # reads to start in this round, and those that were
@@ -527,18 +524,12 @@ class Lookahead:
     def __init__(
         self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor, tallies: Tallies
     ) -> None:
-        parts = [(source, part) for source in sources for part in source.parts]
-        planned = [(s, part) for s, part in parts if part.piece_count and not part.alone]
-        weights = [largest_bytes(part) for _, part in planned]
-        most = max((part.piece_count for _, part in planned), default=0)
-        budget = budget.for_store(most * sum(weights))
+        planned, budget = rooms(sources, budget)
         self._ahead: dict[tuple[int, str], PartAhead] = {}
-        for (source, part), weight in zip(planned, weights, strict=True):
-            share = budget.share(weight / sum(weights))
-            tally = tallies.of(source).part(part)
-            ahead = PartAhead(tally, share, pool, is_far(source))
-            self._ahead[id(source), part.name] = ahead
-        self._planned = {id(source) for source, _ in planned}
+        for room in planned:
+            tally = tallies.of(room.source).part(room.part)
+            self._ahead[id(room.source), room.part.name] = PartAhead(tally, room, pool)
+        self._planned = {id(room.source) for room in planned}
         self.horizon_bytes = budget.horizon_bytes
 
     @property

@@ -1,0 +1,148 @@
+"""Forecasts of reads over orders and budgets, against what the look-ahead does; plans of rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import advice
+from windrow import MapDataset, ReadOptions
+from windrow.asked import Asked
+from windrow.budget import Room
+from windrow.costs import Amount
+from windrow.part_forecast import Uses, part_forecast
+from windrow.round_plan import round_plan
+from windrow.sources import ArrayPart, ZarrDataSource
+
+ROWS, CHUNK, ROW_BYTES = 4_000, 20, 64
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "rows"
+    rows = np.arange(ROWS * 16).reshape(ROWS, 16) % 9
+    zarr.create_array(str(path), data=rows.astype("f4"), chunks=(CHUNK, 16))
+    return path
+
+
+ORDERS: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
+    "in order": lambda chain: chain,
+    "shuffle": lambda chain: chain.shuffle(seed=1),
+    "block_shuffle": lambda chain: chain.block_shuffle(seed=1, window_blocks=8),
+    "window_shuffle": lambda chain: chain.window_shuffle(300, seed=1),
+    "strides": lambda chain: chain[::3],
+    "twice": lambda chain: chain.shuffle(seed=1).repeat(2),
+}
+
+
+@pytest.mark.parametrize("resident", [0.05, 0.3, 0.6, 0.9, 1.2, 2.0])
+@pytest.mark.parametrize("order", ORDERS)
+def test_reads_lie_in_what_is_told(store: Path, order: str, resident: float) -> None:
+    # `resident` is the part of the store that may be held.
+    store_bytes = ROWS * ROW_BYTES
+    options = ReadOptions(
+        resident_bytes=int(store_bytes * resident), in_flight_bytes=4 * CHUNK * ROW_BYTES
+    )
+    chain = ORDERS[order](MapDataset.source(ZarrDataSource(store)))
+    dataset = chain.batch(8).to_iter_dataset(options)
+    (told,) = dataset.explain().epoch
+    with iter(dataset) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.reads.low in told.reads
+    assert found.decoded_bytes.low in told.decoded_bytes
+    assert found.pieces == told.pieces
+    assert told.reads.is_exact or order != "in order"
+
+
+class NoRows:
+    """A reader of rows that must not be asked for any."""
+
+    def start(self, spans: Any, pool: Any) -> Any:
+        raise AssertionError("a forecast reads nothing")
+
+    def read(self, rows: Any) -> Any:
+        raise AssertionError("a forecast reads nothing")
+
+    def stored_bytes(self, pieces: Any) -> Any:
+        return pieces
+
+
+def room(*, pieces: int, slots: int) -> Room:
+    part = ArrayPart("", pieces * 4, (1,), np.dtype("i1"), 4, NoRows())
+    return Room(None, part, 4, 1, 64, 2, slots, keeps=False)  # type: ignore[arg-type]
+
+
+@given(
+    records=st.lists(st.integers(0, 39), min_size=1, max_size=60),
+    slots=st.integers(1, 10),
+    full=st.integers(1, 40),
+)
+def test_bounds_of_any_order(records: list[int], slots: int, full: int) -> None:
+    own = room(pieces=10, slots=slots)
+    wanted = np.array(records)
+    uses = Uses.of(own.part, Asked(np.arange(len(wanted)), wanted))
+    plan = round_plan(len(wanted), unit=1, most_rows=4, full=full, parts=1, is_ahead=True)
+    found = part_forecast(uses, own, plan, plan)
+    distinct = len(set((wanted // 4).tolist()))
+    assert distinct <= found.reads.low <= found.reads.high
+    if not own.fits:
+        assert found.reads.high <= uses.rounds(plan)
+    # Whoever plans everything at once reads each piece once.
+    whole = round_plan(len(wanted), unit=len(wanted), most_rows=60, full=1, parts=1, is_ahead=True)
+    assert part_forecast(uses, own, whole, whole).reads == Amount.exactly(distinct)
+
+
+@given(
+    stop=st.integers(0, 3_000),
+    unit=st.integers(1, 40),
+    most_rows=st.integers(1, 200),
+    full=st.floats(1, 2_000) | st.just(math.inf),
+    parts=st.integers(0, 20),
+    is_ahead=st.booleans(),
+)
+def test_plans_of_rounds(
+    stop: int, unit: int, most_rows: int, full: float, parts: int, is_ahead: bool
+) -> None:
+    plan = round_plan(
+        stop, unit=unit, most_rows=most_rows, full=full, parts=parts, is_ahead=is_ahead
+    )
+    sizes = np.diff(plan.bounds)
+    assert plan.bounds[0] == 0
+    assert plan.bounds[-1] == stop
+    assert len(plan.ends) == len(sizes)
+    assert (sizes > 0).all()
+    assert (sizes <= max(unit, most_rows)).all()
+    assert (sizes[:-1] % unit == 0).all()
+    assert (plan.ends >= plan.bounds[1:]).all()  # a round is planned when it is made
+    assert (np.diff(plan.ends) >= 0).all()
+    assert np.array_equal(plan.bounds[plan.round_of], np.repeat(plan.bounds[:-1], sizes))
+
+
+def test_every_piece_of_advice_pays_in_bytes() -> None:
+    rows = advice.run(dataclasses.replace(advice.SMALL, records=1_000), 1)
+    assert {row["kind"] for row in rows} == {
+        "global-shuffle",
+        "resident-bytes",
+        "window-room",
+        "strides",
+        "no-threads",
+        "record-by-record",
+    }
+    for row in rows:
+        for side in ("before", "after"):
+            low, high = row[f"{side}_told_bytes"]
+            assert low <= row[f"{side}_bytes"] <= high
+        if row["kind"] != "record-by-record":  # which reads as much, in fewer calls
+            assert row["after_bytes"] < row["before_bytes"]
+    assert "records/s" in advice.markdown(rows)

@@ -2,8 +2,8 @@
 
 The arrays of a feature are called as it is, and dicts around it are groups:
 
-- numbers of one shape, and pictures that are decoded to one: an array `NAME`, a row per record;
-- text, encoded pictures, and numbers of which the first axis alone differs: ragged `NAME`, which is
+- numbers of one shape, and images that are decoded to one: an array `NAME`, a row per record;
+- text, encoded images, and numbers of which the first axis alone differs: ragged `NAME`, which is
   `NAME/values` and `NAME/offsets`, as of all conversions;
 - all else: the numbers or bytes of a record one after another in ragged `NAME/flat`, and what tells
   where each begins. `NAME/lengths_1`, `NAME/lengths_2`, ... are those of sequences in sequences, the
@@ -32,7 +32,7 @@ from windrow.sources.base import Columns
 from windrow.sources.features import BYTES, Array, Column, Feature, Ragged
 from windrow.sources.tfds_columns import decode_records
 from windrow.sources.tfds_features import IMAGE, Leaf, Shape, TfdsFeatures, tree_of
-from windrow.sources.tfds_values import may_be_absent
+from windrow.sources.tfds_values import may_be_absent, objects_of, offsets_of
 
 ABSENT: Final = "windrow_absent"
 
@@ -52,7 +52,7 @@ class LeafArrays:
 
     Args:
         leaf: The feature.
-        images: Whether pictures are decoded.
+        images: Whether images are decoded.
     """
 
     leaf: Leaf
@@ -185,7 +185,7 @@ class LeafArrays:
         value: Any = self._core(parts)
         for level in range(self.leaf.levels, 0, -1):
             lengths = parts[f"{LENGTHS}{level}"]
-            value = Ragged(value, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+            value = Ragged(value, offsets_of(lengths))
         return value
 
     def _core(self, parts: Mapping[str, Any]) -> Array:
@@ -205,9 +205,7 @@ class LeafArrays:
         else:
             found: Array = flat.reshape(core) if self._keeps_shape else flat
             return found
-        out = np.empty(len(items), object)
-        for at, item in enumerate(items):
-            out[at] = item
+        out = objects_of(items)
         if None in core:
             core = (len(items) // math.prod(core[1:]), *core[1:])
         return out.reshape(core)
@@ -324,7 +322,7 @@ def _column(parts: Sequence[Any], feature: Feature) -> Column:
             out[row] = part
         return out
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     if feature.opaque:
         return Ragged(np.frombuffer(b"".join(parts), np.uint8), offsets)
     empty = np.empty((0, *feature.item_shape), dtype)

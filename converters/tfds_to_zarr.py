@@ -64,7 +64,7 @@ def tfds_to_zarr(
     """Convert a folder that tfds built to Zarr v3 groups, `OUTPUT/train`, `OUTPUT/test`, ...
 
     An array has the name of its feature, and a row for every record of the split: numbers of one
-    shape are an array, text, encoded pictures and sequences are ragged. What each type of feature
+    shape are an array, text, encoded images and sequences are ragged. What each type of feature
     becomes, docs/tfds.md tells. Array attributes have names of classes and what else tfds says. All
     splits are one conversion, with one manifest, and appear together.
 
@@ -74,7 +74,7 @@ def tfds_to_zarr(
         output: A folder or URL, new, empty, or of an earlier run.
         splits: Names of splits; by default all of them.
         names: Features at the top, by default all of them.
-        images: Whether pictures are decoded, to numbers; else they stay encoded.
+        images: Whether images are decoded, to numbers; else they stay encoded.
         chunk_rows: As for `array_record_to_zarr`, and so are the rest.
         shard_rows: Rows per shard.
         codecs: Such as 'zstd:1'.

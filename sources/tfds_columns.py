@@ -1,7 +1,7 @@
 """Columns of a dataset of tfds: what its records, serialised Examples, hold.
 
 What layouts can cut up, `decode_examples` does for all records at once. Sequences of bytes are taken
-from each record by protobuf. Then lengths are checked, and bytes become numbers or pictures, and
+from each record by protobuf. Then lengths are checked, and bytes become numbers or images, and
 values the rows of columns.
 
 Invariant: values are bit for bit what `tfds.data_source` gives; decoded images too, where it decodes
@@ -52,8 +52,8 @@ def decode_records(
 
     - Numbers of one shape: an array `(rows, *lengths, *shape)` of the feature's dtype; labels int64.
     - All else: a list with a value per record. Numbers of a shape that differs, and sequences of
-      them, are arrays. Text and encoded pictures are bytes; sequences of them arrays of bytes `(n,)`
-      of dtype object, and so are sequences of numbers or decoded pictures that each have a shape of
+      them, are arrays. Text and encoded images are bytes; sequences of them arrays of bytes `(n,)`
+      of dtype object, and so are sequences of numbers or decoded images that each have a shape of
       their own. Sequences of sequences are `Ragged`, and of those a `Ragged` whose values are one.
     - What is optional is None where it is absent; so is text, of which features.json does not keep
       that it is optional.
@@ -62,7 +62,7 @@ def decode_records(
     Args:
         records: Serialised Examples, as tfds writes them.
         features: Of all that is wanted.
-        images: Whether pictures are decoded, in threads, to arrays `(height, width, channels)`.
+        images: Whether images are decoded, in threads, to arrays `(height, width, channels)`.
         bad: Takes the errors of bad records, in order, and their rows are left out. By default the
             first of them is raised.
 

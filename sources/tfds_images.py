@@ -24,7 +24,7 @@ from windrow.sources.features import Array
 from windrow.sources.process import cores
 from windrow.sources.tfds_features import Leaf
 
-# Of fewer pictures, threads are not worth their start.
+# Of fewer images, threads are not worth their start.
 _FEWEST: Final = 8
 
 # What datasets hold; some of Pillow's other formats run programs.
@@ -37,7 +37,7 @@ _DEEP: Final = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 
 def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadError]:
-    """Decode pictures in threads, as many as there are cores.
+    """Decode images in threads, as many as there are cores.
 
     Args:
         encoded: The files: PNG, JPEG, BMP, GIF, PPM, TIFF, WebP.
@@ -58,10 +58,10 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
         except ReadError as error:
             return error
         except pillow.UnidentifiedImageError:  # which says where in memory the bytes are
-            why = f"is no picture that Pillow decodes: none of {', '.join(_FORMATS)}"
+            why = f"is no image that Pillow decodes: none of {', '.join(_FORMATS)}"
             return ReadError(why, why=why)
         except Exception as error:  # Pillow's decoders raise all sorts of them
-            why = f"is no picture that Pillow decodes: {type(error).__name__}: {error}"
+            why = f"is no image that Pillow decodes: {type(error).__name__}: {error}"
             return ReadError(why, why=why)
 
     if len(encoded) < _FEWEST or cores() == 1:
@@ -74,7 +74,7 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
 
 
 def check_images() -> None:
-    """See that pictures can be decoded.
+    """See that images can be decoded.
 
     Raises:
         MissingExtraError: If Pillow is not installed.
@@ -104,12 +104,12 @@ def _decoded(pillow: Any, data: bytes, leaf: Leaf) -> Array:
     if leaf.dtype == "float32":
         out = out.view(np.float32)
     if not all(size in (None, found) for size, found in zip(leaf.shape, out.shape, strict=True)):
-        raise _unfit(f"is a picture of shape {out.shape}, and its feature has {leaf.shape}")
+        raise _unfit(f"is an image of shape {out.shape}, and its feature has {leaf.shape}")
     return out
 
 
 def _pixels(image: Any, leaf: Leaf, *, deep: bool) -> Array:
-    """The pixels of a picture, or of its present frame: `(height, width, channels)`.
+    """The pixels of an image, or of its present frame: `(height, width, channels)`.
 
     `deep` is whether the file has 16 bits a channel.
     """

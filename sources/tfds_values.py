@@ -136,7 +136,7 @@ def of_values(
         return LeafColumn(leaf, len(column), _signless(leaf, column), (), absent)
     if isinstance(column, list):
         counts = np.array([len(values) for values in column], np.int64)
-        flat = _objects([value for values in column for value in values])
+        flat = objects_of([value for values in column for value in values])
     else:
         counts, flat = np.diff(column.offsets), _signless(leaf, column.values)
     found, extents = _parted(leaf, leaf.shape, counts, lengths)
@@ -159,7 +159,7 @@ def of_bytes(
     *,
     images: bool,
 ) -> LeafColumn:
-    """The column of tensors, or of pictures, each of which became bytes.
+    """The column of tensors, or of images, each of which became bytes.
 
     Args:
         leaf: Their feature.
@@ -167,7 +167,7 @@ def of_bytes(
         lengths: Of the inner sequences.
         shapes: Of each, where they stand beside it.
         absent: The rows where it is absent.
-        images: Whether pictures are decoded.
+        images: Whether images are decoded.
 
     Raises:
         UnfitError: If bytes are not those of the feature.
@@ -203,7 +203,7 @@ def rows_of(column: LeafColumn) -> Any:
         for row in column.absent.tolist():
             rows[row] = None
         return rows
-    values: Any = items if isinstance(items, np.ndarray) else _objects(items)
+    values: Any = items if isinstance(items, np.ndarray) else objects_of(items)
     if leaf.steady and isinstance(items, np.ndarray):
         return values.reshape(column.rows, *leaf.lengths, *values.shape[1:])
     inner = leaf.lengths[leaf.levels + 1 :]
@@ -211,8 +211,8 @@ def rows_of(column: LeafColumn) -> Any:
         count = int(column.lengths[leaf.levels].sum())
         values = values.reshape(count, *inner, *values.shape[1:])
     for lengths in reversed(column.lengths[1 : leaf.levels + 1]):
-        values = Ragged(values, _offsets(lengths))
-    offsets = _offsets(column.lengths[0]).tolist()
+        values = Ragged(values, offsets_of(lengths))
+    offsets = offsets_of(column.lengths[0]).tolist()
     return [values[start:stop] for start, stop in itertools.pairwise(offsets)]
 
 
@@ -258,7 +258,7 @@ def _nested(inner: Sequence[Counts]) -> tuple[Int64s, tuple[Int64s, ...]]:
         _check(items == lengths.counts, rows, "has a number of inner sequences that do not add up")
         good = (lengths.values >= 0) & (lengths.values <= _MAX_ITEMS)
         _check(good, np.repeat(rows, lengths.counts), "has an inner sequence of no possible length")
-        sums = _offsets(lengths.values)[_offsets(lengths.counts)]
+        sums = offsets_of(lengths.values)[offsets_of(lengths.counts)]
         items = np.diff(sums)
     return items, (inner[0].counts, *(lengths.values for lengths in inner))
 
@@ -320,18 +320,19 @@ def _check(good: npt.NDArray[np.bool_], row_of: Int64s, why: str) -> None:
 def _cut(flat: Array, shape: Shape, extents: Int64s) -> list[Array]:
     """Items one after another, of which one axis differs."""
     known = math.prod(size for size in shape if size is not None)
-    offsets = _offsets(extents * known).tolist()
+    offsets = offsets_of(extents * known).tolist()
     return [
         flat[start:stop].reshape([extent if size is None else size for size in shape])
         for start, stop, extent in zip(offsets, offsets[1:], extents.tolist(), strict=False)
     ]
 
 
-def _offsets(lengths: Int64s) -> Int64s:
+def offsets_of(lengths: Int64s) -> Int64s:
+    """Where runs of these lengths begin, one after another, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def _objects(values: Sequence[Any]) -> Array:
+def objects_of(values: Sequence[Any]) -> Array:
     """An array of objects, even of arrays of one shape."""
     out = np.empty(len(values), object)
     for at, value in enumerate(values):

@@ -244,7 +244,7 @@ def bad_records() -> dict[str, tuple[TfdsFeatures, dict[str, Any], str]]:
         "zlib": (packed, {"x": b"no zlib"}, "incorrect header"),
         "cut": (packed, {"x": zlib.compress(b"1234")[:-2]}, "ends early, after 4 bytes"),
         "bomb": (packed, {"x": zlib.compress(bytes(10**6))}, "has 5 bytes, and .* takes 4"),
-        "picture": (features_of(x=picture(-1, -1, 3)), {"x": b"no picture"}, "no picture that"),
+        "picture": (features_of(x=picture(-1, -1, 3)), {"x": b"no picture"}, "no image that"),
     }
 
 
@@ -436,7 +436,7 @@ def test_a_palette_of_one_channel_is_its_numbers() -> None:
 
 def test_formats_that_run_programs_are_no_pictures() -> None:
     record = encode_example({"x": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EOF\n"})
-    with pytest.raises(ReadError, match="no picture that Pillow decodes: none of PNG"):
+    with pytest.raises(ReadError, match="no image that Pillow decodes: none of PNG"):
         decode_records([record], features_of(x=picture(-1, -1, 3)), images=True)
 
 
@@ -455,7 +455,7 @@ def test_frames_of_a_gif() -> None:
 def test_a_picture_of_another_size() -> None:
     features = features_of(x=picture(2, 2, 3))
     record = encode_example({"x": encoded("RGB", (5, 4))})
-    with pytest.raises(ReadError, match=r"'x' is a picture of shape \(4, 5, 3\), .* \(2, 2, 3\)"):
+    with pytest.raises(ReadError, match=r"'x' is an image of shape \(4, 5, 3\), .* \(2, 2, 3\)"):
         decode_records([record], features, images=True)
     assert decode_records([record], features)["x"][0].startswith(b"\x89PNG")
 

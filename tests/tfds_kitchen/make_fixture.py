@@ -109,7 +109,7 @@ def put(row: dict[str, Any], name: str, feature: Any, value: Any) -> None:
 
 
 def coded(value: Any) -> Any:
-    """A value as JSON; `kitchen.decoded` is the way back."""
+    """A value as JSON; `tests.kitchen` has the way back."""
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -333,7 +333,8 @@ def _memory_table(explanation: Explanation, stats: Stats | None) -> str:
     whole = ["together", in_bytes(explanation.buffers)]
     rows.append([*whole, *([in_units(stats.peak_buffers_bytes)] if stats is not None else [])])
     headers = ["", "predicted", *(["measured"] if stats is not None else [])]
-    return table("Memory of Windrow's own buffers, at most", headers, rows)
+    caption = "Memory of Windrow's own buffers, at most; predicted for a loop that is slower than the loader"
+    return table(caption, headers, rows)
 
 
 # --- time, order, elements -----------------------------------------------------------------------

@@ -214,9 +214,11 @@ def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
             yield dataclasses.replace(part, times=part.times * times, ends_early=early)
         return
     passes, rest = divmod(count.high, one.high)
-    for part in _taken(node.parent, one):
+    for part in _taken(node.parent, one) if passes else ():
         yield dataclasses.replace(part, times=part.times * int(passes))
-    if rest:
+    # Where somebody above ends first, more is read ahead; one pass of an endless stream is an epoch.
+    is_epoch = node.times is None and passes == 1
+    if rest or (count.high < elements(node, once=False).high and not is_epoch):
         yield from _taken(node.parent, Amount.exactly(rest))
 
 

@@ -22,7 +22,7 @@ from windrow.budget import bytes_per_record
 from windrow.buffers import PartLook, buffers_by
 from windrow.costs import Amount, SourceCosts
 from windrow.demand import Taken
-from windrow.part_forecast import PartForecast, Uses, part_forecast
+from windrow.part_forecast import Uses, part_forecast
 from windrow.record_sizes import record_bytes
 from windrow.sources import ArrayPart, ForeignDataSource, LaidOutSource, Part
 from windrow.stream_facts import StreamFacts, stream_facts
@@ -138,10 +138,9 @@ def _of_source(source: Any, stretch: Stretch, looks: list[PartLook]) -> SourceCo
     nothing = _no_costs(source)
     if asked is None or not len(asked.records):
         return nothing
-    counted = int((asked.elements >= stretch.since).sum())
-    records = Amount.exactly(round(counted * stretch.factor))
+    records = _records(source, asked, stretch)
     size, is_foreign = record_bytes(source), isinstance(source, ForeignDataSource)
-    delivered = _NOTHING if size is None else size.times(records.low)
+    delivered = _NOTHING if size is None else _product(size, records)
     if isinstance(source, LaidOutSource):
         costs = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)
         for part in source.parts:
@@ -154,6 +153,23 @@ def _of_source(source: Any, stretch: Stretch, looks: list[PartLook]) -> SourceCo
         decoded_bytes=delivered if is_foreign else _NOTHING,
         delivered_bytes=delivered,
     )
+
+
+def _records(source: Any, asked: Asked, stretch: Stretch) -> Amount:
+    """Records of a source that all elements ask for."""
+    counted = int((asked.elements >= stretch.since).sum()) * stretch.factor
+    if stretch.is_whole:
+        return Amount.exactly(round(counted))
+    times = round(counted / len(source))
+    if id(source) in gone_through(stretch.facts.node.parent) and times:
+        return Amount.exactly(times * len(source))
+    # The last batch may be shorter, and a mixture of a stretch is not quite that of the rest.
+    rounding = counted / 1000 + rows_of(stretch.facts.node.parent)
+    return Amount(math.floor(counted - rounding), math.ceil(counted + rounding))
+
+
+def _product(one: Amount, other: Amount) -> Amount:
+    return Amount(one.low * other.low, one.high * other.high)
 
 
 def _of_part(
@@ -173,7 +189,7 @@ def _of_part(
         return _sized(costs, part, numbers, reads)
     found = part_forecast(uses, room, stretch.short, stretch.long, stretch.since)
     looks.append(PartLook(room, uses, found))
-    reads = _reads(found, pieces, uses, stretch)
+    reads = _reads(looks[-1], pieces, stretch)
     share = stretch.count / max(1, stretch.stop)
     hits = Amount(max(0, few * share - reads.high), max(0, many * share - reads.low))
     return _sized(dataclasses.replace(costs, hits=hits), part, numbers, reads)
@@ -193,8 +209,9 @@ def _pieces(source: Any, part: Part, uses: Uses, stretch: Stretch) -> tuple[IntA
     return numbers, Amount(len(numbers), max(most, len(numbers)))
 
 
-def _reads(found: PartForecast, pieces: Amount, uses: Uses, stretch: Stretch) -> Amount:
+def _reads(look: PartLook, pieces: Amount, stretch: Stretch) -> Amount:
     """Reads of all elements, from those of a stretch."""
+    found, room = look.forecast, look.room
     if stretch.is_whole:
         return found.reads
     room_for_all = found.reads.low == found.reads.high and not found.is_saturated
@@ -207,10 +224,18 @@ def _reads(found: PartForecast, pieces: Amount, uses: Uses, stretch: Stretch) ->
     noise = 1 + _DEVIATIONS / math.sqrt(max(1.0, found.reads.low))
     longest = float((stretch.long.ends - stretch.long.bounds[:-1]).max())
     if 4 * longest > stretch.stop:
+        fewest = 0.0
+        if look.uses.are_spread and found.is_saturated:
+            # Each read serves what is planned, and what comes while the piece is on the shelf.
+            on_shelf = 2 * room.slots / max(1.0, pieces.low)
+            fewest = (
+                0.9 * pieces.low * stretch.count / (longest * (1 + on_shelf) + stretch.long.rows)
+            )
         # A stretch is too short to tell how often pieces come back that are kept for longer.
         shortest = float((stretch.short.ends - stretch.short.bounds[:-1]).max())
         again = math.ceil(stretch.count / max(1.0, shortest))
-        return Amount(pieces.low, max(counted.high * noise, min(again, 2) * pieces.high))
+        most = max(counted.high * noise, min(again, 2) * pieces.high)
+        return Amount(min(max(pieces.low, fewest), most), most)
     return Amount(max(pieces.low, counted.low / noise), max(pieces.high, counted.high * noise))
 
 
@@ -220,20 +245,18 @@ def _alone(
     """Records of a part that are read one by one, each with its share of its piece."""
     costs = dataclasses.replace(costs, reads=records)
     pieces = part.needs(asked.records).pieces
-    factor = records.low / max(1, len(asked.records))
-    stored = float(part.stored_bytes(pieces).sum()) * factor
-    whole = float(part.decoded_bytes(pieces).sum()) * factor
+    times = records.times(1 / max(1, len(asked.records)))
+    stored = times.times(float(part.stored_bytes(pieces).sum()))
+    whole = times.times(float(part.decoded_bytes(pieces).sum()))
     if not isinstance(part, ArrayPart):  # each record is a piece
-        return dataclasses.replace(
-            costs, stored_bytes=Amount.exactly(stored), decoded_bytes=Amount.exactly(whole)
-        )
-    decoded = records.low * bytes_per_record(part, len(source))
-    stored *= min(1.0, decoded / max(1.0, whole))
-    rounding = 1 + stored / 1000
+        return dataclasses.replace(costs, stored_bytes=stored, decoded_bytes=whole)
+    decoded = records.times(bytes_per_record(part, len(source)))
+    stored = stored.times(min(1.0, decoded.high / max(1.0, whole.high)))
+    rounding = 1 + stored.high / 1000
     return dataclasses.replace(
         costs,
-        stored_bytes=Amount(math.floor(stored - rounding), math.ceil(stored + rounding)),
-        decoded_bytes=Amount.exactly(decoded),
+        stored_bytes=Amount(math.floor(stored.low - rounding), math.ceil(stored.high + rounding)),
+        decoded_bytes=decoded,
     )
 
 

@@ -118,6 +118,23 @@ def _cores_s(dataset: Any) -> tuple[float, int]:
     return took_s, elements
 
 
+def _elements_of_a_block(dataset: Any) -> float:
+    """How many elements come at a time, on average over an epoch."""
+    counts: list[int] = []
+    name, own = "took", meter.Meter.took
+
+    def noted(self: meter.Meter, elements: int, size_bytes: int, made: meter.Made | None) -> None:
+        counts.append(elements)
+        own(self, elements, size_bytes, made)
+
+    setattr(meter.Meter, name, noted)
+    try:
+        _cores_s(dataset)
+    finally:
+        setattr(meter.Meter, name, own)
+    return statistics.mean(counts)
+
+
 def measured(case: Case, sizes: data.Data, repeats: int) -> dict[str, float]:
     """The figures of a case, after a round that counts for nothing."""
     dataset, elements = case.epoch(sizes), 0
@@ -131,6 +148,7 @@ def measured(case: Case, sizes: data.Data, repeats: int) -> dict[str, float]:
     on_s, off_s = min(seconds[True]), min(seconds[False])
     ratios = [a / b for a, b in zip(seconds[True], seconds[False], strict=True)]
     return {
+        "elements_of_a_block": _elements_of_a_block(dataset),
         "element_us": on_s / elements * 1e6,
         "cost_us": (on_s - off_s) / elements * 1e6,
         "share": on_s / off_s - 1,
@@ -141,11 +159,11 @@ def measured(case: Case, sizes: data.Data, repeats: int) -> dict[str, float]:
 def table(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
     """The figures as lines of Markdown."""
     lines = [
-        "| chain | a batch | of it measuring | that adds | median of the rounds |",
-        "|---|---:|---:|---:|---:|",
+        "| chain | batches of a block | a batch | of it measuring | that adds | median of the rounds |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {case.what} | {figures['element_us']:,.1f} us | {figures['cost_us']:.2f} us"
+        f"| {case.what} | {figures['elements_of_a_block']:,.1f} | {figures['element_us']:,.1f} us | {figures['cost_us']:.2f} us"
         f" | {figures['share']:+.1%} | {figures['median_share']:+.1%} |"
         for case, figures in found
     ]

@@ -13,9 +13,14 @@ from benchmarks import tfds as benchmark
 def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["--share", "0.01", "--rounds", "1", "--folder", str(tmp_path)]) == 0
     out, _ = capsys.readouterr()
-    for figure in benchmark.FIGURES:
-        assert f"| {figure.what}" in out
-    assert len(out.splitlines()) == 2 + len(benchmark.FIGURES)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [[one.case, one.what] for one in benchmark.FIGURES]
+    for (_, _, wanted, measured, met), figure in zip(rows, benchmark.FIGURES, strict=True):
+        median = float(measured.split()[0])
+        assert median > 0
+        judged = "-" if figure.bound is None else "yes" if figure.is_met(median) else "**no**"
+        assert met == judged
+        assert (wanted == "-") == (figure.bound is None)
     # What both cases built was removed, what is read is kept for another round.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["array_record-512", "tfrecord-512"]
 

@@ -18,7 +18,8 @@ from windrow.converters.reshard import MEMORY_BYTES, array_record_to_array_recor
 from windrow.converters.stages import Conversion
 from windrow.converters.tfds_to_zarr import format_of, one_folder
 from windrow.errors import ArgumentError, NotFoundError
-from windrow.sources.tfds_folder import ARRAY_RECORD, TfdsFolder, checked_names
+from windrow.sources.tfds_folder import ARRAY_RECORD, TfdsFolder
+from windrow.sources.tfds_splits import checked_names
 
 _WHAT: Final = "tfds_to_array_record"
 

@@ -35,8 +35,9 @@ from windrow.sources import ZarrDataSource
 from windrow.sources.base import Columns
 from windrow.sources.features import Column, Ragged
 from windrow.sources.tfds_features import IMAGE, TfdsFeatures
-from windrow.sources.tfds_folder import TfdsFolder, checked_names
+from windrow.sources.tfds_folder import TfdsFolder
 from windrow.sources.tfds_images import check_images
+from windrow.sources.tfds_splits import checked_names
 
 # Of the group of a split: the dataset, the split, and its features as tfds has them.
 ATTRIBUTE: Final = "windrow_tfds"

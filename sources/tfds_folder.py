@@ -37,7 +37,7 @@ from windrow.sources.paths import (
 )
 from windrow.sources.remote import RemoteOptions, as_remote_options
 from windrow.sources.secrets import shown_url
-from windrow.sources.tfds_splits import Split, split_ranges
+from windrow.sources.tfds_splits import Split, checked_names, split_ranges
 
 if TYPE_CHECKING:
     from windrow.sources.tfds_features import TfdsFeatures
@@ -315,18 +315,6 @@ def dataset_in(folder: str, names: Names, version: str | None = None) -> str | N
             return joined(place, max(fitting, key=lambda name: tuple(map(int, name.split(".")))))
     # What tfds builds, or has left: told by what reads it.
     return folder if version is None and _is_left_incomplete(folder) else None
-
-
-def checked_names(names: Any, argument: str, *, what: str) -> tuple[str, ...]:
-    """The names in a list that was given.
-
-    Raises:
-        ArgumentError: If it is none.
-    """
-    is_list = isinstance(names, Sequence) and not isinstance(names, str)
-    if not is_list or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(f"{what}: {argument} must be a list of names, got {names!r:.80}")
-    return tuple(names)
 
 
 def is_version(name: str) -> bool:

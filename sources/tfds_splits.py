@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from windrow.errors import ArgumentError, NotFoundError, PlanError
 from windrow.sources.paths import listing
@@ -140,6 +140,18 @@ def check_split(split: object) -> None:
         raise ArgumentError(
             f"split must be a text such as 'train[:80%]', or what even_splits gives, got {split!r}"
         )
+
+
+def checked_names(names: Any, argument: str, *, what: str) -> tuple[str, ...]:
+    """The names in a list that was given.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"{what}: {argument} must be a list of names, got {names!r:.80}")
+    return tuple(names)
 
 
 def split_ranges(split: Split, shards: Shards) -> list[SplitRange]:

@@ -50,7 +50,7 @@ class Taken:
         is_whole: Whether it is gone through as a whole; else it is read ahead of what is taken.
         elements: How many elements are taken otherwise; an interval where that is unknown.
         times: How often all this is done.
-        ends_early: Whether it may be done once only, as a filter may leave nothing to repeat.
+        ends_early: Whether it may be done less often, as a filter may leave nothing to repeat.
     """
 
     node: ToStreamNode
@@ -196,12 +196,11 @@ def _taken(node: Node, count: Amount) -> Iterator[Taken]:
 
 def _below(node: Node, count: Amount, size: int) -> Amount:
     """What elements of a node take of its parent, where it takes `size` for each."""
-    most = elements(node.parent, once=False).high
-    own = elements(node, once=False)
-    if not math.isinf(own.high) and count.high >= own.high:
-        return Amount(min(count.low * size, most) if count.low < own.low else most, most)
-    high = most if isinstance(node, FilterNode) else min(count.high * size, most)
-    return Amount(min(count.low * size, most), high)
+    there, own = elements(node.parent, once=False), elements(node, once=False)
+    if not math.isinf(own.high) and count.high >= own.high and count.low >= own.low:
+        return there  # all of it, however much that is
+    high = there.high if isinstance(node, FilterNode) else min(count.high * size, there.high)
+    return Amount(min(count.low * size, there.low), max(high, min(count.low * size, there.low)))
 
 
 def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
@@ -215,7 +214,8 @@ def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
         return
     passes, rest = divmod(count.high, one.high)
     for part in _taken(node.parent, one) if passes else ():
-        yield dataclasses.replace(part, times=part.times * int(passes))
+        early = part.ends_early or not count.is_exact
+        yield dataclasses.replace(part, times=part.times * int(passes), ends_early=early)
     # Where somebody above ends first, more is read ahead; one pass of an endless stream is an epoch.
     is_epoch = node.times is None and passes == 1
     if rest or (count.high < elements(node, once=False).high and not is_epoch):

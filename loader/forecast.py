@@ -306,10 +306,10 @@ def _beside(one: SourceCosts, other: SourceCosts) -> SourceCosts:
 
 def _passes(one: SourceCosts, taken: Taken) -> SourceCosts:
     """The costs of several passes, which read the same pieces."""
-    if taken.times == 1:
-        return one
     every = dataclasses.replace(one.times(taken.times), pieces=one.pieces)
-    return _between(one, every) if taken.ends_early else every
+    if not taken.ends_early:
+        return every
+    return _between(_combined(one, one, lambda *_: _NOTHING), every)
 
 
 def _between(one: SourceCosts, other: SourceCosts) -> SourceCosts:

@@ -226,6 +226,7 @@ def _make(blocks: Blocks, shared: _Shared, run: Run) -> None:
     run.halt.enter()
     try:
         with run.maker.working():
+            run.maker.begin_block()
             for block in blocks:
                 if not shared.put(block):
                     break

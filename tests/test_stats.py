@@ -141,6 +141,13 @@ def test_the_timeline_has_the_last_blocks() -> None:
     assert (len(timeline), timeline[0].started_s, timeline[-1].started_s) == (1_000, 10, 1_009)
 
 
+def test_the_first_block_of_a_thread_ahead_is_begun_with_the_thread() -> None:
+    iterator, clock = timed(M.source(np.arange(20)).batch(10))
+    for _ in iterator:
+        clock.pass_by(1)
+    assert iterator.stats().timeline[0].started_s == 0
+
+
 def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> None:
     clock = Clock()
     meter = Meter(M.range(3)._node, clock)

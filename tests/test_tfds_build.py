@@ -64,12 +64,18 @@ def test_two_builders(tmp_path: Path, processes: int) -> None:
         assert_all_there(tmp_path / "data" / name / "1.0.0")
 
 
-def test_the_mixin_and_configs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("base", "generate"),
+    [("GeneratorBasedBuilder", PLAIN), ("BeamBasedBuilder", BEAM)],
+    ids=["plain", "beam"],
+)
+def test_the_mixin_and_configs(tmp_path: Path, base: str, generate: str) -> None:
     settings = """
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="one"), tfds.core.BuilderConfig(name="two")]
     also_zarr = {"codecs": "zstd:3"}
 """
-    builder = write_builder(tmp_path / "code", **MIXED, settings=settings)
+    mixed = {**MIXED, "bases": f"AlsoZarr, tfds.core.{base}"}
+    builder = write_builder(tmp_path / "code", **mixed, settings=settings, generate=generate)
     data = tmp_path / "data"
     # tfds' own command: the mixin needs nothing else.
     command = ("-m", "tensorflow_datasets.scripts.cli.main", "build", str(builder))

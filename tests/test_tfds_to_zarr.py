@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,6 +65,19 @@ def test_all_features_come_back_bit_for_bit(tmp_path: Path, images: bool) -> Non
             read_split(tmp_path / "zarr" / split, 1, 4), source.read(np.arange(1, 4)), split
         )
     assert check(tmp_path / "zarr", progress=False).ok
+
+
+def test_from_a_store_to_a_store(tmp_path: Path) -> None:
+    dataset, memory = kitchen_folder(tmp_path), fsspec.filesystem("memory")
+    memory.put(str(dataset), "/kitchens/", recursive=True)
+    url = f"memory://kitchens/{dataset.name}"
+    tfds_to_zarr(url, "memory://kitchens/zarr", images=True, progress=False)
+    here = TFDSDataSource(dataset, split="train", images=True)
+    there = TFDSDataSource(url, split="train", images=True)
+    wanted = here.read(np.arange(len(here)))
+    assert_same(there.read(np.arange(len(there))), wanted)
+    assert_same(read_split("memory://kitchens/zarr/train"), wanted)
+    memory.rm("/kitchens", recursive=True)
 
 
 DTYPES = st.sampled_from(

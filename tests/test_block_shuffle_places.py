@@ -292,6 +292,7 @@ def test_restored_at_every_step_through_json() -> None:
         next(iterator, None)
 
 
+@pytest.mark.jobs
 def test_workers_change_nothing() -> None:
     dataset = shuffled().map(make.Bump(2)).to_iter_dataset()
     whole = list(dataset)

@@ -104,6 +104,7 @@ def restore(number: int, state: dict[str, Any]) -> list[str]:
     return [repr(element) for element in iterator]
 
 
+@pytest.mark.jobs
 def test_a_fresh_process_goes_on(tmp_path: pathlib.Path) -> None:
     jobs, expected = [], []
     for number, recipe in enumerate(CHAINS):

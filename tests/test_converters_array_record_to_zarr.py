@@ -136,6 +136,7 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
         array_record_to_zarr(tmp_path / "in", tmp_path / "out")
 
 
+@pytest.mark.jobs
 def test_object_stores_have_the_same_bytes(tmp_path: Path) -> None:
     for k in range(2):
         name = f"x.array_record-{k:05}-of-00002"

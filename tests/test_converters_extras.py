@@ -20,6 +20,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("source", "output", "more", "extra"),
     [

@@ -170,6 +170,7 @@ def test_places_are_a_permutation(records: int, seed: int, data: st.DataObject) 
     assert np.array_equal(np.sort(places), np.arange(records))
 
 
+@pytest.mark.jobs
 def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     memory = 2 << 20
     rng = np.random.default_rng(0)
@@ -351,6 +352,7 @@ def test_what_is_known_of_the_features_is_kept(tmp_path: Path) -> None:
     assert "encode" not in manifest.settings
 
 
+@pytest.mark.jobs
 def test_far_away(tmp_path: Path) -> None:
     shards(tmp_path / "in", (30, 30), group=4)
     wanted = shuffled(tmp_path / "in", 2)

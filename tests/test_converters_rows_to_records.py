@@ -358,6 +358,7 @@ def test_empty_arrays_give_an_empty_file(tmp_path: Path) -> None:
     assert read(tmp_path / "out") == []
 
 
+@pytest.mark.jobs
 def test_no_record_depends_on_memory_or_processes(tmp_path: Path) -> None:
     pair(tmp_path / "a.zarr", records=5000, chunk=700)
     whole = None
@@ -424,6 +425,7 @@ zarr_to_array_record(sys.argv[1], sys.argv[2], files=5, memory_bytes=1 << 18, pr
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.soak
 def test_killed_in_the_middle(tmp_path: Path, moments: random.Random) -> None:
     pair(tmp_path / "a.zarr", records=4000, chunk=50)

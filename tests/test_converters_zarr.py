@@ -478,6 +478,7 @@ tfrecord_to_zarr(sys.argv[1], root, decode=decode, chunk_rows=2, shard_rows=4, p
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.soak
 @pytest.mark.usefixtures("small_pieces")
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, moments: random.Random) -> None:

@@ -114,6 +114,7 @@ def test_files_are_the_same_from_any_block_and_any_number_in_flight(
             assert b"".join(parts) == whole[name]
 
 
+@pytest.mark.jobs
 def test_many_tiny_chunks_take_no_more_memory_than_large_ones() -> None:
     layout = ArrayLayout("x", "int8", (100_000,), (1,), (100_000,), codecs=())
     tracemalloc.start()

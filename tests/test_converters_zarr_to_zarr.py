@@ -454,6 +454,7 @@ print(int(line.split()[1]) << 10)
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("chunk", [(8, 256, 256), (512, 16, 16)])
 def test_peak_memory_is_under_the_budget(tmp_path: Path, chunk: tuple[int, ...]) -> None:
@@ -515,6 +516,7 @@ rechunk.zarr_to_zarr(
 """
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("after", [3, 60])
 def test_killed_anywhere_a_rerun_gives_the_same_bytes(tmp_path: Path, after: int) -> None:
@@ -597,6 +599,7 @@ def test_other_settings_are_refused_and_the_same_are_done(tmp_path: Path) -> Non
 # --- elsewhere -----------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("tiny")
 def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     values = some_bits("float32", (64, 16, 16))
@@ -608,6 +611,7 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
     assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
 
 
+@pytest.mark.jobs
 def test_from_an_object_store_to_another(tmp_path: Path, store: ObjectStore) -> None:
     wanted = make_group(tmp_path / "source")
     with warnings.catch_warnings():

@@ -325,6 +325,7 @@ def test_a_file_of_old_netcdf_by_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert shown(tmp_path / "old.nc", capsys).endswith("NetCDF 3, 32 bytes stored\n")
 
 
+@pytest.mark.jobs
 def test_a_tfrecord_file_of_more_records_than_are_counted(tmp_path: Path) -> None:
     data = b"".join(_frames(tmp_path, 1000)) * 1001
     (tmp_path / "x.tfrecord").write_bytes(data)
@@ -559,6 +560,7 @@ def test_an_archive_of_zarr(tmp_path: Path) -> None:
     assert (found.variant, found.records) == ("v3 array", 744)
 
 
+@pytest.mark.jobs
 def test_a_store_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_array_record(tmp_path / "d" / "x.array_record", EXAMPLES)
     with ObjectStore() as store:

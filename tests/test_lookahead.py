@@ -568,6 +568,7 @@ def fewest_reads(needs: Sequence[Sequence[int]], horizon: int, slots: int) -> in
     return min(states.values())
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(("pieces", "kept", "batch"), [(5, 1, 8), (4, 1, 16), (6, 2, 16)])
 def test_pieces_are_read_as_seldom_as_a_clairvoyant_reader_would(
     pieces: int, kept: int, batch: int

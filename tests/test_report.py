@@ -36,6 +36,8 @@ from windrow.report_html import chart, page, table
 from windrow.report_order import order_of
 from windrow.report_plan import plan_html
 
+pytestmark = pytest.mark.jobs
+
 Dataset = MapDataset[Any] | IterDataset[Any]
 
 

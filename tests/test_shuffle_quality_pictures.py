@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks import shuffling, shuffling_pictures
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = {"shuffle_orders": (1380, 420), "shuffle_quality": (1380, 600), "shuffle_losses": (1380, 600)}  # fmt: skip
 

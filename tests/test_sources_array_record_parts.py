@@ -262,6 +262,7 @@ def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
             assert future.result() == [records[bounds[p] : bounds[p + 1]] for p in pieces]
 
 
+@pytest.mark.jobs
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
 @pytest.mark.parametrize("own", ["SCHED_OTHER", "SCHED_IDLE"])
 def test_threads_of_the_package_wait_and_ours_do_not(tmp_path: Path, own: str) -> None:

@@ -52,6 +52,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 # All features, there and back.
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("images", [False, True])
 def test_all_features_come_back_bit_for_bit(tmp_path: Path, images: bool) -> None:
     dataset = kitchen_folder(tmp_path)
@@ -213,6 +214,7 @@ def test_tfrecord_gives_what_array_record_gives(folder: Path, tmp_path: Path) ->
         assert_same(read_split(tmp_path / "b" / split), read_split(tmp_path / "a" / split))
 
 
+@pytest.mark.jobs
 def test_processes_write_the_same(folder: Path, tmp_path: Path) -> None:
     tfds_to_zarr(folder, tmp_path / "a", progress=False)
     tfds_to_zarr(folder, tmp_path / "b", progress=False, processes=2)

@@ -19,6 +19,8 @@ import zstandard
 
 from tests import test_sources_array_record_crafted as crafted
 
+pytestmark = pytest.mark.jobs
+
 # What is verified has a few KB; a bomb has at least twice the memory that the process may take.
 GROWTH_BYTES = 256 * 2**20
 BOMB_BYTES = 2**29

@@ -21,6 +21,8 @@ import windrow
 from tests.teams import ask, ask_all, script, workers
 from windrow.errors import WorkerError
 
+pytestmark = pytest.mark.jobs
+
 M = windrow.MapDataset
 
 

@@ -45,6 +45,7 @@ from windrow.converters.reshard import (
 from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
 from windrow.converters.targets import target_of
+from windrow.converters.tfds_to_zarr import tfds_to_zarr_conversion
 from windrow.errors import missing_extra
 
 try:
@@ -134,6 +135,12 @@ class ZarrToZarr(ConversionTransform):
     conversion_of = staticmethod(zarr_to_zarr_conversion)
 
 
+class TFDSToZarr(ConversionTransform):
+    """`tfds_to_zarr` on a Beam pipeline."""
+
+    conversion_of = staticmethod(tfds_to_zarr_conversion)
+
+
 def _begin(
     conversion: Conversion, resume: str, overwrite: bool, take_over: bool, folder: OutputFolder
 ) -> None:
@@ -158,6 +165,7 @@ __all__ = [
     "ArrayRecordToZarr",
     "ConversionTransform",
     "Manifest",
+    "TFDSToZarr",
     "TFRecordToArrayRecord",
     "TFRecordToZarr",
     "ZarrToArrayRecord",

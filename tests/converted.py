@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.tfds_folders import write_folder
 from windrow.converters import beam as transforms
 from windrow.converters import encode_example, tfrecord_to_array_record, write_records
 from windrow.converters.manifest import Manifest
@@ -16,6 +17,7 @@ from windrow.converters.rechunk import zarr_to_zarr
 from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.reshard import array_record_to_array_record
 from windrow.converters.rows_to_records import zarr_to_array_record
+from windrow.converters.tfds_to_zarr import tfds_to_zarr
 
 COUNTS = (5, 0, 9, 26)
 RECORDS = sum(COUNTS)
@@ -55,11 +57,12 @@ CASES = [
     Case(array_record_to_zarr, transforms.ArrayRecordToZarr, "records/*array_record*"),
     Case(zarr_to_zarr, transforms.ZarrToZarr, "arrays", {"chunks": 3, "shards": 9}),
     Case(zarr_to_array_record, transforms.ZarrToArrayRecord, "arrays", {"files": 3}),
+    Case(tfds_to_zarr, transforms.TFDSToZarr, "counts", {"chunk_rows": 2, "shard_rows": 6}),
 ]
 
 
 def make_inputs(folder: Path) -> Path:
-    """TFRecord files, and ArrayRecord files and a Zarr group made from them; the folder."""
+    """TFRecord files, ArrayRecord files and a Zarr group made from them, a folder of tfds."""
     rows = np.random.default_rng(0).integers(-99, 99, (RECORDS, 64)).astype(np.float32)
     records = [encode_example({"x": row, "label": i % 7}) for i, row in enumerate(rows)]
     folder.mkdir()
@@ -70,6 +73,7 @@ def make_inputs(folder: Path) -> Path:
         start += count
     tfrecord_to_array_record(str(folder / "x.tfrecord-*"), folder / "records")
     tfrecord_to_zarr(str(folder / "x.tfrecord-*"), folder / "arrays")
+    write_folder(folder / "counts" / "1.0.0", {"train": COUNTS[:3], "test": COUNTS[3:]})
     return folder
 
 

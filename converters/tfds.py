@@ -54,7 +54,7 @@ _PACKAGES: Final = ("tensorflow-datasets", "tfds-nightly")
 _STORAGE: Final = ("chunk_rows", "shard_rows", "codecs")
 _SETTINGS: Final = ("splits", "names", "images", *_STORAGE, "memory_bytes")
 # TensorFlow may be in the process, too.
-_MEMORY_BYTES: Final = 400 << 20
+_MEMORY_BYTES: Final = 344 << 20
 _WAY: Final = (
     "or build without it, and convert then: windrow convert DATASET_FOLDER DST --to zarr, which needs"
     " no tfds"

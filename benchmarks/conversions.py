@@ -7,11 +7,8 @@ and with `--page` between the marks of docs/performance.md. Verifying what was c
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +18,7 @@ from benchmarks import (
     records_to_zarr_side,
     to_array_record_side,
 )
-from benchmarks.figures import PAGE, Figure, markdown, placed
+from benchmarks.figures import Figure, Run, command
 
 FIGURES: Final = (
     Figure("TFRecord to ArrayRecord", "of a bare loop", "of_bare_loop", 0.95),
@@ -48,14 +45,14 @@ def _examples(folder: Path, share: float) -> Mapping[str, Any]:
     return example_side.run("one layout", records=max(16, int(20_000 * share)), rounds=3)
 
 
-def _rechunk(at: int) -> Callable[[Path, float], Mapping[str, Any]]:
+def _rechunk(at: int) -> Run:
     def run(folder: Path, share: float) -> Mapping[str, Any]:
         return rechunk_side.measured(folder, rechunk_side.CASES[at].scaled(share))
 
     return run
 
 
-def _to_zarr(writer_options: str) -> Callable[[Path, float], Mapping[str, Any]]:
+def _to_zarr(writer_options: str) -> Run:
     def run(folder: Path, share: float) -> Mapping[str, Any]:
         records = max(16, int(records_to_zarr_side.Case.records * share))
         case = records_to_zarr_side.Case(records, writer_options)
@@ -64,7 +61,7 @@ def _to_zarr(writer_options: str) -> Callable[[Path, float], Mapping[str, Any]]:
     return run
 
 
-CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
+CASES: Final[Mapping[str, Run]] = {
     "TFRecord to ArrayRecord": _to_array_record,
     "Examples to columns": _examples,
     "rechunk, one pass": _rechunk(0),
@@ -74,47 +71,9 @@ CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
 }
 
 
-def measured(
-    folder: Path, *, cases: Sequence[str], rounds: int, share: float
-) -> dict[str, list[Mapping[str, Any]]]:
-    """What each case gives, round by round; `share` is that of the full size."""
-    found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in cases}
-    for _ in range(rounds):
-        for case in cases:
-            place = folder / case.replace(" ", "-").replace(",", "")
-            place.mkdir(parents=True, exist_ok=True)
-            found[case].append(CASES[case](place, share))
-            print(json.dumps({"case": case, **found[case][-1]}), file=sys.stderr, flush=True)
-    return found
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
-    parser = argparse.ArgumentParser(prog="benchmarks.conversions", description=__doc__)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; by default all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes [1]")
-    parser.add_argument("--folder", type=Path, help="keeps the data written for it; else a new one")
-    parser.add_argument(
-        "--page", action="store_true", help="put the table into docs/performance.md"
-    )
-    given = parser.parse_args(argv)
-    unknown = set(given.cases) - set(CASES)
-    if unknown:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    with tempfile.TemporaryDirectory(prefix="windrow-conversions-") as temporary:
-        found = measured(
-            given.folder or Path(temporary),
-            cases=given.cases or list(CASES),
-            rounds=given.rounds,
-            share=given.share,
-        )
-    text = markdown(FIGURES, found)
-    print(text)
-    if given.page:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(placed(text, page, "conversions"), encoding="utf-8")
-    return 0
+    return command("conversions", __doc__, cases=CASES, figures=FIGURES, argv=argv)
 
 
 if __name__ == "__main__":

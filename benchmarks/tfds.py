@@ -7,7 +7,6 @@ every round. The table goes to stdout, and with `--page` between the marks of do
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -18,13 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-from benchmarks.figures import PAGE, Figure, markdown, placed
+from benchmarks.figures import Figure, Run, command
 from benchmarks.memory import bytes_of
 from benchmarks.tfds_side import WAYS
 
@@ -184,7 +183,7 @@ def _check(folder: str, examples: int) -> None:
         raise RuntimeError(f"benchmark: {counts} examples of {examples} in {folder}")
 
 
-CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
+CASES: Final[Mapping[str, Run]] = {
     "reading": reading,
     "building": building,
 }
@@ -192,32 +191,7 @@ CASES: Final[Mapping[str, Callable[[Path, float], Mapping[str, Any]]]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
-    parser = argparse.ArgumentParser(prog="benchmarks.tfds", description=__doc__)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; by default both")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes [1]")
-    parser.add_argument("--folder", type=Path, help="keeps the data written for it; else a new one")
-    parser.add_argument(
-        "--page", action="store_true", help="put the table into docs/performance.md"
-    )
-    given = parser.parse_args(argv)
-    unknown = set(given.cases) - set(CASES)
-    if unknown:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}")
-    found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in given.cases or CASES}
-    with tempfile.TemporaryDirectory(prefix="windrow-tfds-") as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        for _ in range(given.rounds):
-            for case, runs in found.items():
-                runs.append(CASES[case](folder, given.share))
-                print(json.dumps({"case": case, **runs[-1]}), file=sys.stderr, flush=True)
-    text = markdown(FIGURES, found)
-    print(text)
-    if given.page:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(placed(text, page, "tfds"), encoding="utf-8")
-    return 0
+    return command("tfds", __doc__, cases=CASES, figures=FIGURES, argv=argv)
 
 
 if __name__ == "__main__":

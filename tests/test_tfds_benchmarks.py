@@ -22,7 +22,8 @@ def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert met == judged
         assert (wanted == "-") == (figure.bound is None)
     # What both cases built was removed, what is read is kept for another round.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["array_record-512", "tfrecord-512"]
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*"))
+    assert left == ["reading/array_record-512", "reading/tfrecord-512"]
 
 
 @pytest.mark.tfds

@@ -1,10 +1,10 @@
 """`python -m benchmarks.measuring`: what it costs that iterators always measure, see docs/stats.md.
 
 The same epoch is read with measuring, and with all of it replaced by functions that do nothing, in
-turns within one process, so that a busy moment of the machine meets both. A round is one of each.
-What counts are seconds of cores, which other programs disturb less than the clock, and the least of
-each side, since they only add to it; beside that stands the median of the rounds' ratios. The
-figures go to stdout as a table; with `--page` also to docs/performance.md.
+turns within one process, so that a busy moment of the machine meets both. A round is one without
+and two with it, in an order by chance: what these two differ by is noise. What counts are seconds
+of cores, which other programs disturb less than the clock, and the median of the rounds' ratios.
+The figures go to stdout as a table; with `--page` also to docs/performance.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import dataclasses
 import gc
+import random
 import statistics
 import sys
 import tempfile
@@ -138,33 +139,35 @@ def _elements_of_a_block(dataset: Any) -> float:
 def measured(case: Case, sizes: data.Data, repeats: int) -> dict[str, float]:
     """The figures of a case, after a round that counts for nothing."""
     dataset, elements = case.epoch(sizes), 0
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(repeats + 1):
-        for on in (True, False) if number % 2 else (False, True):
-            with contextlib.nullcontext() if on else unmeasured():
-                took_s, elements = _cores_s(dataset)
-            if number:
-                seconds[on].append(took_s)
-    on_s, off_s = min(seconds[True]), min(seconds[False])
-    ratios = [a / b for a, b in zip(seconds[True], seconds[False], strict=True)]
+    chance = random.Random(0)
+    rounds: list[dict[str, float]] = []
+    for _ in range(repeats + 1):
+        took_s: dict[str, float] = {}
+        for side in chance.sample(("with", "again", "without"), 3):
+            with unmeasured() if side == "without" else contextlib.nullcontext():
+                took_s[side], elements = _cores_s(dataset)
+        rounds.append(took_s)
+    del rounds[0]
+    without_s = statistics.median(took_s["without"] for took_s in rounds)
+    share = statistics.median(took_s["with"] / took_s["without"] for took_s in rounds) - 1
     return {
         "elements_of_a_block": _elements_of_a_block(dataset),
-        "element_us": on_s / elements * 1e6,
-        "cost_us": (on_s - off_s) / elements * 1e6,
-        "share": on_s / off_s - 1,
-        "median_share": statistics.median(ratios) - 1,
+        "element_us": without_s / elements * 1e6,
+        "cost_us": share * without_s / elements * 1e6,
+        "share": share,
+        "noise": statistics.median(took_s["again"] / took_s["with"] for took_s in rounds) - 1,
     }
 
 
 def table(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
     """The figures as lines of Markdown."""
     lines = [
-        "| chain | batches of a block | a batch | of it measuring | that adds | median of the rounds |",
+        "| chain | batches of a block | a batch | measuring it | that adds | noise |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {case.what} | {figures['elements_of_a_block']:,.1f} | {figures['element_us']:,.1f} us | {figures['cost_us']:.2f} us"
-        f" | {figures['share']:+.1%} | {figures['median_share']:+.1%} |"
+        f" | {figures['share']:+.1%} | {figures['noise']:+.1%} |"
         for case, figures in found
     ]
     return "\n".join(lines)
@@ -174,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, and write it to the page if that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measuring", description=__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny run; its figures say nothing")
-    parser.add_argument("--repeats", type=int, default=31, help="rounds of each chain [31]")
+    parser.add_argument("--repeats", type=int, default=101, help="rounds of each chain [101]")
     parser.add_argument("--page", action="store_true", help="write docs/performance.md too")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="windrow-benchmarks-") as folder:

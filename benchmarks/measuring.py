@@ -60,7 +60,7 @@ CASES: Final = (
     Case("a range, shuffled, in batches of 256", lambda s: _numbers(s).batch(_BATCH)),
     # The fastest that reads.
     Case("Zarr, `block_shuffle`, batches of 256", lambda s: _rows(s).batch(_BATCH)),
-    # Each batch is a block of its own, made in microseconds: there is no less to measure by.
+    # Blocks are of a fraction of a millisecond: there is no less to measure by.
     Case(
         "a range as a stream, then batches of 32",
         lambda s: _numbers(s)[: s.calls].to_iter_dataset().batch(_FEW),

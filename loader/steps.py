@@ -302,12 +302,13 @@ def _filtered(
 
 
 def batched(step: BatchNode, block: Block) -> tuple[Block, Exception | None]:
-    """The one batch that the rows of a block make."""
+    """The batches that the rows of a block make; the last may be short."""
+    bounds = [*range(0, len(block), step.size), len(block)]
     try:
         with calling(step):
-            batch = tables.batches(block.table, [0, len(block)], step.batch_fn)
+            found = tables.batches(block.table, bounds, step.batch_fn)
     except Exception as error:
         first = execute.place_of(places(block)[0])
         error.add_note(f"windrow: raised in {step.label} for the batch from {first} on")
         return block.sliced(0, 0), error
-    return Block(Listed(batch), block.marks[-1:]), None
+    return Block(Listed(found), block.marks[np.array(bounds[1:]) - 1]), None

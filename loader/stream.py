@@ -37,7 +37,7 @@ from windrow.transforms.streams import (
     origin,
     width,
 )
-from windrow.transforms.tables import Table
+from windrow.transforms.tables import Columnar, Table
 
 IntArray = npt.NDArray[np.int64]
 
@@ -163,6 +163,18 @@ def _joined(parts: Sequence[Block]) -> Block:
 
 def _groups(parent: Blocks, size: int) -> Blocks:
     """The same rows in blocks of exactly `size`; the last may be shorter."""
+    for block in _whole(parent, size):
+        yield from _cut(block, size)
+
+
+def _cut(block: Block, size: int) -> list[Block]:
+    cuts = [*range(0, len(block), size), len(block)]
+    marks = [block.marks[start:stop] for start, stop in itertools.pairwise(cuts)]
+    return list(map(Block, tables.cut(block.table, cuts), marks))
+
+
+def _whole(parent: Blocks, size: int) -> Blocks:
+    """The same rows in blocks of whole groups of `size`, what is left over last."""
     held: list[Block] = []
     rows = 0
     for block in parent:
@@ -170,24 +182,28 @@ def _groups(parent: Blocks, size: int) -> Blocks:
         rows += len(block)
         if rows < size:
             continue
-        whole = _joined(held)
-        cuts = [*range(0, rows, size), rows]
-        marks = [whole.marks[start:stop] for start, stop in itertools.pairwise(cuts)]
-        groups = list(map(Block, tables.cut(whole.table, cuts), marks))
-        rows %= size
-        held = [groups.pop()] if rows else []
-        yield from groups
+        whole, left = _joined(held), rows % size
+        held, rows = [], left
+        if left:
+            held = [whole.sliced(len(whole) - left, len(whole))]
+            whole = whole.sliced(0, len(whole) - left)
+        yield whole
     if rows:
         yield _joined(held)
 
 
 def _batched(node: BatchNode, position: Sequence[int], run: Run) -> Blocks:
-    for group in _groups(blocks(node.parent, position, run, node.size), node.size):
-        if len(group) == node.size or not node.drop_remainder:
-            batch, error = batched(node, group)
+    for block in _whole(blocks(node.parent, position, run, node.size), node.size):
+        if len(block) < node.size and node.drop_remainder:
+            return
+        table = block.table
+        # Views cost nothing, cannot fail and come together; others are handed over as they are made.
+        are_views = node.batch_fn is None and isinstance(table, Columnar) and table.present is None
+        for part in [block] if are_views else _cut(block, node.size):
+            batches, error = batched(node, part)
             if error is not None:
                 raise error
-            yield batch
+            yield batches
 
 
 def _window_shuffled(node: StreamWindowShuffleNode, position: Sequence[int], run: Run) -> Blocks:

@@ -128,70 +128,66 @@ def _write_zarr(path: Path, rows: Any, chunk: int, shard: int | None) -> None:
 
 def pairs(folder: Path, sizes: Sizes) -> list[Pair]:
     """Every piece of advice, with a chain that gets it and one that follows it."""
+    return [*_of_shuffles(folder, sizes), *_of_the_rest(folder, sizes)]
 
-    def stored(name: str) -> MapDataset[Any]:
-        return MapDataset.source(ZarrDataSource(folder / name))
+
+def _stored(folder: Path) -> MapDataset[Any]:
+    return MapDataset.source(ZarrDataSource(folder))
+
+
+def _of_shuffles(folder: Path, sizes: Sizes) -> list[Pair]:
+    def read(chain: MapDataset[Any], options: ReadOptions = sizes.little) -> IterDataset[Any]:
+        return chain.batch(_BATCH).to_iter_dataset(options)
 
     def files(name: str) -> MapDataset[Any]:
         return MapDataset.source(ArrayRecordDataSource(folder / f"{name}.array_record"))
 
-    def little(chain: MapDataset[Any]) -> IterDataset[Any]:
-        return chain.batch(_BATCH).to_iter_dataset(sizes.little)
-
-    shuffled = little(stored("chunks").shuffle(seed=1))
+    chunks = _stored(folder / "chunks")
+    shuffled = read(chunks.shuffle(seed=1))
     room = next(a for a in shuffled.explain().advice if a.kind == "resident-bytes")
     resident_bytes = int(room.do.partition("resident_bytes=")[2].rstrip(")"))
     roomy = dataclasses.replace(sizes.little, resident_bytes=resident_bytes)
-    blocks = little(stored("chunks").block_shuffle(seed=1, window_blocks=2))
-    part = sizes.records // 8
-    some = slice(sizes.records // 10)
-    by_record = MapDataset.source(Rows(folder / "chunks"))[some].batch(_BATCH)
-    many = MapDataset.source(ManyRows(folder / "chunks"))[some].batch(_BATCH)
-    waiting = stored("chunks").shuffle(seed=1).batch(_BATCH)
+    blocks = read(chunks.block_shuffle(seed=1, window_blocks=2))
+    wide = read(chunks.block_shuffle(seed=1, window_blocks=64))
+    alone = read(_stored(folder / "alone").shuffle(seed=1))
+    groups, single = (read(files(name).shuffle(seed=1)) for name in ("groups", "single"))
     return [
         Pair("global-shuffle", "Zarr: block_shuffle", shuffled, blocks),
-        Pair(
-            "global-shuffle",
-            "Zarr: one record per inner chunk",
-            shuffled,
-            little(stored("alone").shuffle(seed=1)),
-        ),
-        Pair(
-            "global-shuffle",
-            "ArrayRecord: group_size:1",
-            little(files("groups").shuffle(seed=1)),
-            little(files("single").shuffle(seed=1)),
-        ),
+        Pair("global-shuffle", "Zarr: one record per inner chunk", shuffled, alone),
+        Pair("global-shuffle", "ArrayRecord: group_size:1", groups, single),
         Pair(
             "resident-bytes",
             "room for the store",
             shuffled,
-            stored("chunks").shuffle(seed=1).batch(_BATCH).to_iter_dataset(roomy),
+            read(chunks.shuffle(seed=1), roomy),
         ),
-        Pair(
-            "window-room",
-            "a window of 2 blocks, not 64",
-            little(stored("chunks").block_shuffle(seed=1, window_blocks=64)),
-            blocks,
-        ),
+        Pair("window-room", "a window of 2 blocks, not 64", wide, blocks),
+    ]
+
+
+def _of_the_rest(folder: Path, sizes: Sizes) -> list[Pair]:
+    def read(chain: MapDataset[Any], options: ReadOptions | None = None) -> IterDataset[Any]:
+        return chain.batch(_BATCH).to_iter_dataset(options)
+
+    chunks = _stored(folder / "chunks")
+    waiting = chunks.shuffle(seed=1)
+    some = slice(sizes.records // 10)
+    by_record = MapDataset.source(Rows(folder / "chunks"))[some]
+    many = MapDataset.source(ManyRows(folder / "chunks"))[some]
+    return [
         Pair(
             "strides",
             "consecutive records",
-            stored("chunks")[::8].batch(_BATCH).to_iter_dataset(),
-            stored("chunks")[:part].batch(_BATCH).to_iter_dataset(),
+            read(chunks[::8]),
+            read(chunks[: sizes.records // 8]),
         ),
         Pair(
             "no-threads",
             "threads ahead of the loop",
-            waiting.to_iter_dataset(ReadOptions(num_threads=0)),
-            waiting.to_iter_dataset(),
+            read(waiting, ReadOptions(num_threads=0)),
+            read(waiting),
         ),
-        Pair(
-            "record-by-record",
-            "many records in one call",
-            by_record.to_iter_dataset(),
-            many.to_iter_dataset(),
-        ),
+        Pair("record-by-record", "many records in one call", read(by_record), read(many)),
     ]
 
 

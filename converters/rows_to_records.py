@@ -163,31 +163,29 @@ def zarr_to_array_record_conversion(
     plan = Plan(FORMAT, (inputs.id,), {**settings, **told})
     given += [("memory_bytes", memory_bytes, MEMORY_BYTES)]
     simple = names is None and encode is None and engine is None
-    tasks = tuple(
-        _Task(name, start, stop)
-        for name, (start, stop) in zip(
-            shard_names(_stem(inputs.id.name), len(starts) - 1),
-            itertools.pairwise(starts),
-            strict=True,
-        )
+    tasks = _tasks(_stem(inputs.id.name), starts)
+    stage = Stage(
+        "convert",
+        items=functools.partial(_given, tasks),
+        work=functools.partial(_write_task, writer_options, rows),
+        weigh=functools.partial(_task_bytes, rows),
+        at_once=_AT_ONCE,
     )
     return Conversion(
         name="zarr_to_array_record",
         plan=plan,
-        stages=(
-            Stage(
-                "convert",
-                items=functools.partial(_given, tasks),
-                work=functools.partial(_write_task, writer_options, rows),
-                weigh=functools.partial(_task_bytes, rows),
-                at_once=_AT_ONCE,
-            ),
-        ),
+        stages=(stage,),
         finish=functools.partial(_write_manifest, plan, rows.records, find),
         expected=Expected(rows.records, inputs.id.size_bytes, len(tasks), rows.nbytes),
         sources=(os.fspath(source),),
         flags=("--to", "array_record", *flags_of(given)) if simple else None,
     )
+
+
+def _tasks(stem: str, starts: Sequence[int]) -> tuple[_Task, ...]:
+    """One for each file."""
+    names, spans = shard_names(stem, len(starts) - 1), itertools.pairwise(starts)
+    return tuple(_Task(name, *span) for name, span in zip(names, spans, strict=True))
 
 
 def _names(arrays: Sequence[str]) -> list[str]:

@@ -6,8 +6,9 @@ import io
 import pickle
 import struct
 import sys
+import threading
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,8 +22,10 @@ from windrow.errors import MissingExtraError, ReadError
 from windrow.sources import ArrayRecordDataSource, ArraySpec
 from windrow.sources.base import row
 from windrow.sources.features import Ragged
+from windrow.sources.process import cores
 from windrow.sources.tfds_columns import decode_records
 from windrow.sources.tfds_features import IMAGE, TfdsFeatures
+from windrow.sources.tfds_images import decode_images
 
 FEATURES = TfdsFeatures.from_json(kitchen_features(), where="features.json")
 
@@ -469,3 +472,28 @@ def test_pillow_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     ):
         decode_records([record], features, images=True)
     assert decode_records([record], features)["x"] == [b"whatever"]
+
+
+class _Noting(bytes):
+    """Bytes that note which thread looks at what they begin with, as a decoder does."""
+
+    threads: ClassVar[set[str]] = set()
+
+    def startswith(self, *args: Any) -> bool:
+        self.threads.add(threading.current_thread().name)
+        return super().startswith(*args)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_images_are_decoded_on_threads_where_there_are_many(count: int) -> None:
+    data = encoded("RGB", (5, 4))
+    leaf = features_of(x=picture(-1, 5, 3)).leaves[0]
+    (expected,) = decode_images([data], leaf)
+    _Noting.threads.clear()
+    found = decode_images([_Noting(data)] * count, leaf)
+    for each in found:
+        np.testing.assert_array_equal(np.asarray(each), np.asarray(expected))
+    if count == 1 or cores() == 1:
+        assert _Noting.threads == {threading.current_thread().name}
+    else:
+        assert all(name.startswith("windrow-images") for name in _Noting.threads)

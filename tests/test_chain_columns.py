@@ -413,6 +413,31 @@ def test_elements_of_a_stream_do_not_share_memory() -> None:
         element += 1
 
 
+_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "flipped": lambda image: image[:, ::-1],
+    "upside down": lambda image: image[::-1],
+    "cropped": lambda image: image[1:4, 2:5],
+    "transposed": lambda image: image.T,
+    "turned": np.rot90,
+    "every other": lambda image: image[..., ::2],
+    "broadcast": lambda image: np.broadcast_to(image[:1], image.shape),
+    "now and then": lambda image: image[:, ::-1] if image[0, 0, 0] % 2 else image,
+}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, jnp.bfloat16, ">f4"])
+@pytest.mark.parametrize("view", list(_VIEWS))
+def test_rows_that_are_views_in_any_order_are_batched(view: str, dtype: Any) -> None:
+    function = _VIEWS[view]
+    images = np.arange(10 * 5 * 5 * 4).reshape(10, 5, 5, 4).astype(dtype)
+    mapped = M.source(images).map(function)
+    expected = [np.stack([function(i) for i in images[at : at + 4]]) for at in (0, 4, 8)]
+    for found in (mapped.batch(4), mapped.to_iter_dataset().batch(4)):
+        for batch, wanted in zip(found, expected, strict=True):
+            assert batch.dtype == dtype
+            np.testing.assert_array_equal(batch.astype(np.float64), wanted.astype(np.float64))
+
+
 def test_a_batch_that_nobody_took_apart_is_not_copied() -> None:
     block = np.arange(40.0).reshape(20, 2)
 

@@ -211,7 +211,7 @@ def _joined_rows(rows: list[Any]) -> npt.NDArray[Any]:
     shape = (len(rows), *first.shape)
     if first.dtype.kind in "biufc" and 0 < first.nbytes <= _SMALL_BYTES:
         # Half the time of NumPy's for small rows; the memory can be written to, and is new.
-        with contextlib.suppress(BufferError, ValueError):  # rows not in one piece; bfloat16
+        with contextlib.suppress(TypeError, BufferError, ValueError):  # not in one piece; bfloat16
             return np.frombuffer(bytearray().join(rows), first.dtype).reshape(shape)
     # The dtype is named, since NumPy would change the byte order of several rows to its own.
     return np.concatenate(rows, dtype=first.dtype).reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -14,6 +15,11 @@ from tests.processes import is_left, left, left_in_memory, names_in_memory, unti
 # No deadline: two workers share two cores, and an example's time says nothing about the code.
 hypothesis.settings.register_profile("windrow", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("windrow")
+
+
+# In the background of a script SIGINT is ignored, and by all processes that are started there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

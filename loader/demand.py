@@ -18,6 +18,7 @@ import numpy as np
 from windrow.costs import Amount
 from windrow.transforms import orders
 from windrow.transforms.nodes import (
+    STREAM,
     BatchNode,
     FilterNode,
     MixNode,
@@ -120,9 +121,16 @@ def elements(node: Node, *, once: bool = True) -> Amount:
         case StreamRepeatNode():
             below = elements(node.parent, once=once)
             times = (1 if once else math.inf) if node.times is None else node.times
+            if once and math.isinf(elements(node.parent, once=False).high):
+                times = 1  # the first time never ends
             return Amount(below.low and below.low * times, below.high and below.high * times)
         case StreamMixNode():
             return _mixed(node, once)
+        case ZipNode():
+            # As long as the shortest, of what is endless only beside others that are.
+            ends = any(not math.isinf(elements(p, once=False).high) for p in node.parents)
+            parts = [elements(parent, once=once and not ends) for parent in node.parents]
+            return Amount(min(part.low for part in parts), min(part.high for part in parts))
         case _:
             parts = [elements(parent, once=once) for parent in node.parents]
             return Amount(min(part.low for part in parts), min(part.high for part in parts))
@@ -142,7 +150,8 @@ def _mixed(node: StreamMixNode, once: bool) -> Amount:
         return Amount.exactly(math.inf)
     bounds = [part.low for part in lengths], [part.high for part in lengths]
     low, high = (_mixture_length([int(min(b, _VAST)) for b in side], node) for side in bounds)
-    return Amount(low, high)
+    never_ends = not once and all(map(math.isinf, bounds[1]))
+    return Amount(low, math.inf if never_ends else high)
 
 
 def _mixture_length(lengths: list[int], node: StreamMixNode) -> int:
@@ -160,6 +169,11 @@ def _mixture_length(lengths: list[int], node: StreamMixNode) -> int:
 def is_endless(node: Node) -> bool:
     """Whether a stream never ends."""
     return math.isinf(elements(node, once=False).high)
+
+
+def never_ends(node: Node) -> bool:
+    """Whether a chain of either kind never ends."""
+    return is_endless(node) if node.length == STREAM else repeats_for_ever(node)
 
 
 def taken(node: Node) -> list[Taken]:
@@ -199,13 +213,20 @@ def _below(node: Node, count: Amount, size: int) -> Amount:
     there, own = elements(node.parent, once=False), elements(node, once=False)
     if not math.isinf(own.high) and count.high >= own.high and count.low >= own.low:
         return there  # all of it, however much that is
-    high = there.high if isinstance(node, FilterNode) else min(count.high * size, there.high)
-    return Amount(min(count.low * size, there.low), max(high, min(count.low * size, there.low)))
+    low, high = min(count.low * size, there.low), min(count.high * size, there.high)
+    if isinstance(node, FilterNode):
+        # Of what is endless as if it dropped nothing, and one pass at least.
+        one_pass = elements(node.parent, once=True).high
+        high = max(high, one_pass) if math.isinf(there.high) else there.high
+    return Amount(low, max(low, high))
 
 
 def _taken_again(node: StreamRepeatNode, count: Amount) -> Iterator[Taken]:
     one = elements(node.parent, once=False)
-    if math.isinf(one.high) or not one.is_exact or not one.high:
+    if math.isinf(one.high):  # the first time never ends
+        yield from _taken(node.parent, count)
+        return
+    if not one.is_exact or not one.high:
         once = node.times is None or node.times == 1
         for part in _taken(node.parent, one if once else count):
             times = 1 if node.times is None else node.times
@@ -231,5 +252,8 @@ def _of_chain(node: ToStreamNode, count: Amount) -> Taken:
         and (gaps or count.is_exact)
     ):
         return Taken(node, True, Amount.exactly(0))
-    high = float(pass_length(node.parent)) if gaps else count.high
+    high = count.high
+    if gaps:  # of what is endless as many as if none were absent, and one pass at least
+        one_pass = float(pass_length(node.parent))
+        high = max(high, one_pass) if repeats_for_ever(node.parent) else one_pass
     return Taken(node, False, Amount(count.low, max(count.low, high)))

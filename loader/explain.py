@@ -66,6 +66,11 @@ def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
                 f"{label_of(each)} drops an unknown part of its elements: numbers above it are as if"
                 " it dropped from none to all of them"
             )
+            if not found.is_endless and demand.never_ends(each.parent):
+                yield (
+                    f"how much of what is endless {label_of(each)} goes through: numbers below it are"
+                    " as if it dropped nothing"
+                )
     hidden = next((each for each in order if has_function(each) and spec_of(each) is None), None)
     if hidden is not None:
         yield (

@@ -13,6 +13,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from windrow.demand import repeats_for_ever
 from windrow.errors import PlanError
 from windrow.transforms import orders
 from windrow.transforms.nodes import (
@@ -255,9 +256,9 @@ def epoch_length(node: Node) -> int:
         case BatchNode():
             below = epoch_length(node.parent)
             return node.length if below == node.parent.length else max(1, below // node.size)
-        case MixNode() if node.length >= ENDLESS:
+        case MixNode() if repeats_for_ever(node):
             return sum(epoch_length(parent) for parent in node.parents)
-        case Node(parents=(parent, *_)) if node.length >= ENDLESS:
+        case Node(parents=(parent, *_)) if repeats_for_ever(node):
             return epoch_length(parent)
         case _:
             return node.length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import advice
-from windrow import MapDataset, ReadOptions
+from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.asked import Asked
 from windrow.budget import Room
 from windrow.costs import Amount
@@ -127,6 +128,66 @@ def test_plans_of_rounds(
     assert (plan.ends >= plan.bounds[1:]).all()  # a round is planned when it is made
     assert (np.diff(plan.ends) >= 0).all()
     assert np.array_equal(plan.bounds[plan.round_of], np.repeat(plan.bounds[:-1], sizes))
+
+
+def kept(element: Any) -> bool:
+    return True
+
+
+def endless(records: int) -> IterDataset[Any]:
+    return MapDataset.source(np.arange(records)).repeat().to_iter_dataset()
+
+
+MORE: dict[str, Callable[[IterDataset[Any]], IterDataset[Any]]] = {
+    "filter": lambda stream: stream.filter(kept),
+    "batch": lambda stream: stream.batch(3, batch_fn=len),
+    "limit": lambda stream: stream.limit(40),
+    "repeat": lambda stream: stream.repeat(2),
+    "repeat for ever": lambda stream: stream.repeat(),
+    "window_shuffle": lambda stream: stream.window_shuffle(4, seed=1),
+    "mix with endless": lambda stream: IterDataset.mix([stream, endless(7).filter(kept)], [1, 2]),
+    "mix": lambda stream: IterDataset.mix([stream, endless(9).limit(30)]),
+    "zip": lambda stream: IterDataset.zip([stream, endless(8)], strict=False),
+    "workers": lambda stream: stream.mp_prefetch(1),
+}
+
+
+@given(names=st.lists(st.sampled_from(sorted(MORE)), max_size=4))
+def test_endless_streams_with_filters(names: list[str]) -> None:
+    stream = endless(5).filter(kept)
+    for name in names:
+        stream = MORE[name](stream)
+    explanation = stream.explain()
+    assert json.dumps(explanation.to_json(), allow_nan=False)
+    assert explanation.is_endless == _is_endless(names)
+    if explanation.is_endless or "workers" in names:
+        return
+    with iter(stream) as iterator:
+        assert sum(1 for _ in iterator) in explanation.batches
+        found = iterator.stats().sources
+    for told, was in zip(explanation.epoch, found, strict=True):
+        assert told.records.low <= was.records.low
+        assert any("goes through" in line for line in explanation.unknown)
+
+
+def _is_endless(names: list[str]) -> bool:
+    # The last of those that begin or end a stream for good.
+    decides = [name for name in names if name in ("limit", "mix", "repeat for ever")]
+    return not decides or decides[-1] == "repeat for ever"
+
+
+def test_an_epoch_of_an_endless_stream_is_a_pass() -> None:
+    for stream, count in (
+        (endless(5).repeat(3), 5),
+        (endless(5).repeat(), 5),
+        (IterDataset.zip([endless(5), endless(7)], strict=False), 5),
+    ):
+        explanation = stream.explain()
+        assert explanation.is_endless
+        assert explanation.batches == Amount.exactly(count)
+        assert explanation.epoch[0].records.low == count
+    beside = IterDataset.zip([endless(5), endless(7).limit(30)], strict=False)
+    assert beside.explain().batches == Amount.exactly(len(list(beside))) == Amount.exactly(30)
 
 
 def test_every_piece_of_advice_pays_in_bytes() -> None:

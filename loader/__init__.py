@@ -66,4 +66,5 @@ def __getattr__(name: str) -> Any:
         from windrow.report_page import report
 
         return report
-    raise AttributeError(f"module 'windrow' has no attribute {name!r}")
+    hint = f"; it is windrow.sources.{name}" if hasattr(sources, name) else ""
+    raise AttributeError(f"module 'windrow' has no attribute {name!r}{hint}")

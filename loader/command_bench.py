@@ -22,6 +22,8 @@ from windrow.commands import (
 if TYPE_CHECKING:
     from windrow.reading_speed import ReadingSpeed
 
+# Below it, starting weighs as much as reading.
+_ENOUGH_S = 0.5
 _HEAD = (
     "order", "records/s", "MB/s", "of in order", "of decoding", "first batch ms", "read MB",
     "memory MB", "records",
@@ -116,6 +118,12 @@ def command(
         seed=seed,
         say=(lambda words: None) if quiet else (lambda words: say(f"windrow bench: {words}")),
     )
+    short = [order for order in found.orders if order.took_s < _ENOUGH_S and order.is_whole]
+    if short and not quiet:
+        say(
+            f"windrow bench: all of it was read in {short[0].took_s:.2g} s: too little to compare"
+            " orders by, since the first batch and the threads' start are a part of that"
+        )
     if as_json:
         echo_json({"url": place.shown, **found.to_json()})
     else:

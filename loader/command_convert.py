@@ -9,6 +9,7 @@ Invariant: with `--dry-run` nothing is written.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import inspect
 import json
@@ -390,7 +391,11 @@ def _planned(
     for name in given:
         if name not in taken:
             flag = _flag(name)
-            raise click.UsageError(f"{flag}: a conversion from {kind} to {target} does not take it")
+            near = difflib.get_close_matches(name, taken.keys() & settings.keys(), cutoff=0.5)
+            hint = f"; it takes {_flag(near[0])}" if near else ""
+            raise click.UsageError(
+                f"{flag}: a conversion from {kind} to {target} does not take it{hint}"
+            )
     inputs: Any = sources if len(sources) > 1 else sources[0]
     return builder(inputs, storage_options=dict(storage_options) or None, **given)
 
@@ -464,7 +469,8 @@ def _show_manifest(manifest: Manifest, output: str, *, as_json: bool, quiet: boo
     size_bytes = sum(file.size_bytes for file in manifest.files)
     if not quiet:
         skipped = f", {len(manifest.skipped):,} damaged ones skipped" if manifest.skipped else ""
+        files = len(manifest.files)
         say(
-            f"{output}: {manifest.records:,} records in {len(manifest.files):,} files,"
+            f"{output}: {manifest.records:,} records in {files:,} file{'s' * (files != 1)},"
             f" {size_bytes / 1e6:,.1f} MB{skipped}"
         )

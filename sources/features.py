@@ -123,18 +123,24 @@ class Feature:
     def from_json(cls, value: object, *, where: str) -> Feature:
         """The feature in `value`; `where` is the file, and the name, that it was found under.
 
+        What is left out is as in `Feature`.
+
         Raises:
             ReadError: If it is none.
 
         Example:
             >>> Feature.from_json({"dtype": "bool", "shape": [3], "raw": True}, where="features.json")
             Feature(dtype='bool', shape=(3,), raw=True)
+            >>> Feature.from_json({"dtype": "int64"}, where="features.json")
+            Feature(dtype='int64', shape=(), raw=False)
         """
-        names = ["dtype", "raw", "shape"]
-        if not isinstance(value, dict) or sorted(map(str, value)) != names:
-            raise ReadError(f"{where}: a feature has {', '.join(names)}, got {value!r:.80}")
-        shape = value["shape"]
-        shape = tuple(shape) if isinstance(shape, list) else shape
+        known = {"dtype": None, "shape": [], "raw": False}
+        if not isinstance(value, dict) or "dtype" not in value or not value.keys() <= known.keys():
+            raise ReadError(
+                f"{where}: a feature has dtype, and may have shape and raw, got {value!r:.80}"
+            )
+        value = {**known, **value}
+        shape = tuple(value["shape"]) if isinstance(value["shape"], list) else value["shape"]
         if wrong := _wrong(value["dtype"], shape, value["raw"]):
             raise ReadError(f"{where}: {wrong}")
         return cls(value["dtype"], shape, value["raw"])

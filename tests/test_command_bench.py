@@ -104,12 +104,18 @@ def test_a_table(run: Run, tmp_path: Path) -> None:
     assert set(rule) == {"-", " "}
     assert [line[:8].strip() for line in lines] == ["in order", "block", "global"]
     assert all(line.endswith("50") for line in lines)
-    assert [line.removeprefix("windrow bench: ") for line in err.splitlines()] == [
+    assert [line.removeprefix("windrow bench: ") for line in err.splitlines()][:4] == [
         "reading 50 records in order, for up to 3 s",
         "reading 50 records block-shuffled, for up to 3 s",
         "reading 50 records globally shuffled, for up to 3 s",
         "decoding alone, for up to 3 s",
     ]
+
+
+def test_times_that_are_too_short_are_said_to_be(run: Run, tmp_path: Path) -> None:
+    _, out, err = run(rows(tmp_path / "a", 50), "--json")
+    quickest_s = min(order["took_s"] for order in json.loads(out)["orders"])
+    assert ("too little to compare orders by" in err) == (quickest_s < 0.5)
 
 
 def test_orders_that_are_asked_for(run: Run, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixtu
     [
         (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--chunks", "2"], "--chunks: .* takes --chunk-rows"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--memory", "1XB"], "'1XB' is no size; write 512MB"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--features", "{"], "neither a file nor JSON"),
         (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json"], "write module:function"),

@@ -83,3 +83,12 @@ def test_the_check_can_fail(tmp_path: Path) -> None:
 def test_the_benchmark_of_the_import_runs() -> None:
     result = import_time.run(rounds=1)
     assert set(result) >= {"ours_s", "peer_s", "ratio"}
+
+
+@pytest.mark.parametrize("name", ["ZarrDataSource", "ArrayRecordDataSource"])
+def test_a_source_that_is_looked_for_at_the_top_is_named(name: str) -> None:
+    import windrow
+
+    with pytest.raises(AttributeError, match=f"'{name}'; it is windrow.sources.{name}"):
+        getattr(windrow, name)
+    assert not hasattr(windrow, "nothing")

@@ -86,9 +86,12 @@ def test_what_does_not_go_together(dtype: Any, shape: Any, raw: Any, words: str)
     [
         (None, "f.json: features are a JSON object by name, got None"),
         ([], "f.json: features are"),
-        ({"a": 3}, "f.json: feature 'a': a feature has dtype, raw, shape, got 3"),
-        ({"a": {"dtype": "int8"}}, "a feature has dtype, raw, shape, got {'dtype'"),
-        ({"a": {**Feature("int8").to_json(), "more": 1}}, "a feature has dtype, raw, shape"),
+        ({"a": 3}, "f.json: feature 'a': a feature has dtype, and may have shape and raw, got 3"),
+        ({"a": {"shape": []}}, "a feature has dtype, and may have shape and raw, got {'shape'"),
+        (
+            {"a": {**Feature("int8").to_json(), "more": 1}},
+            "a feature has dtype, and may have shape",
+        ),
     ],
 )
 def test_json_that_is_none(value: object, words: str) -> None:

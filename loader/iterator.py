@@ -65,6 +65,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._owner = 0  # the process that this one was forked from, which has the threads
         self._meter = Meter(node)
         self._listener: _Listener | None = None
+        self._telling = False
         _all.add(self)
         _register_with_grain()
 
@@ -74,6 +75,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def __next__(self) -> T_co:
         if self._given == len(self._elements):
             self._next_block()
+            if self._listener is not None:
+                self._tell(is_over=False)
+                while self._given == len(self._elements):  # whoever listens took or dropped them
+                    if self._closed:
+                        raise StopIteration
+                    self._next_block()
         element: T_co = self._elements[self._given]
         self._elements[self._given] = None  # the consumer's alone from here on
         self._given += 1
@@ -100,8 +107,6 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         with meter.lock:  # or another thread could see half of it in `stats`
             self._elements, self._marks, self._given = elements, block.marks, 0
             meter.took(len(elements), size_bytes, made)
-        if self._listener is not None:
-            self._tell(is_over=False)
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
@@ -211,6 +216,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         after it goes on with the element that was to come. It is no part of the state, and is left
         behind where the iterator is pickled or forked.
 
+        Within it the iterator can be used: `close` ends the loop, what `next` gives there the loop
+        does not get, and after `set_state` that `next` gives the element of the state. Meanwhile it
+        is not called; an end that came then is told when it is through.
+
         Args:
             callback: Takes a `Stats`; it takes the place of the one before. None for no more calls.
             every_s: Seconds, at least 0.
@@ -240,16 +249,23 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._listener = _Listener(callback, every_s, self._meter.now_s() + every_s)
 
     def _tell(self, *, is_over: bool) -> None:
-        """Call whoever listens, if it is time."""
+        """Call whoever listens, if it is time, and not from within such a call."""
         listener = self._listener
-        if listener is None:
+        if listener is None or self._telling:
             return
         now_s = self._meter.now_s()
         wanted = not listener.is_told_end if is_over else now_s >= listener.due_s
         listener.is_told_end = is_over
-        if wanted:
-            listener.due_s = now_s + listener.every_s
+        if not wanted:
+            return
+        listener.due_s = now_s + listener.every_s
+        self._telling = True
+        try:
             listener.callback(self.stats())
+        finally:
+            self._telling = False
+        if self._closed and not is_over:
+            self._tell(is_over=True)
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -273,7 +289,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as raised:
+            if error is None:
+                raise
+            error.add_note(f"windrow: closing the iterator raised too: {raised!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as the chain and the position: what was made ahead is made again."""

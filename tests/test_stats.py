@@ -8,8 +8,6 @@ import os
 import pickle
 import re
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ import pytest
 import windrow
 from benchmarks import measuring
 from tests.laid_out import pieced
+from tests.processes import until
 from windrow import ReadOptions
 from windrow.costs import Amount
-from windrow.errors import ArgumentError
 from windrow.meter import OTHER, READING, ROOM, WORKERS, Meter, calling, doing, name_of_work
 from windrow.stats import NOTHING_YET, BlockTimes, Stats
 from windrow.transforms.nodes import STREAM
@@ -53,13 +51,6 @@ def timed(dataset: Any) -> tuple[windrow.DatasetIterator[Any], Clock]:
 def in_turn(dataset: Any) -> Any:
     """The same elements, each made when it is asked for, by the thread that asks."""
     return dataset.to_iter_dataset(ReadOptions(num_threads=0, prefetch_buffer_size=0))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask until it is so."""
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s
 
 
 # --- times ---------------------------------------------------------------------------------------
@@ -270,84 +261,6 @@ def test_the_sentence() -> None:
     assert sentence(40, {}) == "the loop waits for data 40% of the time"
 
 
-# --- callbacks -----------------------------------------------------------------------------------
-
-
-def test_whoever_listens_is_told_now_and_then_and_at_the_end() -> None:
-    told: list[tuple[int, float]] = []
-    iterator, clock = timed(in_turn(M.range(10)))
-    iterator.on_stats(lambda stats: told.append((stats.elements, stats.passed_s)), every_s=3)
-    for _ in iterator:
-        clock.pass_by(1)
-    # With the element on its way to the loop.
-    assert told == [(3, 3.0), (6, 6.0), (9, 9.0), (10, 10.0)]
-    assert next(iterator, None) is None
-    iterator.close()
-    assert len(told) == 4
-
-
-def test_closing_is_an_end_too() -> None:
-    told: list[int] = []
-    with iter(M.range(10)) as iterator:
-        iterator.on_stats(lambda stats: told.append(stats.elements))
-        next(iterator)
-        next(iterator)
-    assert told == [2]
-    iterator.close()
-    assert told == [2]
-
-
-def test_an_iterator_that_goes_on_tells_its_next_end() -> None:
-    told: list[int] = []
-    iterator = iter(M.range(3))
-    iterator.on_stats(lambda stats: told.append(stats.elements))
-    start = iterator.get_state()
-    assert list(iterator) == [0, 1, 2]
-    iterator.set_state(start)
-    assert list(iterator) == [0, 1, 2]
-    assert told == [3, 6]
-
-
-def test_what_a_callback_raises_is_raised_once_and_nothing_is_lost() -> None:
-    def complain(stats: Stats) -> None:
-        raise ValueError(f"at {stats.elements}")
-
-    iterator = iter(M.range(3).to_iter_dataset(ReadOptions(prefetch_buffer_size=0)))
-    iterator.on_stats(complain, every_s=0)
-    got = []
-    for at in (0, 1, 2):
-        with pytest.raises(ValueError, match=f"at {at}"):
-            next(iterator)
-        got.append(next(iterator))
-    assert got == [0, 1, 2]
-    with pytest.raises(ValueError, match="at 3"):
-        next(iterator)
-    assert next(iterator, None) is None
-
-
-def test_none_takes_a_callback_away() -> None:
-    told: list[Stats] = []
-    iterator = iter(M.range(3))
-    iterator.on_stats(told.append, every_s=0)
-    iterator.on_stats(None)
-    assert list(iterator) == [0, 1, 2]
-    assert told == []
-
-
-@pytest.mark.parametrize(
-    ("callback", "every_s", "told"),
-    [
-        (3, 1.0, r"callback must take a windrow\.Stats, or be None, got 3"),
-        (print, -1, "every_s must be a number of seconds from 0 on, got -1"),
-        (print, float("nan"), "got nan"),
-        (print, "1", "got '1'"),
-    ],
-)
-def test_wrong_arguments(callback: Any, every_s: Any, told: str) -> None:
-    with pytest.raises(ArgumentError, match=f"on_stats: .*{told}"):
-        iter(M.range(3)).on_stats(callback, every_s)
-
-
 # --- what stays ----------------------------------------------------------------------------------
 
 
@@ -440,7 +353,7 @@ def test_any_thread_may_look_at_any_time(threads: int) -> None:
     looking = threading.Thread(target=look)
     looking.start()
     taken = sum(1 for _ in iterator)
-    until(lambda: len(seen) > 3 or bool(failures))
+    assert until(lambda: len(seen) > 3 or bool(failures))
     ended.set()
     looking.join()
     assert failures == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.laid_out import PiecedSource, pieced
+from tests.processes import until
 from tests.test_workers_stream import spread
 from windrow import ReadOptions
 from windrow.costs import Amount, SourceCosts
@@ -22,13 +21,6 @@ from windrow.tallies import PartTally, Tallies
 
 M = windrow.MapDataset
 IN_TURN = ReadOptions(num_threads=0)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask until it is so."""
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s
 
 
 def exactly(*numbers: float) -> tuple[Amount, ...]:
@@ -197,8 +189,8 @@ def test_a_loop_that_is_slower_finds_the_queue_full() -> None:
     rows = M.source(pieced(4_000, 16)).batch(8)
     with iter(rows.to_iter_dataset(options)) as iterator:
         next(iterator)
-        until(lambda: iterator.stats().blocked_s > 0)
-        until(lambda: iterator.stats().peak_by.get("queue", 0) == 4 * 8 * 32)
+        assert until(lambda: iterator.stats().blocked_s > 0)
+        assert until(lambda: iterator.stats().peak_by.get("queue", 0) == 4 * 8 * 32)
         stats = iterator.stats()
         assert stats.buffers_by["queue"] == 4 * 8 * 32
         assert stats.buffers_by["pieces"] % (16 * 32) == 0

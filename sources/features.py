@@ -134,7 +134,7 @@ class Feature:
             >>> Feature.from_json({"dtype": "int64"}, where="features.json")
             Feature(dtype='int64', shape=(), raw=False)
         """
-        known = {"dtype": None, "shape": [], "raw": False}
+        known: dict[str, Any] = {"dtype": None, "shape": [], "raw": False}
         if not isinstance(value, dict) or "dtype" not in value or not value.keys() <= known.keys():
             raise ReadError(
                 f"{where}: a feature has dtype, and may have shape and raw, got {value!r:.80}"

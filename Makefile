@@ -70,7 +70,7 @@ test-jobs: $(READY)
 # One browser at a time: each keeps two cores busy.
 test-report: $(READY)
 	@CHROMIUM="$$(CHROMIUM="$(CHROMIUM)" sh tools/find_chromium.sh)" && export CHROMIUM && \
-		$(PY) -m pytest -q -m report tests/test_report_browser.py
+		$(PY) -m pytest -q -m report tests/test_report_*.py
 
 # Only the files that have such tests: others import packages that this environment lacks.
 test-tfds: $(TFDS_READY)

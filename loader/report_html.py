@@ -37,6 +37,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: an
 h2 { font-size: 1.2rem; margin: 0 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; overflow-wrap: anywhere; }
 p { margin: 0 0 .75rem; max-width: 46rem; }
+p, li { overflow-wrap: anywhere; }
 section { margin-top: 2.5rem; }
 code, .mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .86em;
   overflow-wrap: anywhere; }
@@ -45,9 +46,9 @@ code, .mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; 
 a { color: var(--reading); }
 figure { margin: 0 0 1rem; min-width: 0; }
 nav { font-size: .88rem; margin-top: .5rem; display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
-.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(10.5rem, 1fr));
-  gap: .75rem; margin: 1.25rem 0 0; }
-.facts div { background: var(--card); border-radius: .5rem; padding: .6rem .8rem; }
+.facts { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 0; }
+.facts div { flex: 1 1 8.75rem; background: var(--card); border-radius: .5rem;
+  padding: .6rem .8rem; }
 .facts dt { color: var(--soft); font-size: .82rem; }
 .facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; overflow-wrap: anywhere; }
 .facts dd small { display: block; font-size: .8rem; font-weight: 400; color: var(--soft); }
@@ -101,10 +102,9 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   width: 100%; min-width: 12rem; }
 .flow span { grid-column: 3; font-size: .8rem; color: var(--soft); line-height: 1.25; }
 .flow svg { grid-column: 2; fill: var(--flow); display: block; }
-.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: .9rem;
+.sheet { display: grid; grid-template-columns: repeat(8, minmax(0, 1fr)); gap: .9rem;
   align-items: start; }
-.tokens-sheet, .text-sheet {
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); }
+.tokens-sheet, .text-sheet { grid-template-columns: repeat(4, minmax(0, 1fr)); }
 .sheet img { width: 100%; display: block; background: #fff; border-radius: .25rem; }
 .sheet figcaption { overflow-wrap: anywhere; line-height: 1.3; margin-top: .25rem;
   white-space: pre-line; }
@@ -115,13 +115,15 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
 .tokens span { border-radius: .2rem; padding: 0 .25rem; font-size: .78rem; color: var(--ink);
   font-variant-numeric: tabular-nums;
   background: hsl(var(--hue) 60% 50% / .24); }
+@media (max-width: 64rem) { .sheet { grid-template-columns: repeat(4, minmax(0, 1fr)); }
+  .tokens-sheet, .text-sheet { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 40rem) {
   body { padding: 1rem .75rem 3rem; font-size: .95rem; }
   table { font-size: .84rem; } th, td { padding: .3rem .35rem; }
   .node, .store, .loop { max-width: 80vw; }
-  .facts { grid-template-columns: repeat(auto-fill, minmax(8.6rem, 1fr)); gap: .5rem; }
-  .sheet:not(.tokens-sheet, .text-sheet) {
-    grid-template-columns: repeat(auto-fill, minmax(7.2rem, 1fr)); }
+  .facts { gap: .5rem; }
+  .sheet { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .tokens-sheet, .text-sheet { grid-template-columns: 1fr; }
 }
 @media print { body { max-width: none; padding: 0; font-size: .85rem; } nav { display: none; }
   section { margin-top: 1.5rem; } h2, h3, caption { break-after: avoid; }
@@ -142,8 +144,10 @@ _SCRIPT: Final = """
     plan.scrollLeft = (plan.scrollWidth - plan.clientWidth) / 2;
   for (const place of document.querySelectorAll(".chart")) {
     const figure = JSON.parse(document.getElementById(place.id + "-values").textContent);
+    // Named one by one: those that need a network are never among them.
+    const buttons = [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
     const options = {responsive: true, displaylogo: false, plotlyServerURL: "",
-      displayModeBar: "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"]};
+      displayModeBar: "hover", modeBarButtons: buttons};
     charts.push(Plotly.newPlot(place, figure.data, figure.layout, options));
   }
   // On paper charts are scaled and not drawn anew, which would come too late.

@@ -17,11 +17,17 @@ from windrow.contact_sheet_cells import Cell, cell_of, pixels_of, sheet_of
 from windrow.inspection_content import content_of, example_of, picture_of
 from windrow.inspection_facts import counted, in_units, shortened
 from windrow.iterator import DatasetIterator
+from windrow.record_order import nodes_below
 from windrow.report_html import table, text
 from windrow.transforms.halves import with_parents
-from windrow.transforms.nodes import STREAM, BatchNode, Node
+from windrow.transforms.nodes import STREAM, BatchNode, FilterNode, Node
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.streams import ProcessNode, StreamLimitNode, ToStreamNode
+from windrow.transforms.streams import (
+    ProcessNode,
+    StreamLimitNode,
+    StreamWindowShuffleNode,
+    ToStreamNode,
+)
 
 _MOST_SHEETS: Final = 4
 _MOST_LABELS: Final = 3
@@ -29,7 +35,10 @@ _MOST_COLUMNS: Final = 8
 _MOST_LEAVES: Final = 64
 _MOST_TOKENS: Final = 64
 _MOST_TEXT: Final = 400
-_HERE: Final = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+# Records are read one by one, so that none is read that is not shown; or ever more in a round,
+# where a filter drops some, or a window has to be read as a whole.
+_ONE_BY_ONE: Final = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+_IN_ROUNDS: Final = ReadOptions(num_threads=0)
 
 # What is worth most to be seen comes first.
 _RANKS: Final = ("picture", "field", "tokens", "lines", "text")
@@ -55,7 +64,9 @@ def sample_of(node: Node, count: int) -> Sample:
     found: list[Leaves] = []
     # Rows of the first batch are as good as batches.
     batched = any(isinstance(below, BatchNode) for below in _chain(node))
-    stream = _here(node if node.length == STREAM else ToStreamNode((node,), _HERE))
+    many = any(isinstance(n, (FilterNode, StreamWindowShuffleNode)) for n in nodes_below(node))
+    options = _IN_ROUNDS if many else _ONE_BY_ONE
+    stream = _here(node if node.length == STREAM else ToStreamNode((node,), options), options)
     try:
         with DatasetIterator[Any](StreamLimitNode((stream,), count)) as iterator:
             for number, element in enumerate(iterator):
@@ -105,13 +116,13 @@ def sample_html(sample: Sample) -> Iterator[str]:
 # --- elements ------------------------------------------------------------------------------------
 
 
-def _here(node: Node) -> Node:
+def _here(node: Node, options: ReadOptions) -> Node:
     """The same stream, made in this thread when it is asked for."""
     if isinstance(node, ProcessNode):
-        return _here(node.parent)
+        return _here(node.parent, options)
     if isinstance(node, ToStreamNode):
-        return dataclasses.replace(node, read_options=_HERE)
-    return with_parents(node, tuple(map(_here, node.parents)))
+        return dataclasses.replace(node, read_options=options)
+    return with_parents(node, tuple(_here(parent, options) for parent in node.parents))
 
 
 def _chain(node: Node) -> Iterator[Node]:

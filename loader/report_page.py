@@ -61,8 +61,8 @@ def report(
         ds_or_iterator: A dataset, or an iterator, which stays where it is.
         path: The file, which ends in .html; what is there is replaced.
         title: The heading.
-        elements: How many of the first elements are shown. They are made for the page, in this
-            thread and with the chain's functions; with 0 nothing is read.
+        elements: How many of the first elements are shown, or rows of the first batches. They are
+            made for the page, in this thread and with the chain's functions; with 0 nothing is read.
 
     Returns:
         The path of the file.

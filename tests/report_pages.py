@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,18 +149,23 @@ def measured(dataset: Any, blocks: int) -> windrow.Stats:
 
 
 class Counting:
-    """A source that counts what is read of it."""
+    """A source that knows what was read of it, and in how many calls."""
 
     def __init__(self, records: int) -> None:
         self.records = records
-        self.reads = 0
+        self.read: list[int] = []
+        self.calls = 0
 
     def __len__(self) -> int:
         return self.records
 
     def __getitem__(self, index: int) -> int:
-        self.reads += 1
-        return index * 10
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[int]:
+        self.calls += 1
+        self.read += indices
+        return [index * 10 for index in indices]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ from tests.report_pages import (
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
 from windrow.report_charts import activities_chart, in_time
+from windrow.report_elements import sample_of
 from windrow.report_html import chart, page, table
 from windrow.report_order import order_of
 from windrow.report_plan import plan_html
@@ -289,14 +290,55 @@ def test_functions_run_here_and_no_worker_is_started(tmp_path: Path) -> None:
     assert seen == [os.getpid()] * 3
 
 
-def test_nothing_is_read_but_the_elements_shown(tmp_path: Path) -> None:
+def test_without_elements_nothing_is_read(tmp_path: Path) -> None:
     source = Counting(200)
     dataset = MapDataset.source(source).shuffle(seed=1).batch(4)
     found = page_of(dataset, tmp_path, elements=0)
-    assert source.reads == 0
+    assert source.read == []
     assert len(dots(found.charts()["order-epoch"])) == 200
-    page_of(dataset, tmp_path, elements=3)
-    assert source.reads == 4  # the first batch
+
+
+def shuffled(source: Counting) -> Any:
+    return MapDataset.source(source).shuffle(seed=1)
+
+
+# Chains, and how many of the first records of their order make three elements.
+READ: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "elements": (lambda ds: ds.map(abs), 3),
+    "rows of a batch": (lambda ds: ds.batch(5), 5),
+    "rows of a batch of a stream": (lambda ds: ds.to_iter_dataset().map(abs).batch(5), 5),
+    "several batches": (lambda ds: ds.batch(2), 4),
+    "a stream that is limited": (lambda ds: ds.to_iter_dataset().limit(2), 2),
+    "a stream of workers": (lambda ds: ds.to_iter_dataset().mp_prefetch(), 3),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_no_record_is_read_but_those_of_the_elements_shown(name: str) -> None:
+    made, records = READ[name]
+    source = Counting(2_000)
+    sample_of(made(shuffled(source))._node, 3)
+    expected = [value // 10 for value in shuffled(Counting(2_000)).read(range(records))]
+    assert source.read == expected
+
+
+# Chains that take more records than they give, and how many are wanted for three elements.
+TAKING: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "a filter": (lambda ds: ds.filter(lambda value: value % 1_000 == 0), 201),
+    "a filter of a stream": (lambda ds: ds.to_iter_dataset().filter(lambda n: n % 1_000 == 0), 201),
+    "a window": (lambda ds: ds.to_iter_dataset().window_shuffle(1_000, seed=1).batch(4), 1_000),
+}
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_records_for_filters_and_windows_are_read_many_at_a_time(name: str) -> None:
+    made, wanted = TAKING[name]
+    source = Counting(4_000)
+    sample = sample_of(made(MapDataset.source(source))._node, 3)
+    assert len(sample.elements) == 3
+    assert source.read == list(range(len(source.read)))
+    assert wanted <= len(source.read) <= min(wanted + 500, 4 * wanted + 1)
+    assert source.calls <= 8
 
 
 def test_an_order_that_can_not_be_worked_out_is_told(tmp_path: Path) -> None:

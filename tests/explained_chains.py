@@ -1,16 +1,22 @@
-"""Chains over every kind of source, order and node, for predictions that are held to what happens."""
+"""Chains over every kind of source, order and node, for predictions that are held to what happens.
+
+Invariant: chains over the same stores are the same each time, and all of it is small and local.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorstore as ts
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
+from numcodecs import Delta
 
+from tests.range_server import RangeServer
 from tests.tfds_folders import write_folder
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.sources import (
@@ -29,6 +35,21 @@ SHORT = ReadOptions(prefetch_buffer_size=QUEUE)
 SMALL = dataclasses.replace(SHORT, resident_bytes=400_000, in_flight_bytes=40_000)
 
 
+@dataclasses.dataclass(frozen=True)
+class Stores:
+    """Stores in a folder, and a server that serves them from there."""
+
+    folder: Path
+    server: RangeServer
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+    def url(self, name: str) -> str:
+        """Where the server has a store."""
+        return self.server.url(name)
+
+
 def write_stores(folder: Path) -> None:
     """Stores of every layout, of some 4,000 records each."""
     rng = np.random.default_rng(0)
@@ -42,7 +63,10 @@ def write_stores(folder: Path) -> None:
 
     array("chunks", rows, (40, 32))
     array("sharded", rows[:2_000], (1, 32), shards=(500, 32))
+    array("inner", rows[:2_000], (20, 32), shards=(500, 32))
     array("raw", rows, (100, 32), compressors=None)
+    array("second version", rows, (40, 16), zarr_format=2)
+    array("delta", rows[:1_000], (40, 32), zarr_format=2, filters=[Delta("f4")])
     array("tokens", rng.integers(0, 9, 64_000).astype("u2"), (1_000,), dimension_names=["t"])
     field = rng.integers(0, 9, (60, 48, 48)).astype("i2")
     array("field", field, (4, 16, 16), dimension_names=["t", "y", "x"])
@@ -51,9 +75,13 @@ def write_stores(folder: Path) -> None:
         group.create_array(
             name, data=np.ascontiguousarray(values), chunks=(size, *values.shape[1:])
         )
-    for size in (1, 256):
-        writer = ArrayRecordWriter(str(folder / f"{size}.array_record"), f"group_size:{size}")
-        for row in rows:
+    for name, count, size in (
+        ("1", ROWS, 1),
+        ("256", ROWS, 256),
+        *((f"part-{number}", 500 + 100 * number, 16) for number in range(3)),
+    ):
+        writer = ArrayRecordWriter(str(folder / f"{name}.array_record"), f"group_size:{size}")
+        for row in rows[:count]:
             writer.write(row.tobytes())
         writer.close()
     write_folder(folder / "counts" / "1.0.0", {"train": [1_500, 500], "test": [9]})
@@ -71,6 +99,13 @@ class Foreign:
     def __getitem__(self, index: int) -> dict[str, Any]:
         self.calls += 1
         return {"x": np.full(6, index)}
+
+
+class ForeignOfMany(Foreign):
+    """The same, asked for many in one call."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        return [self[index] for index in indices]
 
 
 class Pick:
@@ -103,6 +138,16 @@ def is_even(element: Any) -> bool:
     return int(element["x"][0]) % 2 == 0
 
 
+def is_even_row(row: Any) -> bool:
+    """Whether its first value is."""
+    return int(row[0]) % 2 == 0
+
+
+def first_of(elements: Sequence[Any]) -> Any:
+    """A batch of its own making."""
+    return elements[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A chain, and how much of what is predicted of it is exact.
@@ -110,19 +155,25 @@ class Case:
     Args:
         make: The chain over the stores in a folder.
         exact: Whether reads are told as numbers.
-        knows_bytes: Whether the bytes of an element are known, and so what buffers hold.
+        knows_bytes: Whether what buffers hold is compared: where bytes of an element are known.
     """
 
-    make: Callable[[Path], Dataset]
+    make: Callable[[Stores], Dataset]
     exact: bool = True
     knows_bytes: bool = True
 
 
-def _zarr(folder: Path, name: str) -> MapDataset[Any]:
-    return MapDataset.source(ZarrDataSource(folder / name))
+def _zarr(stores: Stores, name: str, **more: Any) -> MapDataset[Any]:
+    return MapDataset.source(ZarrDataSource(stores / name, **more))
 
 
-CASES = {
+def _view(stores: Stores) -> ts.TensorStore:
+    """Rows of an open array that begin within a chunk."""
+    spec = {"driver": "zarr3", "kvstore": f"file://{stores / 'chunks'}/"}
+    return ts.open(spec).result()[10:3_990]
+
+
+FIRST = {
     "ArrayRecord of single records, shuffled": Case(
         lambda f: (
             MapDataset.source(ArrayRecordDataSource(f / "1.array_record")).shuffle(seed=1).batch(32)
@@ -246,3 +297,205 @@ CASES = {
         knows_bytes=False,
     ),
 }
+
+# --- sources -------------------------------------------------------------------------------------
+
+SOURCES = {
+    "a range beside chunks, seeded": Case(
+        lambda f: (
+            MapDataset.zip([MapDataset.range(ROWS), _zarr(f, "chunks")]).seed(3).shuffle().batch(32)
+        )
+    ),
+    "a list of records, shuffled": Case(
+        lambda f: (
+            MapDataset.source([{"x": np.full(6, i)} for i in range(500)]).shuffle(seed=1).batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "a source of somebody else's, many in one call": Case(
+        lambda f: MapDataset.source(ForeignOfMany(500)).to_iter_dataset(SHORT).batch(7),
+        knows_bytes=False,
+    ),
+    "ArrayRecord far away, by blocks": Case(
+        lambda f: (
+            MapDataset.source(ArrayRecordDataSource(f.url("256.array_record")))
+            .block_shuffle(seed=1)
+            .batch(32)
+        ),
+    ),
+    "single records far away, shuffled": Case(
+        lambda f: (
+            MapDataset.source(ArrayRecordDataSource(f.url("1.array_record")))[:500]
+            .shuffle(seed=1)
+            .batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "files of ArrayRecord, by blocks": Case(
+        lambda f: (
+            MapDataset.source(ArrayRecordDataSource(f / "part-*.array_record"))
+            .block_shuffle(seed=1)
+            .batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "files of ArrayRecord in ranges of bytes, shuffled": Case(
+        lambda f: (
+            MapDataset.source(ArrayRecordDataSource(f / "part-*.array_record", direct=True))
+            .shuffle(seed=1)
+            .batch(32)
+        ),
+    ),
+    "chunks that TensorStore reads, by blocks": Case(
+        lambda f: _zarr(f, "chunks", direct=False).block_shuffle(seed=1).batch(32),
+        knows_bytes=False,
+    ),
+    "inner chunks that TensorStore reads, shuffled": Case(
+        lambda f: _zarr(f, "inner", direct=False).shuffle(seed=1).batch(32)
+    ),
+    "inner chunks, by blocks": Case(
+        lambda f: _zarr(f, "inner").block_shuffle(seed=1).batch(32),
+        knows_bytes=False,
+    ),
+    "an open store, from the middle of a chunk": Case(
+        lambda f: MapDataset.source(_view(f)).batch(32),
+        knows_bytes=False,
+    ),
+    "chunks of Zarr v2 that part the rows": Case(
+        lambda f: _zarr(f, "second version").block_shuffle(seed=1).batch(32),
+        knows_bytes=False,
+    ),
+    "chunks that zarr-python reads, by blocks": Case(
+        lambda f: _zarr(f, "delta").block_shuffle(seed=1).batch(32),
+        knows_bytes=False,
+    ),
+    "a dict of arrays, by blocks": Case(
+        lambda f: (
+            MapDataset.source(ZarrDataSource({"a": f / "chunks", "b": f / "raw"}))
+            .block_shuffle(seed=1)
+            .batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "windows that TensorStore reads, by blocks": Case(
+        lambda f: (
+            MapDataset.source(WindowDataSource(f / "tokens", {"t": 128}, {"t": 100}, direct=False))
+            .block_shuffle(seed=1)
+            .batch(8)
+        ),
+        knows_bytes=False,
+    ),
+    "patches that TensorStore reads, shuffled": Case(
+        lambda f: (
+            MapDataset.source(
+                WindowDataSource(f / "field", {"t": 2, "y": 12, "x": 12}, direct=False)
+            )
+            .shuffle(seed=1)
+            .batch(8)
+        )
+    ),
+}
+
+# --- orders --------------------------------------------------------------------------------------
+
+ORDERS = {
+    "chunks from their end": Case(
+        lambda f: _zarr(f, "chunks")[::-3].batch(32),
+        knows_bytes=False,
+    ),
+    "listed records": Case(
+        lambda f: _zarr(f, "chunks").slice([*range(0, 2_000, 3), 3_999, 0, 7]).batch(16),
+        knows_bytes=False,
+    ),
+    "a permutation, little room": Case(
+        lambda f: (
+            _zarr(f, "chunks")
+            .slice(np.random.default_rng(5).permutation(ROWS))
+            .batch(16)
+            .to_iter_dataset(SMALL)
+        ),
+        exact=False,
+    ),
+    "a stream shuffled in windows": Case(
+        lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT).window_shuffle(200, seed=1).batch(16),
+        knows_bytes=False,
+    ),
+    "the same blocks in each pass": Case(
+        lambda f: (
+            _zarr(f, "chunks").block_shuffle(seed=1).repeat(2, reseed_each_epoch=False).batch(40)
+        ),
+        knows_bytes=False,
+    ),
+    "a stream in several passes": Case(
+        lambda f: _zarr(f, "chunks").batch(40).to_iter_dataset(SMALL).repeat(3)
+    ),
+}
+
+# --- nodes ---------------------------------------------------------------------------------------
+
+NODES = {
+    "maps and a filter on a stream": Case(
+        lambda f: (
+            _zarr(f, "chunks")
+            .to_iter_dataset(SHORT)
+            .map(same)
+            .map_with_index(with_index)
+            .filter(is_even_row)
+            .random_map(with_rng, seed=3)
+            .map(same, batched=True)
+            .batch(16)
+        ),
+        knows_bytes=False,
+    ),
+    "a mixture of streams": Case(
+        lambda f: IterDataset.mix(
+            [_zarr(f, name).to_iter_dataset(SHORT) for name in ("chunks", "raw")], [1, 2]
+        ).batch(16),
+        exact=False,
+    ),
+    "streams side by side": Case(
+        lambda f: IterDataset.zip(
+            [
+                _zarr(f, "chunks").to_iter_dataset(SHORT),
+                _zarr(f, "raw").block_shuffle(seed=1).to_iter_dataset(SHORT),
+            ]
+        ).batch(16)
+    ),
+    "streams side by side, to the end of the shorter": Case(
+        lambda f: IterDataset.zip(
+            [_zarr(f, name).to_iter_dataset(SHORT) for name in ("chunks", "sharded")],
+            strict=False,
+        ).batch(16),
+        exact=False,
+    ),
+    "batches of a user's own making, without the last": Case(
+        lambda f: _zarr(f, "chunks").batch(30, batch_fn=first_of, drop_remainder=True),
+        knows_bytes=False,
+    ),
+    "batches of batches": Case(
+        lambda f: _zarr(f, "chunks").batch(10).batch(4),
+        knows_bytes=False,
+    ),
+    "batches of a stream of batches": Case(
+        lambda f: _zarr(f, "chunks").batch(10).to_iter_dataset(SHORT).batch(4, drop_remainder=True)
+    ),
+    "a filter whose gaps are kept": Case(
+        lambda f: _zarr(f, "chunks").filter(is_even_row).to_iter_dataset(SHORT, allow_nones=True),
+        knows_bytes=False,
+    ),
+    "chunks by blocks, mapped in workers": Case(
+        lambda f: _zarr(f, "chunks").block_shuffle(seed=1).map(same).batch(32).mp_prefetch(2),
+        knows_bytes=False,
+    ),
+}
+
+CASES = {**FIRST, **SOURCES, **ORDERS, **NODES}
+
+
+def nodes_of(dataset: Dataset) -> Iterator[Any]:
+    """The nodes of a chain, one that has several children once for each."""
+    waiting: list[Any] = [dataset._node]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.parents
+        yield node

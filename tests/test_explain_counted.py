@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.explained_chains import CASES, SHORT, SMALL, Dataset, write_stores
+from tests.explained_chains import CASES, SHORT, SMALL, Dataset, Stores, nodes_of, write_stores
 from tests.range_server import RangeServer
 from windrow import DatasetIterator, Explanation, MapDataset, Stats
 from windrow.costs import Amount, SourceCosts
 from windrow.sources import ZarrDataSource
+from windrow.transforms import block_nodes, nodes, streams
 
 COLUMNS = ("records", "pieces", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes", "hits")
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
     folder = tmp_path_factory.mktemp("stores")
     write_stores(folder)
-    return folder
+    with RangeServer(folder) as server:
+        yield Stores(folder, server)
 
 
 def short_queue(dataset: Dataset) -> Dataset:
@@ -63,7 +66,7 @@ def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_told_happens(stores: Path, name: str) -> None:
+def test_what_is_told_happens(stores: Stores, name: str) -> None:
     case = CASES[name]
     dataset = short_queue(case.make(stores))
     explanation, stats = dataset.explain(), counted(dataset)
@@ -71,7 +74,8 @@ def test_what_is_told_happens(stores: Path, name: str) -> None:
     for predicted, found in zip(explanation.epoch, stats.sources, strict=True):
         assert predicted.source == found.source
         assert misses(predicted, found, explanation) == []
-        assert (predicted.reads.is_exact and predicted.decoded_bytes.is_exact) == case.exact
+    are_exact = [p.reads.is_exact and p.decoded_bytes.is_exact for p in explanation.epoch]
+    assert all(are_exact) == case.exact
     assert stats.elements in explanation.batches
     if case.knows_bytes:
         told = explanation.buffers
@@ -81,7 +85,7 @@ def test_what_is_told_happens(stores: Path, name: str) -> None:
         assert 0.8 * pieces <= stats.peak_by.get("pieces", 0) <= 1.2 * pieces
 
 
-def test_intervals_are_worth_telling(stores: Path) -> None:
+def test_intervals_are_worth_telling(stores: Stores) -> None:
     # A shuffle over a store that does not fit: within a third of the middle, and more than once.
     for name in ("chunks shuffled, little room", "ArrayRecord in groups, shuffled, little room"):
         (costs,) = CASES[name].make(stores).explain().epoch
@@ -89,7 +93,7 @@ def test_intervals_are_worth_telling(stores: Path) -> None:
         assert costs.reads.high - costs.reads.low < 2 / 3 * costs.reads.middle
 
 
-def test_a_store_over_a_network(stores: Path) -> None:
+def test_a_store_over_a_network(stores: Stores) -> None:
     with RangeServer(stores / "chunks") as server:
         source = ZarrDataSource(server.url(""))
         dataset = MapDataset.source(source).block_shuffle(seed=1).batch(32)
@@ -105,7 +109,7 @@ def test_a_store_over_a_network(stores: Path) -> None:
         assert 100 / 8 <= asked <= 100  # neighbours in one request
 
 
-def test_later_epochs_of_what_fits_are_kept(stores: Path) -> None:
+def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
     chain = MapDataset.source(ZarrDataSource(stores / "chunks")).shuffle(seed=1)
     explanation = chain.repeat().batch(30).explain()
     assert explanation.is_endless
@@ -116,7 +120,7 @@ def test_later_epochs_of_what_fits_are_kept(stores: Path) -> None:
     assert little.later_epoch[0].reads.low > 100
 
 
-def test_the_same_pieces_in_several_passes(stores: Path) -> None:
+def test_the_same_pieces_in_several_passes(stores: Stores) -> None:
     chain = MapDataset.source(ZarrDataSource(stores / "chunks")).batch(40)
     dataset = chain.to_iter_dataset(SMALL).repeat(3)
     (costs,) = dataset.explain().epoch
@@ -126,9 +130,30 @@ def test_the_same_pieces_in_several_passes(stores: Path) -> None:
     assert found.decoded_bytes == costs.decoded_bytes
 
 
-def test_an_epoch_in_batches(stores: Path) -> None:
+def test_an_epoch_in_batches(stores: Stores) -> None:
     explanation = CASES["chunks by blocks, little room"].make(stores).explain()
     (epoch,), (batch,) = explanation.epoch, explanation.batch
     assert explanation.batches == Amount.exactly(250)
     assert batch.reads.low == pytest.approx(epoch.reads.low / 250)
     assert batch == dataclasses.replace(epoch.times(1 / 250))
+
+
+def _classes(*modules: Any) -> set[type]:
+    """The public classes of nodes that are written in modules, but for abstract ones."""
+    return {
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, nodes.Node)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not inspect.isabstract(value)
+    }
+
+
+def test_every_node_is_in_a_chain(stores: Stores) -> None:
+    met = {type(node) for case in CASES.values() for node in nodes_of(case.make(stores))}
+    known = _classes(nodes, streams, block_nodes)
+    assert len(known) > 20
+    assert known - met == set()

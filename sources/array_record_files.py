@@ -23,6 +23,7 @@ from windrow.sources.paths import (
     joined,
     listing,
     local_path,
+    other_reader,
     parted,
     refuse_unfinished,
     split_path,
@@ -221,7 +222,7 @@ def _folder_files(folder: str, split: str | None, names: Names) -> list[str]:
     if not files:
         raise NotFoundError(
             f"{WHAT}: {shown} holds no files named *.array_record or *.arrayrecord; it holds"
-            f" {listing(found)}"
+            f" {listing(found)}{other_reader(found, 'ArrayRecordDataSource')}"
         )
     if split is not None or INFO in found:
         split, files = _split_files(shown, files, split)

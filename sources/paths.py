@@ -20,6 +20,11 @@ UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
 # As tfds names what it builds, until all of it is there.
 _BUILT_BY_TFDS: Final = r"incomplete\.[A-Z0-9]{6}_"
 _SHOWN = 8
+# By names of files: who reads them.
+_READERS: Final = {
+    r"\.array_?record": "ArrayRecordDataSource",
+    r"^(zarr\.json|\.zarray|\.zgroup)$": "ZarrDataSource",
+}
 _LONGEST_COMMAND: Final = 2000
 
 
@@ -158,17 +163,20 @@ def what_is_there(path: str) -> str:
     return f"{folder} exists and holds {listing(names)}"
 
 
-def folder_listing(folder: str, names: Names = LOCAL) -> str:
-    """What `folder` holds, in a few words."""
-    return listing(names.names_in(folder))
-
-
 def listing(names: list[str]) -> str:
     """`names` for people: the first few, and how many more there are."""
     if not names:
         return "nothing"
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+def other_reader(names: list[str], what: str) -> str:
+    """The end of an error of `what`: who reads files that are named like these; empty if nobody."""
+    for pattern, reader in _READERS.items():
+        if reader != what and any(re.search(pattern, name) for name in names):
+            return f"; {reader} reads that"
+    return ""
 
 
 def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:

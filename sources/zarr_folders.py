@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import tensorstore as ts
 
 from windrow.errors import NotFoundError, ReadError, SourceError
-from windrow.sources.paths import folder_listing, what_is_there
+from windrow.sources.paths import LOCAL, listing, other_reader, what_is_there
 from windrow.sources.secrets import shown_url
 from windrow.sources.zarr_access import Access, is_far
 from windrow.sources.zarr_reasons import bare, is_refused
@@ -212,10 +212,12 @@ class LocalFolder:
             return NotFoundError(
                 f"{self.what}: {self.where} is a file, not the folder of a Zarr array or group; give"
                 " the folder that holds zarr.json or .zarray"
+                f"{other_reader([self.where], 'ZarrDataSource')}"
             )
+        found = LOCAL.names_in(self.where)
         return NotFoundError(
             f"{self.what}: {self.where} is no Zarr array or group: it has no {_FILES}; it holds"
-            f" {folder_listing(self.where)}"
+            f" {listing(found)}{other_reader(found, 'ZarrDataSource')}"
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from windrow.errors import (
     RecordIndexError,
     SourceError,
 )
-from windrow.sources import ArrayRecordDataSource
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 BLOCK = 65536
 
@@ -213,8 +214,19 @@ def test_paths_that_name_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="the list of paths is empty"):
         ArrayRecordDataSource([])
     (tmp_path / "sub").mkdir()
-    with pytest.raises(NotFoundError, match=r"holds no files named \*\.array_record"):
+    with pytest.raises(NotFoundError, match=r"holds no files named \*\.array_record.* nothing$"):
         ArrayRecordDataSource(tmp_path / "sub")
+
+
+def test_sources_name_the_one_that_reads_what_is_there(tmp_path: Path) -> None:
+    zarr.create_array(str(tmp_path / "zarr"), shape=(3,), dtype="int8")
+    with pytest.raises(NotFoundError, match=r"holds zarr\.json; ZarrDataSource reads that$"):
+        ArrayRecordDataSource(tmp_path / "zarr")
+    (tmp_path / "records").mkdir()
+    path = write(tmp_path / "records" / "a.array_record", [b"a"])
+    for place in (path, path.parent):
+        with pytest.raises(NotFoundError, match=r"; ArrayRecordDataSource reads that$"):
+            ZarrDataSource(place)
 
 
 def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:

@@ -85,6 +85,15 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
 .js-plotly-plot .plotly .modebar-btn path { fill: var(--soft) !important; }
 .plan { display: flex; overflow-x: auto; padding: .25rem 0 .5rem; }
 .plan > .branch { margin: 0 auto; }
+.plan code, .plan small { overflow-wrap: break-word; }
+.trunk { display: flex; flex-direction: column; align-items: center; position: sticky; left: 0;
+  right: 0; max-width: calc(100vw - 1.5rem); }
+.hint { display: none; margin: 0; }
+.hint:has(+ .cut-left), .hint:has(+ .cut-right) { display: block; }
+.cut-right { mask-image: linear-gradient(to left, transparent, #000 2rem); }
+.cut-left { mask-image: linear-gradient(to right, transparent, #000 2rem); }
+.cut-left.cut-right { mask-image:
+  linear-gradient(to right, transparent, #000 2rem, #000 calc(100% - 2rem), transparent); }
 .branch { display: flex; flex-direction: column; align-items: center; }
 .parents { display: flex; align-items: stretch; justify-content: center; gap: .75rem;
   border-bottom: .2rem solid var(--flow); }
@@ -96,6 +105,8 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   line-height: 1.35; overflow-wrap: anywhere; }
 .store { border-radius: 50% / 1.1rem; padding: .9rem 1rem .7rem; border-width: 2px;
   border-color: var(--flow); }
+.parents :is(.node, .store) { padding-left: .6rem; padding-right: .6rem; max-width: 18rem; }
+.parents .flow { min-width: 11rem; grid-template-columns: 1fr auto 1.6fr; }
 .more { color: var(--soft); padding: .5rem 1rem; white-space: nowrap; }
 .loop { border: 2px solid var(--loop); border-radius: 2rem; padding: .5rem 1.4rem; }
 .flow { display: grid; grid-template-columns: 1fr auto 1fr; align-items: center; gap: .35rem;
@@ -133,15 +144,26 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
   .js-plotly-plot .svg-container .main-svg { width: 100% !important; height: 100% !important; }
   .modebar-container { display: none !important; }
   tr, figure, .wide, .node, .facts div, .advice li, .sheet figure { break-inside: avoid; }
-  .charts { grid-template-columns: 1fr 1fr; gap: .75rem; } .wide, .plan { overflow: visible; } }
+  .charts { grid-template-columns: 1fr 1fr; gap: .75rem; } .hint { display: none !important; }
+  .wide, .plan { overflow: visible; mask-image: none; } }
 """
 
 # Draws each chart from the values that stand beside it; sizes follow the window.
 _SCRIPT: Final = """
 (function () {
   const charts = [];
-  for (const plan of document.querySelectorAll(".plan"))
-    plan.scrollLeft = (plan.scrollWidth - plan.clientWidth) / 2;
+  // What is wider than its place fades where it goes on.
+  const wide = document.querySelectorAll(".plan, .wide");
+  const mark = box => {
+    const rest = box.scrollWidth - box.clientWidth - box.scrollLeft;
+    box.classList.toggle("cut-left", box.scrollLeft > 1);
+    box.classList.toggle("cut-right", rest > 1);
+  };
+  const watch = new ResizeObserver(changes => changes.forEach(change => mark(change.target)));
+  for (const box of wide) {
+    box.addEventListener("scroll", () => mark(box), {passive: true});
+    watch.observe(box);
+  }
   for (const place of document.querySelectorAll(".chart")) {
     const figure = JSON.parse(document.getElementById(place.id + "-values").textContent);
     // Named one by one: those that need a network are never among them.

@@ -7,6 +7,7 @@ very many datasets that come together the first are drawn, and how many more the
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from windrow.costs import Amount, SourceCosts
@@ -15,10 +16,16 @@ from windrow.inspection_facts import counted, shortened
 from windrow.report_html import text
 
 _MOST_LABEL: Final = 120
-_MOST_STORE: Final = 200
+_MOST_STORE: Final = 120
+_MOST_PLACE: Final = 36
 _MOST_PARENTS: Final = 16
 _THINNEST_PX: Final = 3.0
 _THICKEST_PX: Final = 22.0
+
+# What sources over files call themselves: a kind, how many of what, and where.
+_PLACED: Final = re.compile(
+    r"(\w+)\(([\d,]+ (?:records|examples|windows)) of .* in (.+?)(?:, decoded \w+)?\)", re.DOTALL
+)
 
 
 def plan_html(explanation: Explanation, loop: str) -> str:
@@ -30,18 +37,23 @@ def plan_html(explanation: Explanation, loop: str) -> str:
     """
     drawn: set[int] = set()
     top = explanation.nodes[-1]
-    branch = _branch(explanation, top, drawn)
+    above, *trunk = _branch(explanation, top, drawn)
     last = _flow(explanation.batch_bytes, explanation.batches, "element")
     loop_html = f'<div class="loop">your loop<small>{text(loop)}</small></div>'
     words = f"The plan: {counted(len(explanation.nodes), 'node')}, from the sources to your loop"
     return (
+        '<p class="soft hint">The plan goes on to the side: scroll it.</p>'
         f'<div class="plan" tabindex="0" role="group" aria-label="{text(words)}">'
-        f'<div class="branch">{branch}{last}{loop_html}</div></div>'
+        f'<div class="branch">{above}'
+        f'<div class="trunk">{"".join(trunk)}{last}{loop_html}</div></div></div>'
     )
 
 
-def _branch(explanation: Explanation, top: NodeLine, drawn: set[int]) -> str:
-    """A node and all above it in the picture; nested only where nodes have several parents."""
+def _branch(explanation: Explanation, top: NodeLine, drawn: set[int]) -> list[str]:
+    """A node and all above it in the picture; nested only where nodes have several parents.
+
+    Only the first of its parts may be wide: what flows into the uppermost node.
+    """
     chain = [top]
     while len(chain[-1].parents) == 1 and chain[-1].number not in drawn:
         chain.append(explanation.nodes[chain[-1].parents[0]])
@@ -54,7 +66,7 @@ def _branch(explanation: Explanation, top: NodeLine, drawn: set[int]) -> str:
         drawn.add(line.number)
         parts.append(_above(explanation, line, drawn))
         parts.append(_node(explanation, line))
-    return "".join(parts)
+    return parts
 
 
 def _above(explanation: Explanation, line: NodeLine, drawn: set[int]) -> str:
@@ -67,7 +79,8 @@ def _above(explanation: Explanation, line: NodeLine, drawn: set[int]) -> str:
     if len(flows) < 2:
         return "".join(flows)
     branches = [
-        f'<div class="branch">{_branch(explanation, explanation.nodes[number], drawn)}{flow}</div>'
+        f'<div class="branch">{"".join(_branch(explanation, explanation.nodes[number], drawn))}'
+        f"{flow}</div>"
         for number, flow in zip(line.parents[:_MOST_PARENTS], flows, strict=False)
     ]
     if len(flows) > _MOST_PARENTS:
@@ -93,11 +106,26 @@ def _name(line: NodeLine) -> str:
 
 
 def _store(costs: SourceCosts) -> str:
+    """What a source is, where, and how much; the whole of what it calls itself when pointed at."""
+    found = _PLACED.fullmatch(costs.source)
+    kind, records, place = found.groups() if found else (costs.source, "", "")
+    told = [f"<code>{text(shortened(kind, _MOST_STORE))}</code>"]
+    if place:
+        # A path is broken at its slashes, where it has to be.
+        shown = text(_end_of(place)).replace("/", "/<wbr/>")
+        told.append(f'<small class="mono">{shown}</small>')
+    if records:
+        told.append(f"<small>{text(records)}</small>")
     pieces = f"{costs.pieces} pieces" if costs.pieces.high else "in memory, or record by record"
-    return (
-        f'<div class="store"><code>{text(shortened(costs.source, _MOST_STORE))}</code>'
-        f"<small>{text(pieces)}</small></div>"
-    )
+    told.append(f"<small>{text(pieces)}</small>")
+    return f'<div class="store" title="{text(costs.source)}">{"".join(told)}</div>'
+
+
+def _end_of(place: str) -> str:
+    """The last parts of a path that is long."""
+    if len(place) <= _MOST_PLACE:
+        return place
+    return ".../" + "/".join(place.rstrip("/").split("/")[-2:])
 
 
 def _flowing(costs: SourceCosts) -> Amount:

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import windrow
 from tests.browser import DESKTOP, PHONE, Browser, Looked, browser
+from tests.processes import LIMIT_S, until
 from tests.report_pages import Told, chain_of_pictures, measured
 from windrow import MapDataset
+from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.report
 
@@ -35,6 +38,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     given: dict[str, Any] = {
         "measured": Told(pictures._node, measured(pictures, 30)),
         "long names": _long_names(),
+        "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
     return {
         name: windrow.report(one, folder / f"{name.replace(' ', '_')}.html")
@@ -65,11 +69,17 @@ def _long_names() -> Any:
     return MapDataset.source(np.zeros((40, 3), np.float32)).map(function).batch(8)
 
 
+def _branches(folder: Path, count: int) -> Any:
+    zarr.create_array(folder / "x.zarr", data=np.zeros((60, 4), np.float32), chunks=(10, 4))
+    source = ZarrDataSource(str(folder / "x.zarr"))
+    return MapDataset.mix([MapDataset.source(source).shuffle(seed=at) for at in range(count)])
+
+
 # --- all pages -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["long names"])
+@pytest.mark.parametrize("name", ["long names", "branches"])
 def test_nothing_makes_a_page_wider_than_its_window(name: str, size: str, look: Look) -> None:
     looked = look(name, SIZES[size])
     assert looked.complaints == []
@@ -101,3 +111,48 @@ def test_eight_elements_fill_their_rows(size: tuple[int, int], columns: int, loo
 def test_no_fact_stands_alone_on_a_wide_page(look: Look) -> None:
     rows = {round(box["y"]) for box in look("measured").boxes(".facts div")}
     assert len(rows) == 1
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+def test_a_wide_plan_begins_at_its_left_edge_and_says_that_it_goes_on(look: Look) -> None:
+    looked = look("branches", PHONE)
+    (plan,) = looked.boxes(".plan")
+    stores = looked.boxes(".plan .store")
+    assert len(stores) == 5
+    assert plan["x"] <= stores[0]["x"] < plan["x"] + 60
+    assert stores[-1]["x"] > PHONE[0]
+    assert until(lambda: looked.boxes(".hint")[0]["height"] > 0, LIMIT_S)
+    # What all branches lead to is seen at once.
+    for box in looked.boxes(".plan .trunk > *"):
+        assert plan["x"] - 0.5 <= box["x"]
+        assert box["x"] + box["width"] <= plan["x"] + plan["width"] + 0.5
+    looked.told("document.querySelector('.plan').scrollLeft = 1e6")
+    assert until(lambda: looked.told("!document.querySelector('.plan.cut-right')"), LIMIT_S)
+    looked.told("document.querySelector('.plan').scrollLeft = 0")
+
+
+def test_a_plan_that_fits_has_no_hint(look: Look) -> None:
+    looked = look("branches", DESKTOP)
+    assert looked.boxes(".hint")[0]["height"] == 0
+    (plan,) = looked.boxes(".plan")
+    for box in looked.boxes(".plan .store, .plan .node"):
+        assert plan["x"] - 0.5 <= box["x"]
+        assert box["x"] + box["width"] <= plan["x"] + plan["width"] + 0.5
+
+
+def test_a_source_in_the_plan_is_told_in_whole_words(look: Look) -> None:
+    looked = look("branches", PHONE)
+    store = looked.texts(".plan .store")[0]
+    assert store.startswith("ZarrDataSource.../of_stores/x.zarr60 records")
+    # One line of each: nothing is broken in the middle of a word.
+    lines = looked.told(
+        """() => [...document.querySelectorAll(".plan .store:first-child > *")].slice(0, 4)
+          .map(e => { const r = document.createRange(); r.selectNodeContents(e);
+            return new Set([...r.getClientRects()].map(b => Math.round(b.top))).size; })"""
+    )
+    assert [lines[0], *lines[2:]] == [1, 1, 1]  # a path may be broken at its slashes
+    full = looked.told("document.querySelector('.plan .store').title")
+    assert full.startswith("ZarrDataSource(60 records of float32 [4] in ")
+    assert full.count("/") > 3

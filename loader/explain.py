@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from windrow import demand
 from windrow.advice import advice_on
-from windrow.costs import Amount
 from windrow.defaults import default_options
 from windrow.explanation import Explanation, NodeLine
 from windrow.forecast import Forecast, forecast
@@ -50,8 +49,8 @@ def explained(node: Node) -> Explanation:
         epoch=found.epoch,
         later_epoch=found.later_epoch,
         batch=() if per_batch is None else tuple(c.times(per_batch) for c in found.epoch),
-        buffers=sum(found.buffers_by.values(), start=Amount.exactly(0)),
-        buffers_by=found.buffers_by,
+        buffers=found.buffers.most,
+        buffers_by=found.buffers.by,
         quality=quality_of(node),
         advice=tuple(advice_on(node, numbers, found.epoch, found.streams)),
         unknown=tuple(_unknown(node, order, found)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from windrow import demand
 from windrow.asked import Asked, rows_of
 from windrow.budget import bytes_per_record
-from windrow.buffers import PartLook, buffers_by
+from windrow.buffers import Buffers, PartLook, buffers_of
 from windrow.costs import Amount, SourceCosts
 from windrow.demand import Taken
 from windrow.part_forecast import Uses, part_forecast
@@ -49,7 +48,7 @@ class Forecast:
     is_endless: bool
     epoch: tuple[SourceCosts, ...]
     later_epoch: tuple[SourceCosts, ...]
-    buffers_by: Mapping[str, Amount]
+    buffers: Buffers
     streams: tuple[tuple[Stretch, list[PartLook]], ...]
 
 
@@ -69,7 +68,7 @@ def forecast(node: Node) -> Forecast:
         is_endless=demand.is_endless(node),
         epoch=tuple(costs[id(source)] for source in sources),
         later_epoch=tuple(later[id(source)] for source in sources),
-        buffers_by=buffers_by(node, work.streams),
+        buffers=buffers_of(node, work.streams.values()),
         streams=tuple(work.streams.values()),
     )
 

@@ -10,6 +10,7 @@ Invariant: the pace is that of `PartAhead._share_of`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 import numpy as np
@@ -23,21 +24,22 @@ from windrow.sources import BoxPart, is_far
 
 IntArray = npt.NDArray[np.int64]
 
-_MOST_ROUNDS: Final = 1200
+# Rounds that are followed.
+MOST_ROUNDS: Final = 1200
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """What a part holds at most.
+    """What a part holds, round by round.
 
     Args:
-        slots: Slots of the shelf in use.
-        elements: Elements of rounds whose column is there before they are made.
+        slots: Slots of the shelf that were used by then, int64 `(rounds,)`.
+        elements: Elements of rounds whose column is there before they are made, int64 `(rounds,)`.
         reads: Reads that are started while each round is given out, int64 `(rounds,)`.
     """
 
-    slots: int
-    elements: int
+    slots: IntArray
+    elements: IntArray
     reads: IntArray
 
 
@@ -50,7 +52,9 @@ class _Reads:
     straight: npt.NDArray[np.bool_]
 
 
-def held(uses: Uses, room: Room, plan: RoundPlan, records_each: float) -> Held:
+def held(
+    uses: Uses, room: Room, plan: RoundPlan, records_each: float, *, goes_on: bool = False
+) -> Held:
     """What is held of a part whose pieces have slots as long as they are wanted.
 
     Args:
@@ -58,15 +62,17 @@ def held(uses: Uses, room: Room, plan: RoundPlan, records_each: float) -> Held:
         room: What there is room for.
         plan: The rounds.
         records_each: Records that an element takes of the source.
+        goes_on: Whether more elements follow those of the plan.
     """
-    pace = _Pace(room, plan, records_each * room.record_bytes, _reads(uses, room, plan))
-    rounds = min(len(plan.ends), _MOST_ROUNDS)
-    reads = np.zeros(rounds, np.int64)
-    elements = 0
+    stop = math.inf if goes_on else float(plan.bounds[-1])
+    reads = _reads(uses, room, plan)
+    pace = _Pace(room, plan, records_each * room.record_bytes, reads, stop)
+    rounds = min(len(plan.ends), MOST_ROUNDS)
+    found = np.zeros((3, rounds), np.int64)
     for number in range(rounds):
-        reads[number] = pace.make(number)
-        elements = max(elements, pace.elements)
-    return Held(min(pace.slots, room.slots), elements, reads)
+        started = pace.make(number)
+        found[:, number] = min(pace.slots, room.slots), pace.elements, started
+    return Held(*found)
 
 
 def _reads(uses: Uses, room: Room, plan: RoundPlan) -> _Reads:
@@ -85,8 +91,11 @@ def _reads(uses: Uses, room: Room, plan: RoundPlan) -> _Reads:
 class _Pace:
     """Starts reads round by round, as the look-ahead does."""
 
-    def __init__(self, room: Room, plan: RoundPlan, each_bytes: float, reads: _Reads) -> None:
+    def __init__(
+        self, room: Room, plan: RoundPlan, each_bytes: float, reads: _Reads, stop: float
+    ) -> None:
         self._room, self._plan, self._each_bytes, self._reads = room, plan, each_bytes, reads
+        self._stop = stop  # behind the last element of all
         self._far = is_far(room.source)
         rounds = len(plan.ends)
         # Pieces that are due by each round, and rounds up to which all is planned.
@@ -140,7 +149,7 @@ class _Pace:
         self._wanted += len(ends)
         np.add.at(self._leaving, ends, 1)
         room, plan = self._room, self._plan
-        if room.fits and room.keeps and plan.ends[number] < plan.bounds[-1]:
+        if room.fits and room.keeps and plan.ends[number] < self._stop:
             self.slots += len(ends)  # those that are not wanted are kept
         self.slots = max(self.slots, self._wanted)
         self._started += count
@@ -176,5 +185,5 @@ class _Pace:
             return reads.straight[chosen].copy()
         begun, end = int(plan.bounds[number]), int(plan.ends[number])
         if self._room.fits or not number:
-            return np.full(len(reads.last[chosen]), end == plan.bounds[-1])
+            return np.full(len(reads.last[chosen]), end == self._stop)
         return 2 * (plan.bounds[reads.last[chosen]] - begun) <= end - begun

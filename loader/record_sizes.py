@@ -19,7 +19,8 @@ from windrow.transforms.nodes import STREAM, BatchNode, Node, RangeNode, SourceN
 
 _INTEGER_BYTES: Final = 8
 # How much more or less than judged records may have.
-_RAW, _MADE = 2, 16
+_RAW: Final = 2
+MADE: Final = 16
 
 
 def spec_of(node: Node) -> Any:
@@ -86,7 +87,7 @@ def record_bytes(source: Any) -> Amount | None:
         mean = Amount.exactly(bytes_per_record(part, len(source)))
         if not isinstance(part, (ArrayPart, BoxPart)):
             # What lists of records take is judged by the first; what is made of them may be more.
-            factor = _RAW if told is bytes else _MADE
+            factor = _RAW if told is bytes else MADE
             mean = Amount(mean.low / factor, mean.low * factor)
         found += mean
     return found

@@ -30,6 +30,7 @@ _MOST_SELECTED: Final = 1 << 15
 _SLOW_BYTES_PER_S: Final = 100e6
 # What a round takes at most, see `rounds`.
 _ROUND_S: Final = 0.1
+SLOW_ROUND_BYTES: Final = _ROUND_S * _SLOW_BYTES_PER_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -99,10 +100,10 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
                 whole = [part for part in source.parts if not part.alone]
                 decoded += share * sum(map(largest_bytes, whole))
     rows = min(facts.goal_bytes / max(1.0, least), facts.most_rows)
-    slow_bytes = min(facts.goal_bytes, _ROUND_S * _SLOW_BYTES_PER_S)
+    slow_bytes = min(facts.goal_bytes, SLOW_ROUND_BYTES)
     slow_rows = min(rows, slow_bytes / max(1.0, most_read))
-    slow_rows = min(slow_rows, _ROUND_S * _SLOW_BYTES_PER_S / max(1.0, decoded))
-    full = _full(facts.horizon_bytes, planned, indices)
+    slow_rows = min(slow_rows, SLOW_ROUND_BYTES / max(1.0, decoded))
+    full = horizon_elements(facts.horizon_bytes, planned, indices)
 
     def plan(rows: float) -> RoundPlan:
         return round_plan(
@@ -132,7 +133,7 @@ def _selects(node: Node) -> bool:
     return isinstance(node, SelectNode) or any(map(_selects, node.parents))
 
 
-def _full(horizon_bytes: int, planned: float, indices: float) -> float:
+def horizon_elements(horizon_bytes: int, planned: float, indices: float) -> float:
     """Elements that a horizon has room for, of so many bytes of records and of indices each."""
     if not planned + indices:
         return math.inf

@@ -1,0 +1,32 @@
+"""Loops that are slower than their loader: they go on when the queue is full."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tests.teams import until
+from windrow import DatasetIterator, IterDataset, MapDataset, Stats
+
+# The name of the thread that works ahead of a loop.
+_THREAD = "windrow-ahead"
+
+
+def counted(dataset: MapDataset[Any] | IterDataset[Any], every: int = 8) -> Stats:
+    """The stats of an epoch whose loop waits for a full queue at every so many elements."""
+    with iter(dataset) as iterator:
+        for number, _ in enumerate(iterator):
+            if number % every == 0:
+                wait_for_full_queue(iterator)
+        return iterator.stats()
+
+
+def wait_for_full_queue(iterator: DatasetIterator[Any]) -> None:
+    """Until the loader waits for room, or has made all there is, or makes nothing ahead."""
+    before_s = iterator.stats().blocked_s
+    full = until(lambda: iterator.stats().blocked_s > before_s or not _is_made())
+    assert full, f"the queue did not get full: {iterator.stats()}"
+
+
+def _is_made() -> bool:
+    return any(thread.name == _THREAD for thread in threading.enumerate())

@@ -156,11 +156,13 @@ class Case:
         make: The chain over the stores in a folder.
         exact: Whether reads are told as numbers.
         knows_bytes: Whether what buffers hold is compared: where bytes of an element are known.
+        is_slow: Whether to run it takes seconds.
     """
 
     make: Callable[[Stores], Dataset]
     exact: bool = True
     knows_bytes: bool = True
+    is_slow: bool = False
 
 
 def _zarr(stores: Stores, name: str, **more: Any) -> MapDataset[Any]:
@@ -331,6 +333,12 @@ SOURCES = {
         ),
         knows_bytes=False,
     ),
+    "chunks far away, by blocks": Case(
+        lambda f: (
+            MapDataset.source(ZarrDataSource(f.url("chunks"))).block_shuffle(seed=1).batch(32)
+        ),
+        knows_bytes=False,
+    ),
     "files of ArrayRecord, by blocks": Case(
         lambda f: (
             MapDataset.source(ArrayRecordDataSource(f / "part-*.array_record"))
@@ -486,6 +494,7 @@ NODES = {
     "chunks by blocks, mapped in workers": Case(
         lambda f: _zarr(f, "chunks").block_shuffle(seed=1).map(same).batch(32).mp_prefetch(2),
         knows_bytes=False,
+        is_slow=True,
     ),
 }
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-import io
 import json
-import os
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +18,7 @@ from windrow.asked import asked_for
 from windrow.costs import Amount
 from windrow.demand import elements, pass_length, taken
 from windrow.explanation import spec_text
-from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource, ZarrDataSource
+from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource
 
 RANGE = MapDataset.range
 
@@ -256,54 +251,6 @@ def test_any_chain_is_explained(drawn: Drawn) -> None:
     for told, found in zip(explanation.epoch, stats.sources, strict=True):
         assert found.records.low in told.records
         assert found.reads.low in told.reads
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 100,000 chunks and 10 million records, of which one chunk is there."""
-    path = tmp_path_factory.mktemp("large") / "store"
-    array = zarr.create_array(str(path), shape=(10_000_000, 8), chunks=(100, 8), dtype="f4")
-    array[:100] = np.ones((100, 8))
-    return path
-
-
-def in_order(source: MapDataset[Any]) -> MapDataset[Any]:
-    return source
-
-
-def by_blocks(source: MapDataset[Any]) -> MapDataset[Any]:
-    return source.block_shuffle(seed=1)
-
-
-def shuffled(source: MapDataset[Any]) -> MapDataset[Any]:
-    return source.shuffle(seed=1)
-
-
-@pytest.mark.parametrize("order", [in_order, by_blocks, shuffled])
-def test_ten_million_records_in_a_hundred_thousand_chunks(
-    large: Path,
-    order: Callable[[MapDataset[Any]], MapDataset[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chain = order(MapDataset.source(ZarrDataSource(large))).batch(100)
-    opened: list[str] = []
-
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(path: Any, *args: Any, **more: Any) -> Any:
-            opened.append(str(path))
-            return function(path, *args, **more)
-
-        return call
-
-    for module, name in ((os, "open"), (builtins, "open"), (io, "open")):
-        monkeypatch.setattr(module, name, noting(getattr(module, name)))
-    (costs,) = chain.explain().epoch
-    monkeypatch.undo()
-    assert not [path for path in opened if "/c/" in path]  # chunks of a Zarr v3 array
-    assert costs.records == Amount.exactly(10_000_000)
-    assert costs.pieces == Amount.exactly(100_000)
-    assert costs.reads == Amount.exactly(100_000) or order is shuffled
-    assert costs.reads.low >= 100_000
 
 
 # --- advice --------------------------------------------------------------------------------------

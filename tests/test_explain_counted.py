@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import inspect
-from collections.abc import Iterator
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 
 from tests.explained_chains import CASES, SHORT, SMALL, Dataset, Stores, nodes_of, write_stores
+from tests.full_queues import counted
 from tests.range_server import RangeServer
-from windrow import DatasetIterator, Explanation, MapDataset, Stats
+from windrow import Explanation, MapDataset, Stats
 from windrow.costs import Amount, SourceCosts
-from windrow.sources import ZarrDataSource
+from windrow.errors import ReadError
+from windrow.sources import ForeignDataSource, ZarrDataSource
 from windrow.transforms import block_nodes, nodes, streams
+from windrow.transforms.nodes import SourceNode
 
+# Reads of a chunk, a record, or a call, as they can be noticed: by a name in CASES.
+NOTICED = {
+    "chunks by blocks, little room": "opened",
+    "shards of single records, shuffled": "opened",
+    "patches with a target, by blocks": "opened",
+    "chunks that zarr-python reads, by blocks": "opened",
+    "ArrayRecord far away, by blocks": "requests",
+    "single records far away, shuffled": "requests",
+    "chunks far away, by blocks": "requests",
+    "a source of somebody else's, many in one call": "calls",
+}
 COLUMNS = ("records", "pieces", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes", "hits")
 
 
@@ -33,23 +53,6 @@ def short_queue(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def counted(dataset: Dataset) -> Stats:
-    """The stats of an epoch whose consumer is slower than the loader."""
-    with iter(dataset) as iterator:
-        for number, _ in enumerate(iterator):
-            if number % 8 == 0:
-                _wait_for_full_queue(iterator)
-        return iterator.stats()
-
-
-def _wait_for_full_queue(iterator: DatasetIterator[Any]) -> None:
-    """Until the loader waits for room; it never does when all is made, so not for ever."""
-    before_s = iterator.stats().blocked_s
-    for _ in range(100):
-        if iterator.stats().blocked_s > before_s:
-            return
-
-
 def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation) -> list[str]:
     """The columns in which what was counted is not what was told."""
     wrong = []
@@ -65,7 +68,63 @@ def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation)
     return wrong
 
 
-@pytest.mark.parametrize("name", CASES)
+class Watch:
+    """What was asked of stores: files opened by Python, requests, calls of somebody else's source."""
+
+    def __init__(
+        self, stores: Stores, chains: Iterable[Dataset], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self._server, self._folder = stores.server, str(stores.folder)
+        nodes = [node for chain in chains for node in nodes_of(chain)]
+        sources = [node.source for node in nodes if isinstance(node, SourceNode)]
+        self._foreign = [s.source for s in sources if isinstance(s, ForeignDataSource)]
+        self._opened = 0
+        for module in (os, builtins, io):
+            monkeypatch.setattr(module, "open", self._noting(module.open))
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            # What the server opens is counted as requests.
+            here = threading.current_thread().name != "range-server"
+            if here and str(path).startswith(self._folder):
+                self._opened += 1
+            return function(path, *args, **more)
+
+        return call
+
+    def counts(self) -> dict[str, int]:
+        """So far."""
+        return {
+            "opened": self._opened,
+            "requests": self._server.counts().requests,
+            "calls": sum(source.calls for source in self._foreign),
+        }
+
+
+def test_explaining_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_stores(tmp_path)
+    with RangeServer(tmp_path) as server:
+        stores = Stores(tmp_path, server)
+        chains = {name: case.make(stores) for name, case in CASES.items()}
+        watch = Watch(stores, chains.values(), monkeypatch)
+        before = watch.counts()
+        for dataset in chains.values():
+            dataset.explain()
+        assert watch.counts() == before
+        assert before["calls"] == 0
+        for name, kind in NOTICED.items():
+            before = watch.counts()
+            assert len(list(chains[name])) > 1  # to the end, so that nothing is under way
+            assert watch.counts()[kind] > before[kind], name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.jobs) if case.is_slow else name
+        for name, case in CASES.items()
+    ],
+)
 def test_what_is_told_happens(stores: Stores, name: str) -> None:
     case = CASES[name]
     dataset = short_queue(case.make(stores))
@@ -157,3 +216,38 @@ def test_every_node_is_in_a_chain(stores: Stores) -> None:
     known = _classes(nodes, streams, block_nodes)
     assert len(known) > 20
     assert known - met == set()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 100,000 chunks and 10 million records, of which to read any is an error."""
+    path = tmp_path_factory.mktemp("large") / "store"
+    zarr.create_array(str(path), shape=(10_000_000, 8), chunks=(100, 8), dtype="f4")
+    (path / "c").symlink_to("c")  # the folder of the chunks leads nowhere
+    return path
+
+
+# Decoded directly, or read by TensorStore.
+@pytest.mark.parametrize("direct", [None, False])
+def test_no_record_of_the_large_store_can_be_read(large: Path, direct: bool | None) -> None:
+    chain = MapDataset.source(ZarrDataSource(large, direct=direct)).batch(100)
+    assert len(chain) == 100_000
+    with pytest.raises(ReadError, match="records 0 to 99 can not be read"):
+        chain[0]
+
+
+@pytest.mark.parametrize(
+    ("order", "direct"),
+    [("in order", None), ("blocks", None), ("shuffled", None), ("blocks", False)],
+)
+def test_a_large_store_is_explained_from_its_metadata_alone(
+    large: Path, order: str, direct: bool | None
+) -> None:
+    chain = MapDataset.source(ZarrDataSource(large, direct=direct))
+    if order != "in order":
+        chain = chain.shuffle(seed=1) if order == "shuffled" else chain.block_shuffle(seed=1)
+    (costs,) = chain.batch(100).explain().epoch
+    assert costs.records == Amount.exactly(10_000_000)
+    assert costs.pieces == Amount.exactly(100_000)
+    assert costs.reads.low == 100_000
+    assert costs.reads.is_exact or order == "shuffled"

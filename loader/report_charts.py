@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import importlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -33,10 +34,12 @@ _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
 _MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
+_TIMES: Final = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"))
 # Shorter parts of the time are no bar of their own.
 _SEEN: Final = 0.005
 _CROWDED: Final = 5_000
 _SPARSE: Final = 500
+_MOST_NAMED: Final = 16
 
 MANY: Final = {"batch": "batches", "element": "elements"}
 
@@ -156,13 +159,18 @@ def activities_chart(stats: Stats) -> str:
     # Plotly takes words for HTML.
     names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
     passed_s = stats.passed_s or 1.0
+    longest_s = max(spent for _, spent, _ in shown) or 1.0
+    size_s, unit = next(((1.0 / n, u) for n, u in _TIMES if longest_s * n >= 1), (1e-9, "ns"))
     figure = plotly("plotly.graph_objects").Figure()
     figure.add_bar(
         orientation="h",
         y=list(range(len(shown))),
-        x=[spent for _, spent, _ in shown],
+        # Nothing is drawn, words neither, for a bar of no length.
+        x=[max(spent, 1e-6 * longest_s) / size_s for _, spent, _ in shown],
         text=[f"{in_time(spent)}, {spent / passed_s:.0%}" for _, spent, _ in shown],
-        textposition="auto",
+        # There is room for the words on one side or the other, also on a phone.
+        textposition=["inside" if spent > 0.5 * longest_s else "outside" for _, spent, _ in shown],
+        textangle=0,
         marker={"color": [colour for _, _, colour in shown]},
         customdata=names,
         hovertemplate="%{customdata}: %{text}<extra></extra>",
@@ -172,8 +180,9 @@ def activities_chart(stats: Stats) -> str:
     figure.update_yaxes(
         autorange="reversed", automargin=True, tickvals=list(range(len(shown))), ticktext=names
     )
-    most = max([spent for _, spent, _ in shown] + [stats.passed_s]) or 1.0
-    figure.update_xaxes(range=[0, most * 1.02], title_text="seconds", nticks=6)
+    figure.update_xaxes(
+        range=[0, longest_s * 1.04 / size_s], title_text=unit, nticks=5, tickangle=0
+    )
     told = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in shown)
     return chart(
         "activities",
@@ -207,6 +216,12 @@ def bytes_chart(
         what: What an element is called.
     """
     bars = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
+    # A source in memory stores and decodes nothing.
+    seen = {kind for sums in bars.values() for kind, amount in sums.items() if amount.high}
+    bars = {
+        name: {kind: amount for kind, amount in sums.items() if kind in seen}
+        for name, sums in bars.items()
+    }
     biggest = max([amount.high for sums in bars.values() for amount in sums.values()] + [1.0])
     size, unit = _unit(biggest)
     figure = plotly("plotly.graph_objects").Figure()
@@ -223,7 +238,7 @@ def bytes_chart(
             error_x={"type": "data", "array": spans, "visible": any(spans), "color": _MARK},
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
-    figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6)
+    figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6, tickangle=0)
     figure.update_layout(barmode="group", showlegend=len(bars) > 1)
     return chart(
         "bytes",
@@ -283,26 +298,36 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
         range=[0, max(order.elements, 1)], title_text=f"position ({what})", nticks=6
     )
     figure.update_yaxes(range=[low, high], title_text="record", automargin=True, nticks=7)
-    start = 0
-    for number, (_, length) in enumerate(order.sources[: min(len(order.sources) - 1, _MOST_BARS)]):
-        start += length
-        if low < start < high:
-            figure.add_hline(y=start, line={"width": 1, "dash": "dot", "color": _WAITING})
-            figure.add_annotation(
-                x=1, xref="paper", xanchor="right", y=start, yanchor="bottom", showarrow=False,
-                text=f"source {number + 2}", font={"size": 11},
-            )  # fmt: skip
+    right = _name_sources(figure, order, low, high) if len(order.sources) > 1 else 14
     figure.update_layout(title={"text": title, "font": {"size": 14}, "x": 0, "xref": "paper"})
     shown = counted(len(places), "dot")
     which = "one for each record" if order.is_whole else "for records spread over all"
     notes = f" {'; '.join(order.notes).capitalize()}." if order.notes else ""
     return chart(
         name,
-        _dressed(figure, left=10, top=34),
+        _dressed(figure, left=10, top=34, right=right),
         400,
         f"{title}: {_likeness(order)}.",
         f"{shown}, {which}. A record stands as high as its index.{notes}",
     )
+
+
+def _name_sources(figure: Any, order: Order, low: float, high: float) -> int:
+    """Lines between sources, and beside the dots their names; the room that these take, in pixels."""
+    ends = np.cumsum([length for _, length in order.sources]).tolist()
+    last = -math.inf
+    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), 1):
+        if number > 1 and low < start < high and number <= _MOST_BARS + 1:
+            figure.add_hline(y=start, line={"width": 1, "dash": "dot", "color": _WAITING})
+        middle = (max(start, low) + min(end, high)) / 2
+        # Names keep off each other.
+        if low < middle < high and middle - last > (high - low) / _MOST_NAMED:
+            last = middle
+            figure.add_annotation(
+                x=1, xref="paper", xanchor="left", xshift=4, y=middle, yanchor="middle",
+                showarrow=False, text=f"source {number}", font={"size": 11},
+            )  # fmt: skip
+    return 72
 
 
 def _limits(order: Order, records: int) -> tuple[float, float]:
@@ -337,14 +362,14 @@ def _faint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.35)"
 
 
-def _dressed(figure: Any, *, left: int, top: int = 28) -> dict[str, Any]:
+def _dressed(figure: Any, *, left: int, top: int = 28, right: int = 14) -> dict[str, Any]:
     """A figure as values, on the page's own ground and in its type."""
     figure.update_layout(
         template="none",
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, -apple-system, Segoe UI, sans-serif", "size": 12},
-        margin={"l": left, "r": 14, "t": top, "b": 44},
+        margin={"l": left, "r": right, "t": top, "b": 44},
         hovermode="closest",
         dragmode="zoom",
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},

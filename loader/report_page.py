@@ -362,6 +362,9 @@ def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
         )
         yield f'<p class="soft">The order can not be drawn: {text(shortened(words, 600))}</p>'
         return
+    if not len(whole.records):
+        yield '<p class="soft">There is no record.</p>'
+        return
     yield '<div class="charts">'
     yield report_charts.order_chart("order-epoch", whole, "An epoch", what)
     if len(beginning.records) < len(whole.records):
@@ -370,11 +373,10 @@ def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
     if len(whole.sources) > 1:
         rows, start = [], 0
         for number, (name, length) in enumerate(whole.sources[:_MOST_SOURCES], 1):
-            rows.append(
-                [f"source {number}", shortened(name, 100), f"{start:,} to {start + length - 1:,}"]
-            )
+            named = f"source {number}: {shortened(name, 100)}"
+            rows.append([named, f"{start:,} to {start + length - 1:,}" if length else "none"])
             start += length
-        yield table("Records of several sources are counted on", ["", "", "records"], rows)
+        yield table("Records of several sources are counted on", ["", "records"], rows)
 
 
 def _what(node: Node) -> str:

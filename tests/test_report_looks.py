@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     given: dict[str, Any] = {
         "measured": Told(pictures._node, measured(pictures, 30)),
         "long names": _long_names(),
+        "memory": Told((numbers := _numbers())._node, _waiting(measured(numbers, 30))),
+        "none": MapDataset.range(0),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
     return {
@@ -69,10 +73,23 @@ def _long_names() -> Any:
     return MapDataset.source(np.zeros((40, 3), np.float32)).map(function).batch(8)
 
 
+def _numbers() -> Any:
+    return MapDataset.source(np.zeros((480, 3), np.float32)).shuffle(seed=1).batch(8)
+
+
+def _waiting(stats: windrow.Stats) -> windrow.Stats:
+    """A loop that waits, for times of which the digits are many."""
+    parts = {"reading": 0.0633, "map(brighter)": 0.0122, "planning": 0.0444, "other": 0.0}
+    return dataclasses.replace(
+        stats, passed_s=0.1137, waited_s=0.1, loop_s=0.0137, waited_for=parts, reading_s=0.0633,
+        mapping_s={"map(brighter)": 0.0122, "batch(8)": 0.00111}, blocked_s=0.0,
+    )  # fmt: skip
+
+
 def _branches(folder: Path, count: int) -> Any:
     zarr.create_array(folder / "x.zarr", data=np.zeros((60, 4), np.float32), chunks=(10, 4))
-    source = ZarrDataSource(str(folder / "x.zarr"))
-    return MapDataset.mix([MapDataset.source(source).shuffle(seed=at) for at in range(count)])
+    sources = [ZarrDataSource(str(folder / "x.zarr")) for _ in range(count)]
+    return MapDataset.mix([MapDataset.source(s).shuffle(seed=1) for s in sources])
 
 
 # --- all pages -----------------------------------------------------------------------------------
@@ -156,3 +173,63 @@ def test_a_source_in_the_plan_is_told_in_whole_words(look: Look) -> None:
     full = looked.told("document.querySelector('.plan .store').title")
     assert full.startswith("ZarrDataSource(60 records of float32 [4] in ")
     assert full.count("/") > 3
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_bar_of_time_has_its_words_and_the_longest_fills_the_chart(
+    size: str, look: Look
+) -> None:
+    looked = look("memory", SIZES[size])
+    names = looked.texts("#activities .ytick text")
+    words = looked.texts("#activities .bartext")
+    assert len(words) == len(names)
+    assert words[names.index("all is ready, no room for more")] == "0 s, 0%"
+    assert words[names.index("waits for reading")] == "63.3 ms, 56%"
+    (chart,) = looked.boxes("#activities")
+    for box in looked.boxes("#activities text"):
+        assert chart["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= chart["x"] + chart["width"] + 1
+    bars = [box["width"] for box in looked.boxes("#activities .point path")]
+    room = looked.told("document.getElementById('activities')._fullLayout._size.w")
+    assert max(bars) > 0.9 * room
+
+
+@pytest.mark.parametrize("chart", ["activities", "bytes"])
+def test_numbers_of_an_axis_are_level_and_apart_on_a_phone(chart: str, look: Look) -> None:
+    boxes = look("memory", PHONE).boxes(f"#{chart} .xtick text")
+    assert len(boxes) > 1
+    assert all(box["width"] > box["height"] or box["height"] < 20 for box in boxes)
+    for one, other in itertools.pairwise(boxes):
+        assert one["x"] + one["width"] < other["x"]
+
+
+def test_what_a_source_in_memory_does_not_do_is_no_row(look: Look) -> None:
+    assert look("memory").texts("#bytes .ytick text") == ["delivered"]
+    stored = look("measured").texts("#bytes .ytick text")
+    assert set(stored) == {"stored", "decoded", "delivered"}
+
+
+def test_an_epoch_of_nothing_has_no_chart(look: Look) -> None:
+    looked = look("none")
+    assert looked.boxes(".chart") == []
+    assert "There is no record." in looked.texts("#order p")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sources_are_named_beside_the_dots(size: str, look: Look) -> None:
+    looked = look("branches", SIZES[size])
+    (chart,) = looked.boxes("#order-epoch")
+    left, width = looked.told(
+        "(s => [s.l, s.w])(document.getElementById('order-epoch')._fullLayout._size)"
+    )
+    names = looked.texts("#order-epoch .annotation-text")
+    assert names == [f"source {number}" for number in range(1, 6)]
+    boxes = looked.boxes("#order-epoch .annotation-text")
+    for box in boxes:
+        assert chart["x"] + left + width <= box["x"]
+        assert box["x"] + box["width"] <= chart["x"] + chart["width"]
+    tops = [box["y"] for box in boxes]
+    assert tops == sorted(tops, reverse=True)

@@ -180,7 +180,7 @@ class _Bytes:
 
 
 def _span(numbers: Iterable[float]) -> Amount:
-    found = list(numbers)
+    found = list(map(float, numbers))
     return Amount(min(found), max(found))
 
 

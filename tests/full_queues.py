@@ -10,13 +10,15 @@ from windrow import DatasetIterator, IterDataset, MapDataset, Stats
 
 # The name of the thread that works ahead of a loop.
 _THREAD = "windrow-ahead"
+# Elements at each of which the loop waits: blocks are of few elements at first.
+_FIRST = 40
 
 
 def counted(dataset: MapDataset[Any] | IterDataset[Any], every: int = 8) -> Stats:
-    """The stats of an epoch whose loop waits for a full queue at every so many elements."""
+    """The stats of an epoch whose loop waits for a full queue, later at every so many elements."""
     with iter(dataset) as iterator:
         for number, _ in enumerate(iterator):
-            if number % every == 0:
+            if number < _FIRST or number % every == 0:
                 wait_for_full_queue(iterator)
         return iterator.stats()
 

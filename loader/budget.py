@@ -21,7 +21,8 @@ _SAMPLED = 1 << 20
 # column too.
 _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
-_USUAL_KEPT = 0.25
+# The part of a budget that pieces take, where a store does not fit.
+USUAL_KEPT = 0.25
 # The largest part of a budget that pieces take, where a store then fits.
 MOST_KEPT = 0.75
 
@@ -40,7 +41,7 @@ class Budget:
 
     resident_bytes: int
     in_flight_bytes: int
-    kept_share: float = _USUAL_KEPT
+    kept_share: float = USUAL_KEPT
 
     @property
     def kept_bytes(self) -> int:
@@ -50,7 +51,7 @@ class Budget:
     @property
     def usual_bytes(self) -> int:
         """The same, where no room was made for a store."""
-        return int(self.resident_bytes * _USUAL_KEPT)
+        return int(self.resident_bytes * USUAL_KEPT)
 
     @property
     def horizon_bytes(self) -> int:

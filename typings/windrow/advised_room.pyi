@@ -1,0 +1,1 @@
+from loader.advised_room import *

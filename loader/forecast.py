@@ -99,7 +99,10 @@ class _Work:
             return epoch
         count = int(taken.elements.high)
         if 2 * count * rows_of(chain) <= MOST_RECORDS:
-            return self._of_elements(facts, count, again=True)
+            return [
+                (source, _by_chance(own))
+                for source, own in self._of_elements(facts, count, again=True)
+            ]
         if any(look.room.fits for look in self.streams[id(taken.node)][1]):
             # Maybe all of it is kept.
             return [(source, _between(_no_costs(source), own)) for source, own in epoch]
@@ -309,6 +312,30 @@ def _passes(one: SourceCosts, taken: Taken) -> SourceCosts:
     if not taken.ends_early:
         return every
     return _between(_combined(one, one, lambda *_: _NOTHING), every)
+
+
+def _by_chance(one: SourceCosts) -> SourceCosts:
+    """The costs of any later epoch, from those of one.
+
+    Where some pieces are still there from the epoch before, how many is by chance of the two orders.
+    """
+    reads, left = one.reads, one.pieces.low - one.reads.high
+    if not reads.low or left <= 0:
+        return one
+    chance = 3 * math.sqrt(left)
+    wider = Amount(
+        max(0, math.floor(reads.low - chance)),
+        min(math.ceil(reads.high + chance), one.pieces.high),
+    )
+    low, high = wider.low / reads.low, wider.high / reads.high
+    stored = one.stored_bytes
+    return dataclasses.replace(
+        one,
+        reads=wider,
+        stored_bytes=stored and Amount(stored.low * low, stored.high * high),
+        decoded_bytes=Amount(one.decoded_bytes.low * low, one.decoded_bytes.high * high),
+        hits=Amount(max(0, one.hits.low - chance), one.hits.high + chance),
+    )
 
 
 def _between(one: SourceCosts, other: SourceCosts) -> SourceCosts:

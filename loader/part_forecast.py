@@ -21,7 +21,7 @@ from windrow.asked import Asked
 from windrow.budget import Room
 from windrow.costs import Amount
 from windrow.round_plan import RoundPlan
-from windrow.sources import ArrayPart, BoxPart, Part
+from windrow.sources import ArrayPart, BoxPart, Part, is_far
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -30,6 +30,9 @@ BoolArray = npt.NDArray[np.bool_]
 # experiment, see tests/test_forecast.py.
 _LEAD = 0.06
 _BURST_LEAD = 0.9
+# The share of what is planned by which they are read ahead of what is made, see
+# `PartAhead._share_of`.
+_EARLIEST = 0.25
 # How much longer than on average pieces stay on the shelf.
 _LONGER = 2.0
 
@@ -43,14 +46,17 @@ class Uses:
         elements: int64 `(k,)`.
         records: Records that want each piece, int64 `(pieces,)`.
         in_order: Whether all of each piece is wanted, in its order and once, bool `(pieces,)`.
-        has_runs: Whether rows mostly follow the one before them.
+        runs: The number of the run of rows, each behind the one before it, that a use begins in,
+            int64 `(k,)`.
+        is_whole: Whether that run has all rows of its piece, bool `(k,)`.
     """
 
     pieces: IntArray
     elements: IntArray
     records: IntArray
     in_order: BoolArray
-    has_runs: bool
+    runs: IntArray
+    is_whole: BoolArray
 
     @classmethod
     def of(cls, part: Part, asked: Asked) -> Uses:
@@ -62,16 +68,18 @@ class Uses:
         other = np.diff(pieces, prepend=-1) != 0
         firsts = np.flatnonzero(other)
         counts = np.diff(np.append(firsts, len(pieces)))
-        in_order, has_runs = np.zeros(len(firsts), np.bool_), False
+        in_order = np.zeros(len(firsts), np.bool_)
+        runs, is_whole = np.arange(len(pieces)), np.zeros(len(pieces), np.bool_)
         if isinstance(part, ArrayPart) and part.size is None and len(firsts):
             rows = part.first_rows(asked.records[records])
             steps = np.diff(rows, prepend=0) == 1
-            steps[firsts] = True
-            whole = counts * part.row_bytes == part.decoded_bytes(pieces[firsts])
-            in_order = np.logical_and.reduceat(steps, firsts) & whole
-            has_runs = bool(2 * steps.sum() > len(steps))
+            steps[firsts] = False
+            runs = np.cumsum(~steps) - 1
+            whole_rows = part.decoded_bytes(pieces) // max(1, part.row_bytes)
+            is_whole = np.bincount(runs)[runs] == whole_rows
+            in_order = is_whole[firsts] & (counts == whole_rows[firsts])
         new = other | (np.diff(elements, prepend=-1) != 0)
-        return cls(pieces[new], elements[new], counts, in_order, has_runs)
+        return cls(pieces[new], elements[new], counts, in_order, runs[new], is_whole[new])
 
     @property
     def firsts(self) -> IntArray:
@@ -116,7 +124,13 @@ class PartForecast:
 
 
 def part_forecast(
-    uses: Uses, room: Room, short: RoundPlan, long: RoundPlan, since: int = 0
+    uses: Uses,
+    room: Room,
+    short: RoundPlan,
+    long: RoundPlan,
+    since: int = 0,
+    *,
+    is_read_soon: bool = False,
 ) -> PartForecast:
     """How often pieces are read through a look-ahead.
 
@@ -126,18 +140,26 @@ def part_forecast(
         short: The plan of rounds that take long, so that less is planned ahead.
         long: The plan of rounds that are as long as their bytes allow.
         since: The first element whose reads are counted.
+        is_read_soon: Whether what later rounds want is read before a round has let go of its
+            pieces, as where workers make it.
     """
-    breaks = breaks_of(uses, short, half=isinstance(room.part, BoxPart))
+    is_box = isinstance(room.part, BoxPart)
+    breaks = breaks_of(uses, short, half=is_box)
     held = _held(uses, breaks)
     once = int((uses.elements[uses.firsts] >= since).sum())
+    given_up = np.union1d(breaks, _left_behind(uses, room, short))
     if room.fits:
-        again = _given_up(uses, breaks, room)
+        again = _given_up(uses, given_up, room)
         return PartForecast(Amount(once, once + again), again > 0, held, is_saturated=False)
-    if held + room.most_in_flight <= room.slots:
-        most = once + _count_after(uses, breaks, since)
-        fewest = once + _count_after(uses, breaks_of(uses, long, half=False), since)
-        again = len(breaks) > 0
-        return PartForecast(Amount(fewest, most), again, held, is_saturated=False)
+    crowd = max(_crowd(uses, breaks, plan, is_read_soon=is_read_soon) for plan in (short, long))
+    if min(held + room.most_in_flight, crowd) <= room.slots:
+        most = once + _count_after(uses, given_up, since)
+        sure = breaks_of(uses, long, half=False)
+        if not is_box:
+            in_use = min(crowd, held + room.most_in_flight, room.slots)
+            sure = _gone_for_sure(uses, sure, long, in_use)
+        fewest = once + _count_after(uses, sure, since)
+        return PartForecast(Amount(fewest, most), most > once, held, is_saturated=False)
     # Where pieces come in bursts, reads are spread over all the time from burst to burst.
     lead = _LEAD if uses.are_spread else _BURST_LEAD
     most = _served(uses, short.ends_when_read(uses.elements, lead), since)
@@ -170,13 +192,81 @@ def breaks_of(uses: Uses, plan: RoundPlan, *, half: bool) -> IntArray:
     return np.flatnonzero(same & (uses.elements[1:] >= end[:-1]))
 
 
-def _held(uses: Uses, breaks: IntArray) -> int:
-    """Pieces that are held at a time at most."""
+def _left_behind(uses: Uses, room: Room, plan: RoundPlan) -> IntArray:
+    """The numbers of the uses after which a piece may be gone, since it was read straight there.
+
+    That is decided when it is read: it is not known for what is planned later.
+    """
+    if not uses.is_whole.any():
+        return np.empty(0, np.int64)
+    same = (uses.pieces[1:] == uses.pieces[:-1]) & (uses.runs[1:] != uses.runs[:-1])
+    at = np.flatnonzero(same & uses.is_whole[:-1])
+    # Read at the end of the first round from which the pace reaches so far.
+    starts, ends = plan.bounds[:-1], plan.ends
+    pieces_each = len(uses.firsts) / max(1, len(plan.round_of))
+    if is_far(room.source):
+        lead = np.full(len(starts), room.most_in_flight / pieces_each)
+    else:
+        lead = np.minimum(room.most_in_flight / 2 / pieces_each, _EARLIEST * (ends - starts))
+    reach = np.maximum.accumulate(starts + np.maximum(lead, np.diff(plan.bounds)))
+    begun = np.minimum(reach.searchsorted(uses.elements[at]), plan.round_of[uses.elements[at]])
+    left: IntArray = at[uses.elements[at + 1] >= ends[begun]]
+    return left
+
+
+def _spans(uses: Uses, breaks: IntArray) -> tuple[IntArray, IntArray]:
+    """The uses from which, and to which, pieces are wanted without a break."""
     starts = np.zeros(len(uses.pieces), np.bool_)
     starts[uses.firsts] = True
     starts[breaks + 1] = True
-    stops = np.append(starts[1:], True)
-    begin, end = np.sort(uses.elements[starts]), np.sort(uses.elements[stops])
+    return np.flatnonzero(starts), np.flatnonzero(np.append(starts[1:], True))
+
+
+def _crowd(uses: Uses, breaks: IntArray, plan: RoundPlan, *, is_read_soon: bool) -> int:
+    """Pieces that are read, or to be read, and wanted at a time at most.
+
+    What a round wants is read before it is made; what those behind it want is when it has let go of
+    its pieces.
+    """
+    if not len(plan.ends):
+        return 0
+    first, last = _spans(uses, breaks)
+    begin, end = np.sort(uses.elements[first]), np.sort(uses.elements[last])
+    starts, stops = plan.bounds[:-1], plan.bounds[1:]
+    here = begin.searchsorted(stops) - end.searchsorted(starts)
+    left = starts if is_read_soon else stops
+    ahead = begin.searchsorted(plan.ends) - end.searchsorted(left)
+    return int(max(here.max(), ahead.max()))
+
+
+def _gone_for_sure(uses: Uses, breaks: IntArray, plan: RoundPlan, slots: int) -> IntArray:
+    """Those of the breaks by whose end a piece is off the shelf.
+
+    What nobody wants stays there until its slot is taken, the one that was let go first before
+    others: at the latest when as many pieces were read to slots as are in use.
+    """
+    if not len(breaks):
+        return breaks
+    first, last = _spans(uses, breaks)
+    round_of = plan.round_of
+    straight = uses.is_whole[first] & (uses.runs[first] == uses.runs[last])
+    straight &= round_of[uses.elements[first]] == round_of[uses.elements[last]]
+    begin = np.sort(uses.elements[first[~straight]])
+    # Planned again just before the first round whose plan reaches that far.
+    again = plan.ends.searchsorted(uses.elements[breaks + 1], side="right")
+    done = uses.elements[breaks]
+    read_until = done + np.maximum((plan.ends_at(done) - done) * _EARLIEST, plan.rows)
+    between = begin.searchsorted(plan.bounds[again]) - begin.searchsorted(read_until)
+    had_slot = np.zeros(len(uses.pieces), np.bool_)
+    had_slot[last[~straight]] = True
+    gone: IntArray = breaks[~had_slot[breaks] | (between >= slots)]
+    return gone
+
+
+def _held(uses: Uses, breaks: IntArray) -> int:
+    """Pieces that are held at a time at most."""
+    first, last = _spans(uses, breaks)
+    begin, end = np.sort(uses.elements[first]), np.sort(uses.elements[last])
     # Pieces that are done with at an element make room for those that come after it.
     there = np.arange(1, len(begin) + 1) - end.searchsorted(begin, side="left")
     return int(there.max(initial=0))
@@ -188,7 +278,7 @@ def _given_up(uses: Uses, breaks: IntArray, room: Room) -> int:
         return 0
     if room.keeps:
         # What is read whole for one round goes straight there, and is not kept.
-        return len(breaks) if uses.has_runs else 0
+        return int(uses.is_whole[breaks].sum())
     # From when the first one comes back, pieces are kept.
     back = int(uses.elements[breaks + 1].min())
     return int((uses.elements[breaks] <= back).sum())

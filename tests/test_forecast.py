@@ -66,6 +66,62 @@ def test_reads_lie_in_what_is_told(store: Path, order: str, resident: float) -> 
     assert told.reads.is_exact or order != "in order"
 
 
+def little(resident: float = 0.8) -> ReadOptions:
+    """Room for the records that a part of the store has, and for a quarter of it in pieces."""
+    return ReadOptions(
+        prefetch_buffer_size=16,
+        resident_bytes=int(ROWS * ROW_BYTES * resident),
+        in_flight_bytes=8 * CHUNK * ROW_BYTES,
+    )
+
+
+def blocks(chain: MapDataset[Any], seed: int = 1) -> MapDataset[Any]:
+    return chain.block_shuffle(seed=seed, window_blocks=2)
+
+
+COMING_BACK: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
+    "two epochs by blocks": lambda chain: blocks(chain).repeat(2).batch(20),
+    "two orders of blocks": lambda chain: MapDataset.concatenate(
+        [blocks(chain), blocks(chain, 2)]
+    ).batch(8),
+    "in order beside blocks": lambda chain: MapDataset.zip([chain, blocks(chain)]).batch(8),
+    "three epochs in order": lambda chain: chain.repeat(3).batch(25),
+}
+
+
+@pytest.mark.parametrize("order", COMING_BACK)
+@pytest.mark.parametrize("resident", [0.8, 4.0])
+def test_pieces_that_come_back_are_told_within_an_interval(
+    store: Path, order: str, resident: float
+) -> None:
+    chain = COMING_BACK[order](MapDataset.source(ZarrDataSource(store)))
+    dataset = chain.to_iter_dataset(little(resident))
+    (told,) = dataset.explain().epoch
+    with iter(dataset) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.reads.low in told.reads
+    assert found.decoded_bytes.low in told.decoded_bytes
+    if "beside" not in order:
+        assert told.reads.high <= 1.5 * told.reads.low
+
+
+def test_later_epochs_of_an_endless_chain(store: Path) -> None:
+    chain = blocks(MapDataset.source(ZarrDataSource(store))).repeat().batch(20)
+    dataset = chain.to_iter_dataset(little())
+    explanation = dataset.explain()
+    first, later, epochs = explanation.epoch[0].reads, explanation.later_epoch[0].reads, 6
+    with iter(dataset) as iterator:
+        for _ in range(epochs * ROWS // 20):
+            next(iterator)
+        (found,) = iterator.stats().sources
+    # What is read ahead is of the next epoch.
+    assert first.low + (epochs - 1) * later.low <= found.reads.low
+    assert found.reads.low <= first.high + epochs * later.high
+    assert 0 < later.low < later.high < first.low
+
+
 class NoRows:
     """A reader of rows that must not be asked for any."""
 

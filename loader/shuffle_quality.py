@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from windrow.transforms.nodes import BatchNode, FilterNode, Node, RepeatNode
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
+# Of chains that do not say how large their batches will be.
+ASSUMED_BATCH: Final = 64
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShuffleQuality:
@@ -42,7 +45,7 @@ class ShuffleQuality:
         blocks_per_batch_shuffled: The same under a global shuffle of these records.
         variance_ratio: Variance of the means of batches over that under a global shuffle, where
             every record has its rank as its value: its index, counted on over the sources. None
-            where an epoch is one batch.
+            where means can not vary: an epoch is one batch, or one record over and over.
         notes: What the figures leave out, in words.
     """
 
@@ -76,8 +79,10 @@ class ShuffleQuality:
                 f"  blocks in a batch: {self.blocks_per_batch} of {self.blocks:,}; under a global"
                 f" shuffle {self.blocks_per_batch_shuffled}"
             )
-        if self.variance_ratio is None:
+        if self.variance_ratio is None and self.batch_size == self.records:
             lines.append("  an epoch is one batch, in any order")
+        elif self.variance_ratio is None:
+            lines.append("  all records have the same rank, so all batches have the same mean")
         else:
             lines.append(
                 "  variance of the means of batches on sorted data:"
@@ -99,19 +104,25 @@ def _plain(value: Any) -> Any:
 def quality_of(
     node: Node, *, batch_size: int | None = None, block: int | None = None
 ) -> ShuffleQuality | None:
-    """The shuffle quality of a chain; None where it has no batches, or no elements.
+    """The shuffle quality of a chain; None where it has no elements, or not all of them batches.
+
+    Of a chain without batches it is that of some elements that come one after the other.
 
     Args:
         node: Any chain, a stream too.
         batch_size: Records in a batch; by default those of the topmost batch node.
         block: Records of a block; by default the blocks of the sources.
     """
+    notes = notes_on(node)
     try:
         plain = random_access(node)
+        if batch_size is None and not any(isinstance(n, BatchNode) for n in nodes_below(plain)):
+            batch_size = ASSUMED_BATCH
+            notes += (f"the chain has no batch: as if .batch({batch_size}) were put on top",)
         batches = batched(plain, batch_size)
         if batches is None or batches.length == 0:
             return None
-        return quality(batches, block, notes_on(node))
+        return quality(batches, block, notes)
     except PlanError:  # an empty stream in a mixture, a zip of batches that differ, a huge batch
         return None
 

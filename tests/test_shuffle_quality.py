@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fractions
 import itertools
 import json
@@ -421,6 +422,26 @@ def test_an_epoch_of_one_batch_has_no_ratio() -> None:
     assert "an epoch is one batch, in any order" in str(found)
 
 
+@pytest.mark.parametrize("order", [[0] * 10, [7, 7, 7]])
+def test_one_record_over_and_over_has_no_ratio(order: list[int]) -> None:
+    found = quality(order, 2)
+    assert (found.variance_ratio, found.worth, found.records) == (None, None, len(order))
+    assert "all records have the same rank, so all batches have the same mean" in str(found)
+    assert "one batch" not in str(found)
+
+
+def test_a_chain_without_a_batch_is_looked_at_as_if_it_had_one() -> None:
+    chain = MapDataset.range(640).block_shuffle(1, block=10, window_blocks=8)
+    found = quality_of(chain.map(not_called)._node)
+    assert found is not None
+    asked = quality(chain, 64)
+    assert asked.notes[:-1] == ()
+    assert found == dataclasses.replace(
+        asked, notes=("the chain has no batch: as if .batch(64) were put on top", *asked.notes)
+    )
+    assert quality_of(chain._node, batch_size=16) == quality(chain, 16)
+
+
 def test_a_batch_counts_as_much_as_fewer_records_drawn_at_random() -> None:
     found = quality(MapDataset.range(1_000).batch(50))
     assert known(found.worth).low == pytest.approx(50 / in_order(1_000, 50))
@@ -533,13 +554,13 @@ def test_a_zip_of_batches_that_differ_in_size_has_no_quality() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: MapDataset.range(9),
+        lambda: MapDataset.range(0),
         lambda: MapDataset.range(0).batch(2),
         lambda: MapDataset.range(1).batch(2, drop_remainder=True),
         lambda: MapDataset.concatenate([MapDataset.range(9), MapDataset.range(9).batch(2)]),
     ],
 )
-def test_a_chain_without_batches_has_no_quality(make: Callable[[], Any]) -> None:
+def test_a_chain_without_elements_that_are_batches_has_no_quality(make: Callable[[], Any]) -> None:
     assert quality_of(make()._node) is None
 
 

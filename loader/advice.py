@@ -21,6 +21,7 @@ from windrow.buffers import PartLook
 from windrow.costs import Amount, SourceCosts
 from windrow.errors import PlanError
 from windrow.explanation import Advice, in_bytes
+from windrow.forecast import Forecast
 from windrow.running import label_of
 from windrow.sources import (
     ArrayPart,
@@ -253,7 +254,12 @@ def _window(
 ) -> Advice:
     stretch, look = crowded
     passes = read.passes * read.repeats
-    enough = room_for_pieces(node, stretch.facts.node, look.forecast.held)
+    number = [source is read.source for source in demand.all_sources(node)].index(True)
+
+    def is_good(found: Forecast) -> bool:
+        return found.epoch[number].reads.low <= _SURE * read.repeats * read.pieces
+
+    enough = room_for_pieces(node, stretch.facts.node, look.forecast.held, is_good)
     ways = list(_smaller_windows(block, look))
     if enough is not None:
         ways.append(f"give pieces room: {_with_room(enough)}")

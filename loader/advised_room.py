@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from windrow.budget import MOST_KEPT, USUAL_KEPT, largest_bytes
-from windrow.forecast import forecast
+from windrow.forecast import Forecast, forecast
 from windrow.memory import machine_bytes
 from windrow.stream_facts import StreamFacts, stream_facts
 from windrow.transforms.halves import with_parents
@@ -32,13 +32,27 @@ def room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
     return _enough(node, stream, wanted_bytes, lambda _, facts: _fit(facts))
 
 
-def room_for_pieces(node: Node, stream: ToStreamNode, held: int) -> int | None:
-    """What has room for `held` pieces of each part at a time; None where that is too much."""
+def room_for_pieces(
+    node: Node, stream: ToStreamNode, held: int, is_good: Callable[[Forecast], bool]
+) -> int | None:
+    """What has room for pieces as long as they are wanted; None where that is too much.
+
+    Args:
+        node: The chain.
+        stream: One of its streams.
+        held: Pieces of a part that are wanted at a time, as is thought.
+        is_good: Whether the forecast of the chain with that room is what is hoped for.
+    """
     streams, whole = stream_facts(node), room_for_stores(node, stream)
     wanted_bytes = held * _bytes_together(streams[id(stream)]) / USUAL_KEPT
     if whole is not None and whole <= wanted_bytes * len(streams):
         return whole
-    found = _enough(node, stream, wanted_bytes, _is_roomy)
+    found = _enough(
+        node,
+        stream,
+        wanted_bytes,
+        lambda top, facts: _fit(facts) or _is_roomy(forecast(top), facts, is_good),
+    )
     return whole if found is None else found
 
 
@@ -72,11 +86,11 @@ def _fit(facts: StreamFacts) -> bool:
     return all(room.fits for room in facts.rooms)
 
 
-def _is_roomy(top: Node, facts: StreamFacts) -> bool:
+def _is_roomy(found: Forecast, facts: StreamFacts, is_good: Callable[[Forecast], bool]) -> bool:
     """Whether no piece of a stream has to make room for others that are wanted too."""
-    return _fit(facts) or not any(
+    return is_good(found) and not any(
         look.forecast.is_saturated
-        for stretch, looks in forecast(top).streams
+        for stretch, looks in found.streams
         if stretch.facts.node is facts.node
         for look in looks
     )

@@ -143,7 +143,7 @@ def png_of(sheet: Sheet) -> bytes:
     for axes in grid.flat[len(sheet.cells) :]:
         axes.axis("off")
     if sheet.has_scale:
-        bar = figure.colorbar(_scale(sheet), ax=grid, fraction=0.04, pad=0.015, aspect=35)
+        bar = figure.colorbar(scale_of(sheet), ax=grid, fraction=0.04, pad=0.015, aspect=35)
         _dress_scale(bar, sheet)
     figure.suptitle(
         f"{sheet.title}\n{sheet.subtitle}",
@@ -176,7 +176,7 @@ def html_cells(sheet: Sheet) -> str:
     parts.append("</div>")
     if sheet.has_scale:
         figure = _figure(5.0, 0.55)
-        bar = figure.colorbar(_scale(sheet), cax=figure.subplots(), orientation="horizontal")
+        bar = figure.colorbar(scale_of(sheet), cax=figure.subplots(), orientation="horizontal")
         _dress_scale(bar, sheet)
         parts.append(f'<p><img class="scale" alt="scale" src="{_data_uri(_png(figure))}"></p>')
     return "\n".join(parts)
@@ -234,7 +234,7 @@ def _draw(axes: Any, cell: Cell, sheet: Sheet) -> None:
                     interpolation="nearest")  # fmt: skip
     elif cell.kind == "field":
         axes.set_facecolor(_ABSENT)
-        scale = _scale(sheet)
+        scale = scale_of(sheet)
         axes.imshow(np.ma.masked_invalid(cell.values), cmap=scale.cmap, norm=scale.norm,
                     interpolation="nearest", aspect="auto",
                     origin="lower" if sheet.upwards else "upper")  # fmt: skip
@@ -254,8 +254,8 @@ def _draw_lines(axes: Any, values: npt.NDArray[Any], limits: tuple[float, float]
     axes.margins(x=0.02)
 
 
-def _scale(sheet: Sheet) -> Any:
-    """Values to colours, the same for all cells."""
+def scale_of(sheet: Sheet) -> Any:
+    """Values to colours, the same for all cells of a sheet: a `ScalarMappable` of matplotlib."""
     mappable = pictures("matplotlib.cm").ScalarMappable
     norms = pictures("matplotlib.colors")
     low, high = sheet.limits

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.contact_sheet import html_cells
 from windrow.contact_sheet_cells import Cell, cell_of, pixels_of, sheet_of
 from windrow.inspection_content import content_of, example_of, picture_of
 from windrow.inspection_facts import counted, in_units, shortened
 from windrow.iterator import DatasetIterator
 from windrow.record_order import nodes_below
 from windrow.report_html import table, text
+from windrow.report_sheet import sheet_html
+from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.transforms.halves import with_parents
-from windrow.transforms.nodes import STREAM, BatchNode, FilterNode, Node
+from windrow.transforms.nodes import STREAM, BatchNode, FilterNode, Node, SourceNode, ValueNode
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import (
     ProcessNode,
@@ -48,11 +49,12 @@ Leaves = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Some elements, or rows of a batch: what each is called, and its leaves by name."""
+    """Some elements, or rows of a batch: what each is called, its leaves by name, and their units."""
 
     captions: tuple[str, ...]
     elements: tuple[Leaves, ...]
     error: str = ""
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def sample_of(node: Node, count: int) -> Sample:
@@ -79,16 +81,17 @@ def sample_of(node: Node, count: int) -> Sample:
                 if len(found) >= count:
                     break
     except Exception as error:
-        words = shortened(f"{type(error).__name__}: {error}", 600)
-        return Sample(tuple(captions), tuple(found), words)
-    return Sample(tuple(captions), tuple(found))
+        notes = [shortened(note, 600) for note in getattr(error, "__notes__", ())]
+        words = [shortened(f"{type(error).__name__}: {error}", 600), *notes]
+        return Sample(tuple(captions), tuple(found), "\n".join(words))
+    return Sample(tuple(captions), tuple(found), units=_units(node))
 
 
 def sample_html(sample: Sample) -> Iterator[str]:
     """The elements as pictures and in words."""
     if sample.error:
         place = f"element {len(sample.elements)}" if not sample.elements else "the next element"
-        yield f'<p class="soft">Making {place} failed. {text(sample.error)}</p>'
+        yield f'<p class="soft lines">Making {place} failed. {text(sample.error)}</p>'
     if not sample.elements:
         if not sample.error:
             yield '<p class="soft">There is no element.</p>'
@@ -108,7 +111,7 @@ def sample_html(sample: Sample) -> Iterator[str]:
         yield _as_table(sample, kinds)
     left = [name for name in kinds if name not in shown and name not in labels[:_MOST_LABELS]]
     if shown and left:
-        names = ", ".join(f"{name} ({_told(first[name])})" for name in left[:_MOST_COLUMNS])
+        names = ", ".join(f"{_shown(name)} ({_told(first[name])})" for name in left[:_MOST_COLUMNS])
         more = f" and {len(left) - _MOST_COLUMNS:,} more" if len(left) > _MOST_COLUMNS else ""
         yield f'<p class="soft">Not drawn: {text(names)}{more}</p>'
 
@@ -123,6 +126,23 @@ def _here(node: Node, options: ReadOptions) -> Node:
     if isinstance(node, ToStreamNode):
         return dataclasses.replace(node, read_options=options)
     return with_parents(node, tuple(_here(parent, options) for parent in node.parents))
+
+
+def _units(node: Node) -> Mapping[str, str]:
+    """Units of leaves as the store has them, where no function may have changed the values."""
+    below = nodes_below(node)
+    sources = [n.source for n in below if isinstance(n, SourceNode)]
+    if len(sources) != 1 or not isinstance(sources[0], (ZarrDataSource, WindowDataSource)):
+        return {}
+    if any(isinstance(n, ValueNode) and not isinstance(n, FilterNode) for n in below):
+        return {}
+    found = {array.found.name: array.found.attributes for array in sources[0]._tree.open()}
+    # Packed values are read as they are stored: in no unit.
+    return {
+        name: shortened(str(told["units"]), 32)
+        for name, told in found.items()
+        if told.get("units") and not {"scale_factor", "add_offset"} & told.keys()
+    }
 
 
 def _chain(node: Node) -> Iterator[Node]:
@@ -225,7 +245,8 @@ def _array(value: Any) -> Any:
 
 def _sheet(name: str, kind: str, sample: Sample, captions: Sequence[str]) -> Iterator[str]:
     values = [leaves.get(name) for leaves in sample.elements]
-    yield f"<h3>{text(name or 'elements')} <span class='soft'>{text(_told(values[0]))}</span></h3>"
+    told = _told(values[0]) + ("" if kind in ("tokens", "text") else _left_out(values[0]))
+    yield f"<h3>{text(_shown(name) or 'elements')} <span class='soft'>{text(told)}</span></h3>"
     if kind in ("tokens", "text"):
         draw = _tokens if kind == "tokens" else _words
         figures = "".join(
@@ -235,7 +256,27 @@ def _sheet(name: str, kind: str, sample: Sample, captions: Sequence[str]) -> Ite
         yield f'<div class="sheet {kind}-sheet">{figures}</div>'
         return
     cells = tuple(map(_cell, captions, values))
-    yield html_cells(sheet_of(name, cells, unit=name.rpartition("/")[2]))
+    unit = f" [{sample.units[name]}]" if name in sample.units else ""
+    yield sheet_html(sheet_of(name, cells, unit=_shown(name) + unit))
+
+
+def _shown(name: str) -> str:
+    """A leaf's name for people: parts of a tuple or a list are numbers in brackets."""
+    parts = [f"[{part}]" if part.isdigit() else part for part in name.split("/")]
+    return "/".join(parts).replace("/[", " [").replace("]/", "] ")
+
+
+def _left_out(value: Any) -> str:
+    """How much of a value is not in its picture, in words."""
+    array = None if isinstance(value, bytes) else _array(value)
+    if array is None or not array.size:
+        return ""
+    drawn = cell_of("", array)
+    shape = np.squeeze(array).shape
+    # Lines and fields of channels last are drawn in full.
+    axes = len(shape) - (0 if drawn.values is None else drawn.values.ndim)
+    count = int(np.prod(shape[:axes])) if axes > 0 else 1
+    return f"; of its {count:,} {drawn.kind}s the first is drawn" if count > 1 else ""
 
 
 def _cell(caption: str, value: Any) -> Cell:
@@ -266,10 +307,17 @@ def _words(value: Any) -> str:
 
 def _labels(leaves: Leaves, names: Sequence[str]) -> list[str]:
     return [
-        f"{name} {_short(leaves[name])}" if name else _short(leaves[name])
-        for name in names[:_MOST_LABELS]
+        f"{shown}{':' if shown.endswith(']') else ''} {_short(leaves[name])}".strip()
+        for name, shown in [(name, _label(name, names)) for name in names[:_MOST_LABELS]]
         if name in leaves
     ]
+
+
+def _label(name: str, names: Sequence[str]) -> str:
+    """The last part of a name, where no other label has the same."""
+    last = name.rpartition("/")[2]
+    alone = [other.rpartition("/")[2] for other in names].count(last) == 1
+    return last if alone and not last.isdigit() else _shown(name)
 
 
 def _short(value: Any) -> str:
@@ -304,4 +352,4 @@ def _as_table(sample: Sample, kinds: Mapping[str, str]) -> str:
         [caption, *(_short(leaves.get(name)) for name in names)]
         for caption, leaves in zip(sample.captions, sample.elements, strict=True)
     ]
-    return table("The first elements", ["", *(name or "value" for name in names)], rows)
+    return table("The first elements", ["", *(_shown(name) or "value" for name in names)], rows)

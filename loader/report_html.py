@@ -36,6 +36,7 @@ body { margin: 0 auto; max-width: 74rem; padding: 1.5rem 1rem 4rem; background: 
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 0 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .4rem; overflow-wrap: anywhere; }
+h3 .soft { font-weight: 400; }
 p { margin: 0 0 .75rem; max-width: 46rem; }
 p, li { overflow-wrap: anywhere; }
 section { margin-top: 2.5rem; }
@@ -43,6 +44,7 @@ code, .mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; 
   overflow-wrap: anywhere; }
 .soft, figcaption, caption { color: var(--soft); font-size: .88rem; }
 .soft { overflow-wrap: anywhere; }
+p.lines { white-space: pre-line; }
 a { color: var(--reading); }
 figure { margin: 0 0 1rem; min-width: 0; }
 nav { font-size: .88rem; margin-top: .5rem; display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
@@ -116,10 +118,20 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
 .sheet { display: grid; grid-template-columns: repeat(8, minmax(0, 1fr)); gap: .9rem;
   align-items: start; }
 .tokens-sheet, .text-sheet { grid-template-columns: repeat(4, minmax(0, 1fr)); }
-.sheet img { width: 100%; display: block; background: #fff; border-radius: .25rem; }
+.sheet :is(img, svg, .blank) { width: 100%; display: block; border-radius: .25rem; }
+.sheet .picture { object-fit: contain; }
+.sheet .coarse, .scale { image-rendering: pixelated; }
+.sheet svg.lines { background: var(--card); fill: none; stroke-width: 1.2; stroke-linecap: round; }
+.sheet svg.few { stroke-width: 5; }
+.lines path { vector-effect: non-scaling-stroke; }
+.blank { background: var(--card); color: var(--soft); font-size: .82rem; overflow: hidden;
+  display: grid !important; place-content: center; text-align: center; overflow-wrap: anywhere; }
 .sheet figcaption { overflow-wrap: anywhere; line-height: 1.3; margin-top: .25rem;
   white-space: pre-line; }
-.scale { max-width: 100%; background: #fff; border-radius: .25rem; }
+.scale-box { max-width: 30rem; padding: 0 1.5rem; margin-top: .75rem; }
+.scale { display: block; width: 100%; height: .9rem; border-radius: .25rem; }
+.ticks { position: relative; height: 1.5rem; font-size: .88rem; font-variant-numeric: tabular-nums; }
+.ticks span { position: absolute; transform: translateX(-50%); }
 .words { background: var(--card); border-radius: .25rem; padding: .5rem; font-size: .82rem;
   overflow-wrap: anywhere; white-space: pre-wrap; margin: 0; }
 .tokens { display: flex; flex-wrap: wrap; gap: .15rem; }

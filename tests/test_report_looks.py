@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import zarr
+from PIL import Image
 
 import windrow
 from tests.browser import DESKTOP, PHONE, Browser, Looked, browser
 from tests.processes import LIMIT_S, until
 from tests.report_pages import Told, chain_of_pictures, measured
 from windrow import MapDataset
+from windrow.contact_sheet_cells import cell_of, sheet_of
+from windrow.report_sheet import sheet_html
 from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.report
@@ -42,6 +48,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "long names": _long_names(),
         "memory": Told((numbers := _numbers())._node, _waiting(measured(numbers, 30))),
         "none": MapDataset.range(0),
+        "fields": MapDataset.source(ZarrDataSource(_fields(folder / "f.zarr"))).shuffle(seed=1),
+        "celsius": MapDataset.source(ZarrDataSource(str(folder / "f.zarr"))).map(_celsius),
+        "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
+        "waves": MapDataset.source(np.sin(np.arange(480.0).reshape(8, 60))),
+        "failing": MapDataset.range(3).map(_failing),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
     return {
@@ -84,6 +95,31 @@ def _waiting(stats: windrow.Stats) -> windrow.Stats:
         stats, passed_s=0.1137, waited_s=0.1, loop_s=0.0137, waited_for=parts, reading_s=0.0633,
         mapping_s={"map(brighter)": 0.0122, "batch(8)": 0.00111}, blocked_s=0.0,
     )  # fmt: skip
+
+
+def _fields(folder: Path) -> str:
+    """Windows of three fields each, in kelvin."""
+    values = 250 + np.arange(20 * 3 * 8 * 12, dtype=np.float32).reshape(20, 3, 8, 12) / 100
+    group = zarr.create_group(folder)
+    group.create_array("t", data=values, chunks=(5, 3, 8, 12)).attrs["units"] = "K"
+    return str(folder)
+
+
+def _celsius(element: Any) -> Any:
+    return {"t": element["t"] - 273.15}
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def _first(element: Any) -> Any:
+    (batch, number) = element
+    return {name: rows[0] for name, rows in batch.items()}, number
+
+
+def _failing(element: Any) -> Any:
+    raise KeyError("nope")
 
 
 def _branches(folder: Path, count: int) -> Any:
@@ -233,3 +269,85 @@ def test_sources_are_named_beside_the_dots(size: str, look: Look) -> None:
         assert box["x"] + box["width"] <= chart["x"] + chart["width"]
     tops = [box["y"] for box in boxes]
     assert tops == sorted(tops, reverse=True)
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+
+def test_pictures_have_no_frame_of_another_colour(look: Look) -> None:
+    looked = look("fields", dark=True)
+    seen = pixels_of(looked.picture("#elements .sheet"))
+    # Viridis has no such white, and the words are gray.
+    assert not (seen.min(axis=2) > 235).any()
+    (box, *_) = looked.boxes("#elements .sheet img")
+    assert box["height"] == pytest.approx(box["width"] * 8 / 12, abs=1)
+
+
+def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def test_a_field_has_its_pixels_in_their_places(look: Look) -> None:
+    seen = pixels_of(look("celsius").picture("#elements .sheet img")).astype(int)
+    middle = seen[seen.shape[0] // 16 :: seen.shape[0] // 8, seen.shape[1] // 2]
+    # Values rise from row to row and from left to right, and with them the brightness of viridis.
+    assert (np.diff(middle.sum(axis=1)) >= 0).all()
+    assert seen[5, 5].sum() < seen[-6, -6].sum()
+
+
+def test_how_much_of_a_window_is_drawn_is_told(look: Look) -> None:
+    (heading,) = look("fields").texts("#elements h3")
+    assert heading == "t 3 x 8 x 12 float32, 1.15 KB; of its 3 fields the first is drawn"
+
+
+def test_a_scale_has_a_unit_where_no_function_may_have_changed_it(look: Look) -> None:
+    looked = look("fields")
+    assert looked.texts(".scale-box figcaption") == ["t [K]"]
+    assert look("celsius").texts(".scale-box figcaption") == ["t"]
+    words = looked.told("getComputedStyle(document.querySelector('.ticks')).fontSize")
+    assert float(words.removesuffix("px")) > 12
+    (scale,) = looked.boxes("#elements img.scale")
+    low, high = 250.0, 250 + 20 * 3 * 8 * 12 / 100
+    marks = looked.boxes(".ticks span")
+    values = [float(value) for value in looked.texts(".ticks span")]
+    assert len(values) > 2
+    for box, value in zip(marks, values, strict=True):
+        share = (box["x"] + box["width"] / 2 - scale["x"]) / scale["width"]
+        assert low <= value <= high
+        assert 0 <= share <= 1
+    steps = np.diff([box["x"] + box["width"] / 2 for box in marks])
+    assert steps == pytest.approx(steps[0], abs=1)
+
+
+def test_labels_of_parts_are_named_in_short(look: Look) -> None:
+    looked = look("zipped")
+    assert looked.texts("#elements h3")[0].startswith("[0] image 12 x 12 uint8")
+    caption = looked.texts("#elements figcaption")[3]
+    element, label, number = caption.split("\n")
+    assert element == "element 3"
+    assert label.startswith("label ")
+    assert number == "[1]: 3"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_lines_are_drawn_in_the_colours_of_the_page(dark: bool, look: Look) -> None:
+    looked = look("waves", dark=dark)
+    assert len(looked.boxes("#elements svg.lines path")) == 8
+    seen = looked.told("getComputedStyle(document.querySelector('svg.lines path')).stroke")
+    assert seen == ("rgb(98, 168, 229)" if dark else "rgb(47, 127, 193)")
+    assert "All on one scale, from -1 to 1." in looked.texts("#elements p")
+    path, *_ = looked.told("[...document.querySelectorAll('svg.lines path')].map(p=>p.outerHTML)")
+    points = re.findall(r"[ML]([\d.]+),([\d.]+)", path)
+    heights = np.array([float(y) for _, y in points])
+    assert heights == pytest.approx(50 - 46 * np.sin(np.arange(60)), abs=0.1)
+
+
+def test_a_gap_in_a_line_is_a_gap() -> None:
+    cells = (cell_of("", np.array([0.0, 1.0, np.nan, 2.0])),)
+    assert sheet_html(sheet_of("", cells)).count('d="M2,96h0L34,50M98,4h0"') == 1
+
+
+def test_an_error_says_where_it_was_raised(look: Look) -> None:
+    (said,) = look("failing").texts("#elements p")
+    assert said.startswith("Making element 0 failed. KeyError: 'nope'\n")
+    assert "raised in map(_failing) for element 0" in said

@@ -1,0 +1,1 @@
+from loader.report_sheet import *

@@ -172,8 +172,8 @@ def _both(chains: Sequence[windrow.MapDataset[Any]]) -> tuple[Array, Array]:
     ratios, blocks = [], []
     for chain in tqdm(chains, "quality", unit="chain", disable=None):
         found = windrow.shuffle_quality(chain, block=_CHUNK).to_json()
-        ratios.append(found["variance_ratio"])
-        blocks.append(found["blocks_per_batch"])
+        ratios.append([*found["variance_ratio"].values()])
+        blocks.append([*found["blocks_per_batch"].values()])
     return np.array(ratios), np.array(blocks)
 
 
@@ -197,7 +197,7 @@ def draw_losses(path: Path, found: Losses) -> None:
         left.fill_between(found["steps"], low, high, color=colour, alpha=0.2, lw=0)
         left.plot(found["steps"], middle, color=colour, lw=1.6, label=name)
         ends = at_the_end(found["curves"][name])
-        ratio = float(np.mean(found["quality"][name]["variance_ratio"]))
+        ratio = float(np.mean([*found["quality"][name]["variance_ratio"].values()]))
         right.plot([ratio, ratio], [min(ends), max(ends)], color=colour, lw=2.4)
         right.plot(ratio, np.median(ends), "o", ms=8, color=colour)
         words = name.replace("block_shuffle, windows of ", "")

@@ -59,7 +59,8 @@ def _shown(number: float) -> str:
     """Three digits at least, with commas."""
     if number == int(number) or abs(number) >= 1000:
         return f"{round(number):,}"
-    return f"{number:.{max(0, 2 - math.floor(math.log10(abs(number))))}f}"
+    digits = 2 - math.floor(math.log10(abs(float(f"{number:.3g}"))))  # 0.9999 is shown as 1.00
+    return f"{number:,.{max(0, digits)}f}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

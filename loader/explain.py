@@ -113,10 +113,17 @@ def _line(
         runs=runs[id(node)],
         spec=spec_of(node),
         length=_length(node),
+        is_endless=_is_endless(node),
         element_bytes=element_bytes(node),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
         source=sources[id(node.source)] if isinstance(node, SourceNode) else None,
     )
+
+
+def _is_endless(node: Node) -> bool:
+    if node.length == STREAM:
+        return demand.is_endless(node)
+    return demand.repeats_for_ever(node)
 
 
 def _length(node: Node) -> int | None:

@@ -34,6 +34,7 @@ class NodeLine:
         parents: Numbers of its parents.
         source: Which of the sources it reads, as they are numbered in `Explanation.epoch`; None of
             other nodes.
+        is_endless: Whether its elements never end.
     """
 
     number: int
@@ -44,6 +45,7 @@ class NodeLine:
     element_bytes: Amount | None
     parents: tuple[int, ...]
     source: int | None = None
+    is_endless: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def _of_nodes(explanation: Explanation) -> Table:
                 ", ".join(above) or _ABSENT,
                 shortened(node.label, _LABEL),
                 node.runs,
-                _count(node.length),
+                "endless" if node.is_endless else _count(node.length),
                 spec,
                 size,
             ]

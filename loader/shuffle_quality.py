@@ -69,7 +69,7 @@ class ShuffleQuality:
         return Amount(self.batch_size / ratio.high, self.batch_size / ratio.low)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as what JSON knows; an Amount is a list of its two bounds."""
+        """The fields as what JSON knows; an Amount has its two bounds, `low` and `high`."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class ShuffleQuality:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Amount):
-        return [value.low, value.high]
+        return dataclasses.asdict(value)
     return list(value) if isinstance(value, tuple) else value
 
 

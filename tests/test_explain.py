@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.laid_out import pieced
 from tests.strategies import Drawn, build, chains, streams
 from windrow import Explanation, IterDataset, MapDataset, ReadOptions
 from windrow.asked import asked_for
@@ -20,6 +21,7 @@ from windrow.demand import elements, pass_length, taken
 from windrow.explanation import spec_text
 from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource
 
+Dataset = MapDataset[Any] | IterDataset[Any]
 RANGE = MapDataset.range
 
 
@@ -195,6 +197,84 @@ def test_text_html_json_and_pickle() -> None:
 def test_specs_in_words() -> None:
     spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
     assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
+
+
+def test_amounts_in_words() -> None:
+    assert str(Amount(0.99999, 1.0)) == "1.00 to 1"
+    assert str(Amount(0.99999, 1.0001)) == "1.00"
+    assert str(Amount.exactly(0.99999)) == "1.00"
+    assert str(Amount.exactly(999.9999)) == "1,000"
+    assert str(Amount(0.0123, 12.345)) == "0.0123 to 12.3"
+    assert str(Amount.exactly(1_234.5)) == "1,234"
+
+
+def test_amounts_are_the_same_everywhere_in_json() -> None:
+    told = laid(95).shuffle(seed=1).batch(10).explain().to_json()
+    amounts = [told["epoch"][0]["reads"], told["buffers"], told["buffers_by"]["queue"]]
+    amounts += [told["quality"]["variance_ratio"], told["nodes"][0]["element_bytes"]]
+    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 5
+
+
+class Raises:
+    """A function whose `output_spec` does not take what it is given."""
+
+    def __call__(self, element: Any) -> Any:
+        return element
+
+    def output_spec(self, spec: Any) -> Any:
+        raise KeyError("image")
+
+
+def test_a_spec_that_raises_is_unknown() -> None:
+    chain = MapDataset.source(np.arange(20)).map(Raises()).batch(5)
+    explanation = chain.explain()
+    assert explanation.spec is None
+    assert any("what map(" in line for line in explanation.unknown)
+    assert len(list(chain)) == 4
+
+
+def test_what_never_ends_is_endless() -> None:
+    chain = laid(40).shuffle(seed=1).repeat().batch(10).map(no)
+    assert [node.is_endless for node in chain.explain().nodes] == [False, False, *[True] * 4]
+    text = str(chain.explain())
+    assert text.count("endless") == 4
+
+
+def test_a_batch_on_average_is_the_mean_of_those_that_come() -> None:
+    source = pieced(190, 16)
+    chain = MapDataset.source(source).block_shuffle(seed=1).batch(12)
+    (told,) = chain.explain().batch
+    sizes = [32 * len(batch) for batch in chain]
+    assert len(sizes) == 16
+    assert told.reads == Amount.exactly(len(source.started) / 16)
+    assert told.delivered_bytes == Amount.exactly(float(np.mean(sizes)))
+    assert told.decoded_bytes == told.delivered_bytes
+    assert told.records == Amount.exactly(190 / 16)
+
+
+@pytest.mark.parametrize(
+    ("make", "ratio"),
+    [
+        (lambda whole: whole[::8], 8),  # 2 records of each piece of 16
+        (lambda whole: whole[:8], 2),
+        (lambda whole: whole.to_iter_dataset().limit(16), 1),
+        (lambda whole: MapDataset.concatenate([whole[::4], whole[1::4]]), 2),
+    ],
+)
+def test_more_is_decoded_than_delivered(
+    make: Callable[[MapDataset[Any]], Dataset], ratio: float
+) -> None:
+    chain = make(MapDataset.source(pieced(320, 16)))
+    (told,) = chain.explain().epoch
+    with iter(chain) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.decoded_per_delivered is not None
+    assert told.decoded_per_delivered is not None
+    assert found.decoded_per_delivered.low in told.decoded_per_delivered
+    if isinstance(chain, MapDataset):
+        assert told.decoded_per_delivered == Amount.exactly(ratio)
 
 
 @given(

@@ -464,7 +464,7 @@ def test_json_and_text() -> None:
     found = quality(MapDataset.range(1_000).shuffle(1).batch(50), block=10)
     plain = json.loads(json.dumps(found.to_json()))
     ratio = known(found.variance_ratio)
-    assert plain["variance_ratio"] == [ratio.low, ratio.high]
+    assert plain["variance_ratio"] == {"low": ratio.low, "high": ratio.high}
     assert (plain["batch_size"], plain["notes"]) == (50, [])
     assert str(found).splitlines() == [
         "batches of 50 of 1,000 records",

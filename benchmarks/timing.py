@@ -55,7 +55,7 @@ def measure(work: Work, job: Job, *, limit_s: float) -> Metrics:
         gc.collect()
         gc.freeze()
     watch = memory.Watch() if job.watched else None
-    idle_bytes = _idle_bytes()
+    idle_bytes = now_bytes()
     first_s = _first_batch_s(work)
     if not job.small:
         gc.collect()
@@ -181,7 +181,7 @@ def _served(work: Work, job: Job, rows: int) -> Metrics:
 
 def of_whole(work: Callable[[], int], job: Job) -> Metrics:
     """Work that returns how many records it has done, after a first time that loads everything."""
-    idle_bytes = _idle_bytes()
+    idle_bytes = now_bytes()
     if work() != job.records:
         raise RuntimeError(f"benchmark: not all of {job.records:,} records were done")
     cpu_s, start_s = time.process_time(), time.perf_counter()
@@ -241,7 +241,7 @@ def _close(iterator: Any) -> None:
 
 
 def peak_bytes(pid: int | None = None) -> int:
-    """Most memory that a process has had resident so far, or since `_idle_bytes`.
+    """Most memory that a process has had resident so far, or since `now_bytes`.
 
     On Linux the kernel's mark of this program: `ru_maxrss` would begin with the memory of the
     process that started it.
@@ -262,7 +262,7 @@ def peak_bytes(pid: int | None = None) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _idle_bytes() -> int:
+def now_bytes() -> int:
     """Memory now; the kernel's mark of the peak is set back to it, where that can be done."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

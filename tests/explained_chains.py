@@ -331,13 +331,11 @@ SOURCES = {
             .shuffle(seed=1)
             .batch(32)
         ),
-        knows_bytes=False,
     ),
     "chunks far away, by blocks": Case(
         lambda f: (
             MapDataset.source(ZarrDataSource(f.url("chunks"))).block_shuffle(seed=1).batch(32)
         ),
-        knows_bytes=False,
     ),
     "files of ArrayRecord, by blocks": Case(
         lambda f: (
@@ -345,7 +343,6 @@ SOURCES = {
             .block_shuffle(seed=1)
             .batch(32)
         ),
-        knows_bytes=False,
     ),
     "files of ArrayRecord in ranges of bytes, shuffled": Case(
         lambda f: (
@@ -356,26 +353,21 @@ SOURCES = {
     ),
     "chunks that TensorStore reads, by blocks": Case(
         lambda f: _zarr(f, "chunks", direct=False).block_shuffle(seed=1).batch(32),
-        knows_bytes=False,
     ),
     "inner chunks that TensorStore reads, shuffled": Case(
         lambda f: _zarr(f, "inner", direct=False).shuffle(seed=1).batch(32)
     ),
     "inner chunks, by blocks": Case(
         lambda f: _zarr(f, "inner").block_shuffle(seed=1).batch(32),
-        knows_bytes=False,
     ),
     "an open store, from the middle of a chunk": Case(
         lambda f: MapDataset.source(_view(f)).batch(32),
-        knows_bytes=False,
     ),
     "chunks of Zarr v2 that part the rows": Case(
         lambda f: _zarr(f, "second version").block_shuffle(seed=1).batch(32),
-        knows_bytes=False,
     ),
     "chunks that zarr-python reads, by blocks": Case(
         lambda f: _zarr(f, "delta").block_shuffle(seed=1).batch(32),
-        knows_bytes=False,
     ),
     "a dict of arrays, by blocks": Case(
         lambda f: (
@@ -383,7 +375,6 @@ SOURCES = {
             .block_shuffle(seed=1)
             .batch(32)
         ),
-        knows_bytes=False,
     ),
     "windows that TensorStore reads, by blocks": Case(
         lambda f: (
@@ -391,7 +382,6 @@ SOURCES = {
             .block_shuffle(seed=1)
             .batch(8)
         ),
-        knows_bytes=False,
     ),
     "patches that TensorStore reads, shuffled": Case(
         lambda f: (
@@ -409,11 +399,9 @@ SOURCES = {
 ORDERS = {
     "chunks from their end": Case(
         lambda f: _zarr(f, "chunks")[::-3].batch(32),
-        knows_bytes=False,
     ),
     "listed records": Case(
         lambda f: _zarr(f, "chunks").slice([*range(0, 2_000, 3), 3_999, 0, 7]).batch(16),
-        knows_bytes=False,
     ),
     "a permutation, little room": Case(
         lambda f: (
@@ -426,13 +414,11 @@ ORDERS = {
     ),
     "a stream shuffled in windows": Case(
         lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT).window_shuffle(200, seed=1).batch(16),
-        knows_bytes=False,
     ),
     "the same blocks in each pass": Case(
         lambda f: (
             _zarr(f, "chunks").block_shuffle(seed=1).repeat(2, reseed_each_epoch=False).batch(40)
         ),
-        knows_bytes=False,
     ),
     "a stream in several passes": Case(
         lambda f: _zarr(f, "chunks").batch(40).to_iter_dataset(SMALL).repeat(3)
@@ -482,7 +468,6 @@ NODES = {
     ),
     "batches of batches": Case(
         lambda f: _zarr(f, "chunks").batch(10).batch(4),
-        knows_bytes=False,
     ),
     "batches of a stream of batches": Case(
         lambda f: _zarr(f, "chunks").batch(10).to_iter_dataset(SHORT).batch(4, drop_remainder=True)

@@ -21,8 +21,9 @@ from windrow.budget import bytes_per_record
 from windrow.buffers import Buffers, PartLook, buffers_of
 from windrow.costs import Amount, SourceCosts
 from windrow.demand import Taken
-from windrow.part_forecast import Uses, part_forecast
+from windrow.part_forecast import Uses, part_forecast, slow_reads
 from windrow.record_sizes import record_bytes
+from windrow.round_plan import even_rounds
 from windrow.sources import ArrayPart, ForeignDataSource, LaidOutSource, Part
 from windrow.stream_facts import StreamFacts, stream_facts
 from windrow.stretches import MOST_RECORDS, Stretch, stretch_of
@@ -32,8 +33,8 @@ from windrow.whole_sources import gone_through, pieces_of_all
 IntArray = npt.NDArray[np.int64]
 
 _NOTHING: Final = Amount.exactly(0)
-# Pieces that the rest is judged by.
-_SOME: Final = 1 << 10
+# The share of the reads of the longest rounds that others may come to.
+_LUCK: Final = 0.9
 # How far the reads of a stretch may be from those of others, in standard deviations.
 _DEVIATIONS: Final = 4
 
@@ -185,10 +186,9 @@ def _of_part(
     costs = dataclasses.replace(costs, pieces=pieces)
     if room is None and part.alone:
         return _alone(costs, source, part, asked, records)
-    few, many = uses.rounds(stretch.long), len(uses.elements)
     if room is None:
-        reads = Amount(few, many).times(stretch.count / max(1, stretch.stop))
-        return _sized(costs, part, numbers, reads)
+        return _sized(costs, part, numbers, _unplanned(part, uses, pieces, stretch))
+    few, many = uses.rounds(stretch.long), len(uses.elements)
     found = part_forecast(uses, room, stretch.short, stretch.long, stretch.since)
     looks.append(PartLook(room, uses, found))
     reads = _reads(looks[-1], pieces, stretch)
@@ -209,6 +209,29 @@ def _pieces(source: Any, part: Part, uses: Uses, stretch: Stretch) -> tuple[IntA
     new = int((uses.elements[uses.firsts] >= stretch.since).sum()) * stretch.factor
     most = min(part.piece_count, round(new * 1.02) + 2 * len(numbers))
     return numbers, Amount(len(numbers), max(most, len(numbers)))
+
+
+def _unplanned(part: Part, uses: Uses, pieces: Amount, stretch: Stretch) -> Amount:
+    """Reads of a part that is read round by round, by the rounds themselves."""
+    facts, long = stretch.facts, stretch.long
+    few = uses.rounds(long)
+    share = stretch.count / max(1, stretch.stop)
+    if long.rows <= facts.unit:
+        most: float = few
+    elif facts.calls:  # as long as it may take, a round is not shorter
+        most = uses.rounds(even_rounds(stretch.stop, facts.unit))
+    else:
+        parts = sum(
+            not p.alone for s in stretch.sources if isinstance(s, LaidOutSource) for p in s.parts
+        )
+        most = slow_reads(uses, part, stretch.stop, unit=facts.unit, rows=long.rows, parts=parts)
+    # Where rounds may be shorter, their bounds may also happen to lie better.
+    fewest = few if long.rows <= facts.unit else _LUCK * few
+    once = len(uses.distinct)
+    found = Amount(max(once, math.floor(fewest)), max(most, few)).times(share)
+    if stretch.is_whole:
+        return found
+    return Amount(max(pieces.low, math.floor(found.low)), max(pieces.high, math.ceil(found.high)))
 
 
 def _reads(look: PartLook, pieces: Amount, stretch: Stretch) -> Amount:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,15 @@ _BURST_LEAD = 0.9
 # The share of what is planned by which they are read ahead of what is made, see
 # `PartAhead._share_of`.
 _EARLIEST = 0.25
+# What a slow machine decodes in a second, on one thread; what it takes to read a piece at all; and
+# for how long others have its cores while a round is made.
+SLOW_BYTES_PER_S: Final = 100e6
+_SLOW_READ_S: Final = 0.0005
+_STOPPED_S: Final = 0.025
+# What a round takes at most, see `rounds`.
+ROUND_S: Final = 0.1
+# Rounds that are followed one by one.
+_MOST_ROUNDS: Final = 1 << 12
 # How much longer than on average pieces stay on the shelf.
 _LONGER = 2.0
 
@@ -99,11 +109,11 @@ class Uses:
         spans = self.elements[lasts] - self.elements[firsts]
         return bool(2 * np.median(spans) > self.elements.max(initial=0))
 
-    def rounds(self, plan: RoundPlan) -> int:
-        """How many pieces the rounds of a plan want, those of each counted."""
+    def rounds(self, plan: RoundPlan, since: int = 0) -> int:
+        """How many pieces the rounds of a plan want from an element on, those of each counted."""
         number = plan.round_of[self.elements]
         new = (np.diff(self.pieces, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0)
-        return int(new.sum())
+        return int((new & (self.elements >= since)).sum())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,6 +170,10 @@ def part_forecast(
             sure = _gone_for_sure(uses, sure, long, in_use)
         fewest = once + _count_after(uses, sure, since)
         return PartForecast(Amount(fewest, most), most > once, held, is_saturated=False)
+    planned = int((long.ends - long.bounds[:-1]).max(initial=0))
+    if long.rows == short.rows and planned <= 2 * long.rows and not is_box:
+        reads = _uncached(uses, room, long, since)
+        return PartForecast(reads, True, held, is_saturated=True)
     # Where pieces come in bursts, reads are spread over all the time from burst to burst.
     lead = _LEAD if uses.are_spread else _BURST_LEAD
     most = _served(uses, short.ends_when_read(uses.elements, lead), since)
@@ -172,6 +186,40 @@ def part_forecast(
     fewest = _served(uses, served + math.ceil(on_shelf) + long.rows, since)
     reads = Amount(min(max(once, fewest), most), most)
     return PartForecast(reads, most > once, held, is_saturated=True)
+
+
+def slow_reads(uses: Uses, part: Part, stop: int, *, unit: int, rows: int, parts: int) -> float:
+    """Reads of a part without a look-ahead, by rounds on a slow machine.
+
+    A round reads each piece that it wants, and has as many elements as take 0.1 s: see
+    `rounds.BlockSize`.
+
+    Args:
+        uses: Which elements want which pieces.
+        part: The part.
+        stop: The end of the elements.
+        unit: Elements that a round has at least; every round is a multiple of it.
+        rows: Elements that a round has at most.
+        parts: Parts that are read one after the other.
+    """
+    order = np.argsort(uses.elements, kind="stable")
+    elements = uses.elements[order]
+    before = np.where(np.diff(uses.pieces, prepend=-1), -1, np.roll(uses.elements, 1))[order]
+    decoded_bytes = part.decoded_bytes(uses.distinct)
+    each_s = parts * (_SLOW_READ_S + float(decoded_bytes.mean()) / SLOW_BYTES_PER_S)
+    at = reads = rounds = 0
+    length = unit
+    while rounds < _MOST_ROUNDS:
+        end = min(stop, at + length)
+        first, last = elements.searchsorted([at, end])
+        found = int((before[first:last] < at).sum())
+        reads, at, rounds = reads + found, end, rounds + 1
+        if at == stop:
+            break
+        wanted = min(ROUND_S / (_STOPPED_S + found * each_s), 4) * length
+        length = max(1, int(min(wanted, rows)) // unit) * unit
+    # One more for each round, as bounds that lie badly part a piece.
+    return (reads + rounds) * stop / at
 
 
 def _count_after(uses: Uses, breaks: IntArray, since: int) -> int:
@@ -284,17 +332,47 @@ def _given_up(uses: Uses, breaks: IntArray, room: Room) -> int:
     return int((uses.elements[breaks] <= back).sum())
 
 
+def _uncached(uses: Uses, room: Room, plan: RoundPlan, since: int) -> Amount:
+    """Reads where there is no room to plan more than two rounds.
+
+    A piece that is read for a round serves the next one too. When that one is planned as well, the
+    reads which it waits for have begun, as many as there may be at a time: what they took no slot
+    from may serve a third. In rounds of several elements more of them have begun, one after the
+    other, and serve their own round only.
+    """
+    reads = _served_at(uses, plan.ends_at(uses.elements), len(plan.round_of))
+    rounds = np.add.reduceat(reads, plan.bounds[:-1])
+    left = np.maximum(0, room.slots - np.minimum(rounds, room.most_in_flight))
+    saved = np.minimum(rounds[2:], left[1:-1])
+    counted = int(reads[since:].sum())
+    fewest = counted - int(saved[max(0, int(plan.bounds.searchsorted(since)) - 2) :].sum())
+    once = int((uses.elements[uses.firsts] >= since).sum())
+    if plan.rows > 1:
+        most = max(counted, uses.rounds(plan, since))
+    else:  # what is read straight to its round, and wanted by the next one, is read again
+        same = (uses.pieces[1:] == uses.pieces[:-1]) & (uses.runs[1:] != uses.runs[:-1])
+        soon = uses.elements[1:] < plan.ends_at(uses.elements[:-1])
+        most = counted + int((same & soon & uses.is_whole[:-1]).sum())
+    return Amount(max(fewest, once), max(most, once))
+
+
 def _served(uses: Uses, until: IntArray, since: int) -> int:
     """Reads, where a read for use `k` serves those of its piece before element `until[k]`."""
+    return int(_served_at(uses, until, 1 + int(uses.elements.max(initial=0)))[since:].sum())
+
+
+def _served_at(uses: Uses, until: IntArray, stop: int) -> IntArray:
+    """The same for each element before `stop`, int64 `(stop,)`."""
     width = int(uses.elements[-1:].max(initial=0)) + int(until.max(initial=0)) + 2
     keys = uses.pieces * width + uses.elements
     after = keys.searchsorted(uses.pieces * width + np.maximum(until, uses.elements + 1))
     at = uses.firsts
     ends = np.append(at[1:], len(keys))
-    reads = 0
+    found = [uses.elements[:0]]
     while len(at):
-        reads += int((uses.elements[at] >= since).sum())
+        found.append(uses.elements[at])
         at = after[at]
         left = at < ends
         at, ends = at[left], ends[left]
+    reads: IntArray = np.bincount(np.concatenate(found), minlength=stop)
     return reads

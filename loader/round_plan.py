@@ -97,6 +97,12 @@ def round_plan(
     return _continued(np.array(bounds), np.array(ends, np.int64), stop, rows)
 
 
+def even_rounds(stop: int, rows: int) -> RoundPlan:
+    """Rounds of so many elements each, of which none is planned before it is made."""
+    bounds = np.append(np.arange(0, stop, rows), stop)
+    return RoundPlan(bounds, bounds[1:], rows)
+
+
 def _continued(bounds: IntArray, ends: IntArray, stop: int, rows: int) -> RoundPlan:
     """The plan up to the end, from where all rounds are alike."""
     if bounds[-1] < stop:

@@ -14,6 +14,7 @@ from windrow.demand import all_sources
 from windrow.memory import budget_of, shared_bytes_of
 from windrow.rounds import BLOCK_ROWS, ROUNDS_AHEAD, calls_on_rows
 from windrow.sources import LaidOutSource, is_far
+from windrow.transforms.halves import has_function
 from windrow.transforms.nodes import BatchNode, FilterNode, MapNode, Node
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.streams import (
@@ -33,6 +34,7 @@ class StreamFacts:
         node: What makes a stream of the chain.
         options: How it is read, with its share of the bytes of a round.
         workers: The node whose workers run its functions; None for none.
+        calls: Whether functions are called on its rounds: how long they take is not known.
         unit: Elements that a round has at least; every round is a multiple of it.
         goal_bytes: Bytes that a round aims at.
         most_rows: Elements that a round has at most.
@@ -44,6 +46,7 @@ class StreamFacts:
     node: ToStreamNode
     options: ReadOptions
     workers: ProcessNode | None
+    calls: bool
     unit: int
     goal_bytes: int
     most_rows: int
@@ -61,18 +64,25 @@ class StreamFacts:
 
 def stream_facts(node: Node) -> dict[int, StreamFacts]:
     """How the streams below a node are read, by the `id` of what makes them."""
-    found = list(_found(node, None, None))
-    return {id(each): _facts(each, unit, workers, len(found)) for each, unit, workers in found}
+    found = list(_found(node, None, None, is_called=False))
+    return {id(each[0]): _facts(*each, len(found)) for each in found}
 
 
-_Found = tuple[ToStreamNode, int | None, ProcessNode | None]
+_Found = tuple[ToStreamNode, int | None, ProcessNode | None, bool]
 
 
-def _found(node: Node, unit: int | None, workers: ProcessNode | None) -> Iterator[_Found]:
-    """Every stream, the rows that a batch above it takes, and who runs its functions."""
+def _calls(node: Node) -> bool:
+    return has_function(node) or any(map(_calls, node.parents))
+
+
+def _found(
+    node: Node, unit: int | None, workers: ProcessNode | None, *, is_called: bool
+) -> Iterator[_Found]:
+    """Every stream, the rows that a batch above it takes, who runs its functions, if there are any."""
+    is_called = is_called or has_function(node)
     match node:
         case ToStreamNode():
-            yield node, unit, workers
+            yield node, unit, workers, is_called
             return
         case BatchNode():
             unit = node.size
@@ -85,11 +95,15 @@ def _found(node: Node, unit: int | None, workers: ProcessNode | None) -> Iterato
         case _:
             pass
     for parent in node.parents:
-        yield from _found(parent, unit, workers)
+        yield from _found(parent, unit, workers, is_called=is_called)
 
 
 def _facts(
-    node: ToStreamNode, unit: int | None, workers: ProcessNode | None, streams: int
+    node: ToStreamNode,
+    unit: int | None,
+    workers: ProcessNode | None,
+    is_called: bool,
+    streams: int,
 ) -> StreamFacts:
     given = node.read_options
     block_bytes = max(1, given.block_bytes // streams)
@@ -113,6 +127,7 @@ def _facts(
         node=node,
         options=options,
         workers=workers,
+        calls=is_called or _calls(node),
         unit=least,
         goal_bytes=goal_bytes,
         most_rows=max(least, most_rows),

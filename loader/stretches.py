@@ -17,6 +17,7 @@ from windrow import demand
 from windrow.asked import Asked, asked_for, rows_of
 from windrow.budget import largest_bytes
 from windrow.lookahead import FREE_BYTES
+from windrow.part_forecast import ROUND_S, SLOW_BYTES_PER_S
 from windrow.record_sizes import record_bytes
 from windrow.round_plan import RoundPlan, round_plan
 from windrow.sources import LaidOutSource
@@ -26,11 +27,7 @@ from windrow.transforms.nodes import Node, SelectNode
 # Records whose order is worked out; a selection map is asked for them one by one.
 MOST_RECORDS: Final = 1 << 20
 _MOST_SELECTED: Final = 1 << 15
-# What a slow machine decodes in a second, on one thread.
-_SLOW_BYTES_PER_S: Final = 100e6
-# What a round takes at most, see `rounds`.
-_ROUND_S: Final = 0.1
-SLOW_ROUND_BYTES: Final = _ROUND_S * _SLOW_BYTES_PER_S
+SLOW_ROUND_BYTES: Final = ROUND_S * SLOW_BYTES_PER_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -107,6 +107,54 @@ def test_pieces_that_come_back_are_told_within_an_interval(
         assert told.reads.high <= 1.5 * told.reads.low
 
 
+# Rounds are of one batch, of which two are planned.
+NO_CACHE = ReadOptions(resident_bytes=1, in_flight_bytes=1)
+# A batch is read when it is asked for.
+NOT_AHEAD = ReadOptions(prefetch_buffer_size=0)
+
+
+@pytest.mark.parametrize("options", [NO_CACHE, NOT_AHEAD], ids=["no cache", "not ahead"])
+@pytest.mark.parametrize(
+    ("order", "is_number"),
+    [
+        ("in order", True),
+        ("shuffle", True),
+        ("strides", True),
+        ("block_shuffle", False),
+        ("twice", True),
+    ],
+)
+def test_reads_without_a_cache(
+    store: Path, options: ReadOptions, order: str, is_number: bool
+) -> None:
+    dataset = ORDERS[order](MapDataset.source(ZarrDataSource(store)))[:2_000].batch(16)
+    (told,) = dataset.to_iter_dataset(options).explain().epoch
+    with iter(dataset.to_iter_dataset(options)) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.reads.low in told.reads
+    assert found.decoded_bytes.low in told.decoded_bytes
+    # Which of a window's last pieces are there for a third round depends on what took their slots.
+    assert told.reads.is_exact == (is_number or options is NOT_AHEAD)
+    assert told.reads.high - told.reads.low <= 0.1 * told.reads.low
+
+
+@pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
+def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
+    # How long rounds are depends on how long they take: reads are told for all that is likely.
+    chain = ORDERS[order](MapDataset.source(ZarrDataSource(store))).batch(16)
+    options = ReadOptions(num_threads=0)
+    (told,) = chain.to_iter_dataset(options).explain().epoch
+    (slow,) = chain.map(kept).to_iter_dataset(options).explain().epoch
+    (single,) = chain.to_iter_dataset(NOT_AHEAD).explain().epoch
+    assert not told.reads.is_exact
+    assert told.reads.low == slow.reads.low < told.reads.high < slow.reads.high
+    assert slow.reads.high == single.reads.high  # of functions it is not known how long they take
+    if order == "in order":
+        assert told.reads.high <= 1.1 * told.reads.low
+
+
 def test_later_epochs_of_an_endless_chain(store: Path) -> None:
     chain = blocks(MapDataset.source(ZarrDataSource(store))).repeat().batch(20)
     dataset = chain.to_iter_dataset(little())

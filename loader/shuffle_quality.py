@@ -18,10 +18,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow import shuffle_sample, shuffle_windows
+from windrow import shuffle_sample, shuffle_sources, shuffle_windows
 from windrow.costs import Amount
 from windrow.errors import PlanError
 from windrow.record_order import RecordOrder, nodes_below, random_access
+from windrow.shuffle_sources import SourceQuality
 from windrow.transforms.arguments import integer
 from windrow.transforms.halves import with_parents
 from windrow.transforms.nodes import BatchNode, FilterNode, Node, RepeatNode
@@ -46,6 +47,7 @@ class ShuffleQuality:
         variance_ratio: Variance of the means of batches over that under a global shuffle, where
             every record has its rank as its value: its index, counted on over the sources. None
             where means can not vary: an epoch is one batch, or one record over and over.
+        sources: The same of each source's own records, where the chain has several.
         notes: What the figures leave out, in words.
     """
 
@@ -55,6 +57,7 @@ class ShuffleQuality:
     blocks_per_batch: Amount | None
     blocks_per_batch_shuffled: Amount | None
     variance_ratio: Amount | None
+    sources: tuple[SourceQuality, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,13 +95,13 @@ class ShuffleQuality:
             lines.append(
                 f"  so a batch tells as much of the epoch as {self.worth} records drawn at random"
             )
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"  {line}" for line in (*self.sources, *self.notes))])
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Amount):
+    if isinstance(value, Amount | SourceQuality):
         return dataclasses.asdict(value)
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def quality_of(
@@ -167,7 +170,12 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
     """
     order = RecordOrder(_reseeded(node))
     numbers = shuffle_sample.block_numbers(order, block)
-    found = shuffle_sample.looked_at(order, numbers)
+    own, own_all = (shuffle_sources.own_batches(order, block) for _ in range(2))
+    found = shuffle_sample.looked_at(order, numbers, own, own_all)
+    sources: tuple[SourceQuality, ...] = ()
+    if own is not None and own_all is not None:
+        whole = not any(each.counts for each in own_all.each)
+        sources = shuffle_sources.qualities(own, own if whole else own_all, found)
     if len(order.leaves) > 1:
         notes += (f"ranks run on over {len(order.leaves)} sources, one after the other",)
     per_batch = shuffled = blocks = None
@@ -183,6 +191,7 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
         blocks_per_batch=per_batch,
         blocks_per_batch_shuffled=shuffled,
         variance_ratio=_variance_ratio(order, found),
+        sources=sources,
         notes=notes,
     )
 
@@ -214,26 +223,11 @@ def _variance_ratio(order: RecordOrder, found: shuffle_sample.Batches) -> Amount
     moments = None if batches is None else shuffle_windows.moments(order, batches.node)
     if batches is not None and moments is not None:
         squares, sizes, runs = shuffle_windows.squared_deviations(moments, batches)
-        return _over_shuffled(squares, sizes, found.records, moments.variance, runs, False)
+        return shuffle_sample.over_shuffled(
+            squares, sizes, found.records, moments.variance, runs, is_exact=False
+        )
     squares = (found.means - found.population.mean) ** 2
     variance = found.population.variance
-    return _over_shuffled(squares, found.sizes, found.records, variance, found.runs, found.is_exact)
-
-
-def _over_shuffled(
-    squares: FloatArray,
-    sizes: IntArray,
-    records: int,
-    variance: float,
-    runs: IntArray,
-    is_exact: bool,
-) -> Amount | None:
-    """Squared deviations of batches' means over those that are expected of a global shuffle.
-
-    The mean of `b` records that are drawn without replacement from `N` of variance `s` has the
-    variance `s / b * (N - b) / (N - 1)` (Cochran, "Sampling Techniques", theorem 2.2).
-    """
-    expected = variance / sizes * (records - sizes) / max(1, records - 1)
-    if not expected.min() > 0:
-        return None
-    return shuffle_sample.amount(squares / expected, runs, is_exact=is_exact)
+    return shuffle_sample.over_shuffled(
+        squares, found.sizes, found.records, variance, found.runs, is_exact=found.is_exact
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -299,8 +299,23 @@ class Batches:
     population: Population
 
 
-def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Batches:
+# Is told what is looked at: how many batches were before, and what the next ones are made of.
+Watch = Callable[[int, Rows], None]
+
+
+def looked_at(
+    order: RecordOrder,
+    numbers: Sequence[BlockNumbers] | None,
+    watch: Watch | None = None,
+    watch_all: Watch | None = None,
+) -> Batches:
     """Batches of a chain whose elements are batches: whole epochs, or runs spread over one.
+
+    Args:
+        order: The chain's.
+        numbers: The blocks of its leaves, where they are known.
+        watch: Is told the batches.
+        watch_all: Is told the sample of an epoch, where the batches are no whole epochs.
 
     Raises:
         PlanError: If a batch has more records than are looked at.
@@ -316,9 +331,9 @@ def looked_at(order: RecordOrder, numbers: Sequence[BlockNumbers] | None) -> Bat
     setup, each = cost_ns(order.node)
     epoch_ns = setup + float(epoch_length(order.node)) * size * each
     if epoch_ns > (BUDGET_NS if varies else _EXACT_NS):
-        return _sample(order, numbers, size)
+        return _sample(order, numbers, size, watch, watch_all)
     epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
-    return _epochs(order, numbers, size, epochs, is_exact=not varies)
+    return _epochs(order, numbers, size, epochs, watch, is_exact=not varies)
 
 
 def _epochs(
@@ -326,13 +341,14 @@ def _epochs(
     numbers: Sequence[BlockNumbers] | None,
     size: int,
     epochs: int,
+    watch: Watch | None,
     *,
     is_exact: bool,
 ) -> Batches:
     """All batches of some epochs, of `size` records each but perhaps the last of an epoch."""
     indices = np.arange(epochs * epoch_length(order.node))
     population = Population(order.length / 2)
-    found = _walked(order, order.node, indices, size, numbers, population)
+    found = _walked(order, order.node, indices, size, numbers, population, watch)
     # What shares a window of a block shuffle is no two draws.
     windows = max(1, len(indices) * size // _largest_window(order.node))
     count = epochs if epochs >= ENOUGH_EPOCHS else min(len(indices), windows, _SHOWN_RUNS)
@@ -340,7 +356,13 @@ def _epochs(
     return Batches(*found, runs, is_exact, population.rows // epochs, population)
 
 
-def _sample(order: RecordOrder, numbers: Sequence[BlockNumbers] | None, size: int) -> Batches:
+def _sample(
+    order: RecordOrder,
+    numbers: Sequence[BlockNumbers] | None,
+    size: int,
+    watch: Watch | None,
+    watch_all: Watch | None,
+) -> Batches:
     """Runs of batches from all over an epoch, with batches spread evenly as its population."""
     batches = epoch_length(order.node)
     setup, each = cost_ns(order.node)
@@ -349,7 +371,7 @@ def _sample(order: RecordOrder, numbers: Sequence[BlockNumbers] | None, size: in
     places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
     starts = (places * (batches - length + 1)).astype(np.int64)
     indices = (starts[:, None] + np.arange(length)).ravel()
-    found = _walked(order, order.node, indices, size, numbers, None)
+    found = _walked(order, order.node, indices, size, numbers, None, watch)
 
     plain = _unshuffled(order.node)
     setup, each = cost_ns(plain)
@@ -357,7 +379,7 @@ def _sample(order: RecordOrder, numbers: Sequence[BlockNumbers] | None, size: in
     # In Python, as the products may be beyond 64 bits.
     evenly = np.array([(k * batches + batches // 2) // some for k in range(some)], np.int64)
     population = Population(order.length / 2)
-    _walked(order, plain, evenly, size, numbers, population)
+    _walked(order, plain, evenly, size, numbers, population, watch_all)
     last = int(order.rows(np.array([batches - 1])).counts[0])
     records = (batches - 1) * size + last
     return Batches(*found, np.arange(count) * length, False, records, population)
@@ -385,6 +407,7 @@ def _walked(
     size: int,
     numbers: Sequence[BlockNumbers] | None,
     population: Population | None,
+    watch: Watch | None,
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Sizes, means and different blocks of batches; their records are added to a population."""
     sizes, means, blocks = [], [], []
@@ -401,6 +424,8 @@ def _walked(
             blocks.append(_different(rows, found))
         if population is not None:
             population.add(rows, found)
+        if watch is not None:
+            watch(first, rows)
     return np.concatenate(sizes), np.concatenate(means), np.concatenate([np.empty(0), *blocks])
 
 
@@ -453,6 +478,27 @@ def amount(values: FloatArray, runs: IntArray, *, is_exact: bool) -> Amount:
         steps = float(np.square(np.diff(means)).sum())
         error = math.sqrt(steps / (2 * len(means) * (len(means) - 1)))
     return Amount(max(0.0, mean - _ERRORS * error), mean + _ERRORS * error)
+
+
+def over_shuffled(
+    squares: FloatArray,
+    sizes: IntArray,
+    records: float,
+    variance: float,
+    runs: IntArray,
+    *,
+    is_exact: bool,
+) -> Amount | None:
+    """Squared deviations of batches' means over those that are expected of a global shuffle.
+
+    The mean of `b` records that are drawn without replacement from `N` of variance `s` has the
+    variance `s / b * (N - b) / (N - 1)` (Cochran, "Sampling Techniques", theorem 2.2). None where
+    that is 0: there is nothing that could vary.
+    """
+    expected = variance / sizes * (records - sizes) / max(1, records - 1)
+    if not expected.min() > 0:
+        return None
+    return amount(squares / expected, runs, is_exact=is_exact)
 
 
 def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch: int) -> float:

@@ -1,0 +1,1 @@
+from loader.shuffle_sources import *

@@ -365,7 +365,11 @@ def _stages(node: Node) -> Iterator[Stage]:
     if isinstance(stage.below, ToStreamNode):
         if stage.is_apart:
             yield stage_of(stage.below)
-    elif not isinstance(stage.below, ProcessNode):  # that has a crew of its own
+    elif isinstance(stage.below, ProcessNode):  # that has a crew of its own
+        return
+    elif stage.steps:  # what is below may be a step of another stage
+        yield from _stages(stage.below)
+    else:
         for parent in stage.below.parents:
             yield from _stages(parent)
 

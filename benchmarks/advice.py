@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from benchmarks.report import table
 from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.costs import known
 from windrow.sources import ArrayRecordDataSource, ArraySpec, ZarrDataSource
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "explain.md"
@@ -202,8 +203,8 @@ class Measured:
 
 def measured(dataset: IterDataset[Any]) -> Measured:
     """Read an epoch, and use the first values of each batch a little, as a loop would."""
-    told = sum(costs.decoded_bytes.low for costs in dataset.explain().epoch)
-    most = sum(costs.decoded_bytes.high for costs in dataset.explain().epoch)
+    told = sum(known(costs.decoded_bytes).low for costs in dataset.explain().epoch)
+    most = sum(known(costs.decoded_bytes).high for costs in dataset.explain().epoch)
     began = time.perf_counter()
     with iter(dataset) as iterator:
         for batch in iterator:
@@ -212,7 +213,7 @@ def measured(dataset: IterDataset[Any]) -> Measured:
         took_s = time.perf_counter() - began
         stats = iterator.stats()
     records = sum(costs.records.low for costs in stats.sources)
-    counted = sum(costs.decoded_bytes.low for costs in stats.sources)
+    counted = sum(known(costs.decoded_bytes).low for costs in stats.sources)
     return Measured(records / took_s, (told, most), counted)
 
 

@@ -18,7 +18,7 @@ from windrow import demand
 from windrow.advised_room import room_for_pieces, room_for_stores
 from windrow.budget import bytes_per_record
 from windrow.buffers import PartLook
-from windrow.costs import Amount, SourceCosts
+from windrow.costs import Amount, SourceCosts, known
 from windrow.errors import PlanError
 from windrow.explanation import Advice, in_bytes
 from windrow.forecast import Forecast
@@ -186,7 +186,7 @@ def _times(costs: Sequence[SourceCosts]) -> Amount:
 def _each(read: _Read, passes: int) -> Amount:
     """Bytes decoded if every piece is read once in so many passes."""
     costs = read.costs
-    mean = costs.decoded_bytes.middle / max(1.0, costs.reads.middle)
+    mean = known(costs.decoded_bytes).middle / max(1.0, costs.reads.middle)
     return costs.pieces.times(passes * mean)
 
 
@@ -339,7 +339,7 @@ def _on_strides(read: _Read, ratio: Amount, numbers: Mapping[int, int]) -> Itera
         f"{below}take consecutive records, as [a:b], where a part is all that is wanted, or each"
         " host its own run of them" + (f"; or {alone}" if alone else ""),
         f"of consecutive records {Amount.exactly(run)} bytes are decoded for each one delivered,"
-        f" {in_bytes(costs.delivered_bytes.times(run))} an epoch",
+        f" {in_bytes(known(costs.delivered_bytes).times(run))} an epoch",
     )
 
 

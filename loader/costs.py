@@ -63,6 +63,11 @@ def _shown(number: float) -> str:
     return f"{number:,.{max(0, digits)}f}"
 
 
+def known(amount: Amount | None) -> Amount:
+    """An amount to add up; what is not known counts as nothing."""
+    return Amount(0, 0) if amount is None else amount
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceCosts:
     """What reading one source comes to: in an epoch, in a batch, or in a run so far.
@@ -73,9 +78,10 @@ class SourceCosts:
         pieces: Different pieces that they lie in; each one once. 0 where there are no pieces.
         reads: Pieces that are read, those that are read again too, and records that are read alone.
         stored_bytes: Bytes of them in storage; None where that is unknown.
-        decoded_bytes: Bytes of them in memory.
-        delivered_bytes: Bytes of the records.
+        decoded_bytes: Bytes of them in memory; None where that is unknown.
+        delivered_bytes: Bytes of the records; None where that is unknown.
         hits: Pieces that a round wants and that were read, or being read, for another one.
+        held_bytes: The most bytes of its pieces that Windrow has in memory at a time.
     """
 
     source: str
@@ -83,25 +89,25 @@ class SourceCosts:
     pieces: Amount
     reads: Amount
     stored_bytes: Amount | None
-    decoded_bytes: Amount
-    delivered_bytes: Amount
+    decoded_bytes: Amount | None
+    delivered_bytes: Amount | None
     hits: Amount
+    held_bytes: Amount = Amount(0, 0)
 
     @property
     def decoded_per_delivered(self) -> Amount | None:
-        """Bytes decoded per byte delivered; None where nothing is delivered."""
-        if not self.delivered_bytes.low:
+        """Bytes decoded per byte delivered; None where nothing is delivered, or that is unknown."""
+        decoded, delivered = self.decoded_bytes, self.delivered_bytes
+        if decoded is None or delivered is None or not delivered.low:
             return None
-        return Amount(
-            self.decoded_bytes.low / self.delivered_bytes.high,
-            self.decoded_bytes.high / self.delivered_bytes.low,
-        )
+        return Amount(decoded.low / delivered.high, decoded.high / delivered.low)
 
     def times(self, factor: float) -> SourceCosts:
-        """The same for so many times as much."""
+        """The same for so many times as much, of which no more is held at a time."""
         numbers: dict[str, Any] = {
             field.name: value.times(factor)
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Amount)
         }
+        del numbers["held_bytes"]
         return dataclasses.replace(self, **numbers)

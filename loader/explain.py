@@ -6,11 +6,13 @@ tells specs; of the sources, lengths, layouts and metadata are looked at.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
 from windrow import demand
 from windrow.advice import advice_on
+from windrow.costs import Amount, SourceCosts
 from windrow.defaults import default_options
 from windrow.explanation import Explanation, NodeLine
 from windrow.forecast import Forecast, forecast
@@ -38,6 +40,9 @@ def explained(node: Node) -> Explanation:
     runs = running(node, stream_facts(node))
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
     batches = found.elements
+    epoch, later = (
+        _with_held(costs, list(sources), found) for costs in (found.epoch, found.later_epoch)
+    )
     per_batch = 1 / batches.middle if batches.low else None
     return Explanation(
         nodes=lines,
@@ -46,14 +51,24 @@ def explained(node: Node) -> Explanation:
         is_endless=found.is_endless,
         batch_bytes=lines[-1].element_bytes,
         batches=batches,
-        epoch=found.epoch,
-        later_epoch=found.later_epoch,
-        batch=() if per_batch is None else tuple(c.times(per_batch) for c in found.epoch),
+        epoch=epoch,
+        later_epoch=later,
+        batch=() if per_batch is None else tuple(c.times(per_batch) for c in epoch),
         buffers=found.buffers.most,
         buffers_by=found.buffers.by,
         quality=quality_of(node),
         advice=tuple(advice_on(node, numbers, found.epoch, found.streams)),
         unknown=tuple(_unknown(node, order, found)),
+    )
+
+
+def _with_held(
+    costs: tuple[SourceCosts, ...], sources: list[int], found: Forecast
+) -> tuple[SourceCosts, ...]:
+    """Costs with what is held of the pieces of each source, whose `id` is in `sources`."""
+    held = [found.buffers.held.get(source, Amount.exactly(0)) for source in sources]
+    return tuple(
+        dataclasses.replace(each, held_bytes=own) for each, own in zip(costs, held, strict=True)
     )
 
 
@@ -79,7 +94,7 @@ def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
     for source in demand.all_sources(node):
         size = record_bytes(source)
         if size is None:
-            yield f"bytes of the records of {source!r}: they are counted as 0"
+            yield f"bytes of the records of {source!r}: nothing tells them before one is read"
         elif not size.is_exact:
             yield f"bytes of the records of {source!r}, which are judged by the first of them"
     for stretch, _ in found.streams:

@@ -250,6 +250,9 @@ def _of_sources(explanation: Explanation) -> Iterator[Table]:
         ratios = [costs.decoded_per_delivered for costs in known.values()]
         shown = [_ABSENT if ratio is None else str(ratio) for ratio in ratios]
         rows.append(["decoded per delivered", *shown])
+        if epoch.held_bytes.high:
+            held = [_ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
+            rows.append(["held of its pieces, at most", *held])
         yield Table(f"source {number}: {shortened(epoch.source, _TITLE)}", ["", *known], rows)
 
 

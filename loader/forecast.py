@@ -143,7 +143,7 @@ def _of_source(source: Any, stretch: Stretch, looks: list[PartLook]) -> SourceCo
         return nothing
     records = _records(source, asked, stretch)
     size, is_foreign = record_bytes(source), isinstance(source, ForeignDataSource)
-    delivered = _NOTHING if size is None else _product(size, records)
+    delivered = None if size is None else _product(size, records)
     if isinstance(source, LaidOutSource):
         costs = dataclasses.replace(nothing, records=records, delivered_bytes=delivered)
         for part in source.parts:
@@ -305,8 +305,18 @@ def _sized(costs: SourceCosts, part: Part, pieces: IntArray, reads: Amount) -> S
 
 def _no_costs(source: Any) -> SourceCosts:
     nothing = _NOTHING
-    stored = None if isinstance(source, ForeignDataSource) else nothing
-    return SourceCosts(repr(source), nothing, nothing, nothing, stored, nothing, nothing, nothing)
+    is_foreign = isinstance(source, ForeignDataSource)
+    size = None if record_bytes(source) is None else nothing
+    return SourceCosts(
+        source=repr(source),
+        records=nothing,
+        pieces=nothing,
+        reads=nothing,
+        stored_bytes=None if is_foreign else nothing,
+        decoded_bytes=size if is_foreign else nothing,
+        delivered_bytes=size,
+        hits=nothing,
+    )
 
 
 def _combined(one: SourceCosts, other: SourceCosts, how: Any) -> SourceCosts:
@@ -351,12 +361,12 @@ def _by_chance(one: SourceCosts) -> SourceCosts:
         min(math.ceil(reads.high + chance), one.pieces.high),
     )
     low, high = wider.low / reads.low, wider.high / reads.high
-    stored = one.stored_bytes
+    stored, decoded = one.stored_bytes, one.decoded_bytes
     return dataclasses.replace(
         one,
         reads=wider,
         stored_bytes=stored and Amount(stored.low * low, stored.high * high),
-        decoded_bytes=Amount(one.decoded_bytes.low * low, one.decoded_bytes.high * high),
+        decoded_bytes=decoded and Amount(decoded.low * low, decoded.high * high),
         hits=Amount(max(0, one.hits.low - chance), one.hits.high + chance),
     )
 

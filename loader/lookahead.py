@@ -347,7 +347,9 @@ class PartAhead:
     def _slot(self, *, must: bool) -> int | None:
         """A slot for a piece to be read; None if all are being read into, unless it `must` be."""
         if self._free and (self._keeps or not self._idle):
-            return heapq.heappop(self._free)
+            slot = heapq.heappop(self._free)
+            self._tally.holds(self)
+            return slot
         if self._idle:
             oldest = self._idle.pop(next(iter(self._idle)))
             del self._known[oldest.number]

@@ -186,8 +186,12 @@ class Maker:
         self._weighed_s = self._last.started_s
         held, peak_by = self.bytes_by(), self.peak_by
         self.peak_bytes = max(self.peak_bytes, sum(held.values()))
-        most = {kind: max(size, peak_by.get(kind, 0)) for kind, size in held.items()}
-        self.peak_by = {**peak_by, **most}
+        self.peak_by = _most(peak_by, held)
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """The larger of two sizes of each kind."""
+    return {**one, **{kind: max(size, one.get(kind, 0)) for kind, size in other.items()}}
 
 
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
@@ -435,9 +439,9 @@ class Meter:
                 delivered_bytes=self._delivered_bytes - self._bytes_of(left),
                 sources=sources,
                 buffers_bytes=sum(held.values()),
-                peak_buffers_bytes=sums.peak_bytes,
+                peak_buffers_bytes=max(sums.peak_bytes, sum(held.values())),
                 buffers_by=held,
-                peak_by=sums.peak_by,
+                peak_by=_most(sums.peak_by, held),
                 timeline=tuple(self._timeline),
             )
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow.costs import Amount, SourceCosts
+from windrow.costs import Amount, SourceCosts, known
 from windrow.errors import missing_extra
 from windrow.inspection_facts import counted, in_units, shortened
 from windrow.report_html import chart
@@ -255,8 +255,10 @@ def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
     found = {}
     if stored and None not in stored:
         found["stored"] = sum((s for s in stored if s is not None), start=Amount.exactly(0))
-    found["decoded"] = sum((each.decoded_bytes for each in costs), start=Amount.exactly(0))
-    found["delivered"] = sum((each.delivered_bytes for each in costs), start=Amount.exactly(0))
+    found["decoded"] = sum((known(each.decoded_bytes) for each in costs), start=Amount.exactly(0))
+    found["delivered"] = sum(
+        (known(each.delivered_bytes) for each in costs), start=Amount.exactly(0)
+    )
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from windrow import report_charts, report_elements
 from windrow.contact_sheet_cells import pictures
-from windrow.costs import Amount, SourceCosts
+from windrow.costs import Amount, SourceCosts, known
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import (
     ArgumentError,
@@ -215,7 +215,7 @@ def _facts(
 
 
 def _ratio(costs: tuple[SourceCosts, ...]) -> tuple[Amount | None, str]:
-    found = [c.decoded_per_delivered for c in costs if c.decoded_bytes.high]
+    found = [c.decoded_per_delivered for c in costs if known(c.decoded_bytes).high]
     known = [ratio for ratio in found if ratio is not None]
     if not known:
         return None, ""
@@ -242,6 +242,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "decoded_bytes": "bytes decoded",
     "delivered_bytes": "bytes delivered",
     "decoded_per_delivered": "decoded per delivered",
+    "held_bytes": "bytes of pieces held, at most",
 }
 
 
@@ -250,7 +251,8 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
     if explanation.spec is not None:
         yield f"<p>An element is <code>{text(shortened(spec_text(explanation.spec), 600))}</code></p>"
     given = 0 if stats is None else stats.elements
-    if any(costs.delivered_bytes.high or costs.decoded_bytes.high for costs in explanation.batch):
+    sizes = [size for c in explanation.batch for size in (c.delivered_bytes, c.decoded_bytes)]
+    if any(known(size).high for size in sizes):
         pairs = zip(measured, explanation.batch, strict=False)
         each = tuple(found.times(1 / _asked_for(found, one, given)) for found, one in pairs)
         yield report_charts.bytes_chart(explanation.batch, each, what)

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Final
 
-from windrow.costs import Amount, SourceCosts
+from windrow.costs import Amount, SourceCosts, known
 from windrow.explanation import Explanation, NodeLine, in_bytes
 from windrow.inspection_facts import counted, shortened
 from windrow.report_html import text
@@ -129,7 +129,8 @@ def _end_of(place: str) -> str:
 
 
 def _flowing(costs: SourceCosts) -> Amount:
-    return costs.decoded_bytes if costs.decoded_bytes.high else costs.delivered_bytes
+    decoded = known(costs.decoded_bytes)
+    return decoded if decoded.high else known(costs.delivered_bytes)
 
 
 def _read(costs: SourceCosts, several: bool) -> list[str]:
@@ -137,9 +138,9 @@ def _read(costs: SourceCosts, several: bool) -> list[str]:
     told = []
     if costs.stored_bytes is not None and costs.stored_bytes.high:
         told.append(f"{in_bytes(costs.stored_bytes)} stored")
-    if costs.decoded_bytes.high:
+    if known(costs.decoded_bytes).high:
         told.append(f"{in_bytes(costs.decoded_bytes)} decoded")
-    elif costs.delivered_bytes.high:  # from memory, or from a source that reads by itself
+    elif known(costs.delivered_bytes).high:  # from memory, or from a source that reads by itself
         told.append(f"{in_bytes(costs.delivered_bytes)} delivered")
     when = "per epoch, of all that read it" if several else "per epoch"
     return [*told, when] if told else ["bytes unknown"]

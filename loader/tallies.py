@@ -11,14 +11,15 @@ from __future__ import annotations
 import collections
 import functools
 import threading
+import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.budget import bytes_per_record
-from windrow.costs import Amount, SourceCosts
+from windrow.costs import Amount, SourceCosts, known
 from windrow.sources import ArrayPart, ForeignDataSource, Part
 from windrow.transforms.nodes import Node, SourceNode
 
@@ -70,10 +71,19 @@ class _Seen:
         return Amount.exactly(self._count)
 
 
+class Shelved(Protocol):
+    """What has pieces of a part in memory."""
+
+    @property
+    def shelf_bytes(self) -> int:
+        """How many bytes of them."""
+        ...
+
+
 class PartTally:
     """What reading one part of a source has come to.
 
-    `started` and `wanted` are for one thread, the others for any.
+    `started`, `wanted` and `holds` are for one thread, the others for any.
     """
 
     def __init__(self, part: Part, records: int) -> None:
@@ -88,6 +98,9 @@ class PartTally:
         self._reads = self._decoded_bytes = 0
         self._stored_bytes: int | None = 0
         self._hits = 0
+        # Several streams of a run have shelves of their own, and so have those of later passes.
+        self._shelves: weakref.WeakSet[Shelved] = weakref.WeakSet()
+        self.held_bytes = 0  # at most
 
     @functools.cached_property
     def record_bytes(self) -> int:
@@ -97,6 +110,11 @@ class PartTally:
     def wanted(self, pieces: int, new: int) -> None:
         """A round wants so many pieces, of which so many are to be read for it."""
         self._hits += pieces - new
+
+    def holds(self, shelf: Shelved) -> None:
+        """There is one piece more on a shelf."""
+        self._shelves.add(shelf)
+        self.held_bytes = max(self.held_bytes, sum(own.shelf_bytes for own in self._shelves))
 
     def started(self, pieces: Sequence[int]) -> None:
         """Reads of pieces were started."""
@@ -164,6 +182,7 @@ class PartTally:
                 decoded_bytes=Amount.exactly(self._decoded_bytes),
                 delivered_bytes=_NONE,
                 hits=Amount.exactly(self._hits),
+                held_bytes=Amount.exactly(self.held_bytes),
             )
 
 
@@ -204,10 +223,12 @@ class SourceTally:
             source=repr(self.source),
             records=Amount.exactly(records),
             pieces=sum((part.pieces for part in found), _NONE),
+            held_bytes=sum((part.held_bytes for part in found), _NONE),
             reads=sum((part.reads for part in found), Amount.exactly(records if foreign else 0)),
             stored_bytes=None if unknown else sum(stored, _NONE),
             decoded_bytes=sum(
-                (part.decoded_bytes for part in found), Amount.exactly(size_bytes if foreign else 0)
+                (known(part.decoded_bytes) for part in found),
+                Amount.exactly(size_bytes if foreign else 0),
             ),
             delivered_bytes=Amount.exactly(size_bytes),
             hits=sum((part.hits for part in found), _NONE),

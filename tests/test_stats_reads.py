@@ -245,3 +245,42 @@ def test_a_worker_process_tells_its_time() -> None:
         stats = iterator.stats()
     assert stats.mapping_s["map(abs)"] > 0
     assert stats.waited_for[WORKERS] > 0  # until it has started
+
+
+# --- what is held --------------------------------------------------------------------------------
+
+
+def test_pieces_held_are_those_of_each_source() -> None:
+    little = ReadOptions(resident_bytes=4_000, in_flight_bytes=1_000, prefetch_buffer_size=4)
+    one, other = pieced(320, 16), pieced(200, 8)
+    chain = M.mix([M.source(one).shuffle(seed=1), M.source(other).shuffle(seed=2)])
+    dataset = chain.batch(8).to_iter_dataset(little)
+    told = dataset.explain()
+    with iter(dataset) as iterator:
+        for _ in iterator:
+            pass
+        stats = iterator.stats()
+    assert len(stats.sources) == 2
+    for predicted, found in zip(told.epoch, stats.sources, strict=True):
+        assert found.held_bytes.low > 0
+        assert found.held_bytes == predicted.held_bytes
+        assert predicted.times(0.5).held_bytes == predicted.held_bytes
+    held = sum(costs.held_bytes.low for costs in stats.sources)
+    assert held == stats.peak_by["pieces"]
+    assert "held of its pieces, at most" in str(told)
+    assert "held bytes" in str(stats)
+
+
+def test_passes_do_not_hold_more_than_one() -> None:
+    dataset = M.source(pieced(320, 16)).shuffle(seed=1).to_iter_dataset().repeat(3)
+    with iter(dataset) as iterator:
+        once = counted(iterator).held_bytes
+    assert once == Amount.exactly(20 * 16 * 32)  # a store that fits, once
+
+
+def test_now_is_no_more_than_at_most() -> None:
+    iterator = iter(M.source(pieced(3_200, 16)).batch(8))
+    for _ in iterator:
+        stats = iterator.stats()
+        assert stats.buffers_bytes <= stats.peak_buffers_bytes
+        assert all(size <= stats.peak_by[kind] for kind, size in stats.buffers_by.items())

@@ -369,6 +369,17 @@ SOURCES = {
     "chunks that zarr-python reads, by blocks": Case(
         lambda f: _zarr(f, "delta").block_shuffle(seed=1).batch(32),
     ),
+    "patches that zarr-python reads, by blocks": Case(
+        lambda f: (
+            MapDataset.source(
+                WindowDataSource(
+                    f / "delta", {"t": 30, "x": 12}, {"t": 20, "x": 10}, dims=("t", "x")
+                )
+            )
+            .block_shuffle(seed=1)
+            .batch(8)
+        ),
+    ),
     "a dict of arrays, by blocks": Case(
         lambda f: (
             MapDataset.source(ZarrDataSource({"a": f / "chunks", "b": f / "raw"}))

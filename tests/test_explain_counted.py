@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import importlib
 import inspect
 import io
 import os
+import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,12 +21,12 @@ import zarr
 from tests.explained_chains import CASES, SHORT, SMALL, Dataset, Stores, nodes_of, write_stores
 from tests.full_queues import counted
 from tests.range_server import RangeServer
-from windrow import Explanation, MapDataset
+from windrow import Explanation, MapDataset, sources
 from windrow.costs import Amount, SourceCosts, known
 from windrow.errors import ReadError
-from windrow.sources import ForeignDataSource, ZarrDataSource
+from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
 from windrow.transforms import block_nodes, nodes, streams
-from windrow.transforms.nodes import SourceNode
+from windrow.transforms.nodes import STREAM, SourceNode
 
 # Reads of a chunk, a record, or a call, as they can be noticed: by a name in CASES.
 NOTICED = {
@@ -200,25 +203,84 @@ def test_an_epoch_in_batches(stores: Stores) -> None:
     assert batch == dataclasses.replace(epoch.times(1 / 250))
 
 
-def _classes(*modules: Any) -> set[type]:
-    """The public classes of nodes that are written in modules, but for abstract ones."""
+def _public(base: type, modules: Iterable[ModuleType]) -> set[type]:
+    """The public classes of a kind that are written in modules, but for abstract ones."""
     return {
         value
         for module in modules
         for name, value in vars(module).items()
         if isinstance(value, type)
-        and issubclass(value, nodes.Node)
+        and issubclass(value, base)
         and value.__module__ == module.__name__
         and not name.startswith("_")
         and not inspect.isabstract(value)
+        and not getattr(value, "_is_protocol", False)
     }
 
 
-def test_every_node_is_in_a_chain(stores: Stores) -> None:
-    met = {type(node) for case in CASES.values() for node in nodes_of(case.make(stores))}
-    known = _classes(nodes, streams, block_nodes)
+@pytest.fixture(scope="module")
+def met(stores: Stores) -> list[Any]:
+    """The nodes of all chains."""
+    return [node for case in CASES.values() for node in nodes_of(case.make(stores))]
+
+
+def test_every_node_is_in_a_chain(met: list[Any]) -> None:
+    known = _public(nodes.Node, (nodes, streams, block_nodes))
     assert len(known) > 20
-    assert known - met == set()
+    assert known - {type(node) for node in met} == set()
+
+
+VARIANTS: dict[str, Callable[[Any], bool]] = {
+    "steps backwards": lambda n: isinstance(n, nodes.SliceNode) and n.step < 0,
+    "the same epoch again": lambda n: isinstance(n, nodes.RepeatNode) and not n.reseed,
+    "batches of batches": lambda n: (
+        isinstance(n, nodes.BatchNode) and isinstance(n.parent, nodes.BatchNode)
+    ),
+    "batches of a stream": lambda n: isinstance(n, nodes.BatchNode) and n.parent.length == STREAM,
+    "batches without the last": lambda n: isinstance(n, nodes.BatchNode) and n.drop_remainder,
+    "a function for batches": lambda n: isinstance(n, nodes.BatchNode) and n.batch_fn is not None,
+    "a function of columns": lambda n: isinstance(n, nodes.MapNode) and n.batched,
+    "a filter on a stream": lambda n: isinstance(n, nodes.FilterNode) and n.length == STREAM,
+    "a map on a stream": lambda n: isinstance(n, nodes.MapNode) and n.length == STREAM,
+    "streams side by side": lambda n: isinstance(n, nodes.ZipNode) and n.parent.length == STREAM,
+    "streams of several lengths": lambda n: isinstance(n, nodes.ZipNode) and not n.strict,
+    "gaps that are kept": lambda n: isinstance(n, streams.ToStreamNode) and n.allow_nones,
+    "somebody's source of many": lambda n: _is_foreign(n) and n.source.batched,
+    "somebody's source of one": lambda n: _is_foreign(n) and not n.source.batched,
+    "several arrays": lambda n: _parts(n) > 1,
+}
+
+
+def _is_foreign(node: Any) -> bool:
+    return isinstance(node, SourceNode) and isinstance(node.source, ForeignDataSource)
+
+
+def _parts(node: Any) -> int:
+    is_laid_out = isinstance(node, SourceNode) and isinstance(node.source, LaidOutSource)
+    return len(node.source.parts) if is_laid_out else 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_in_a_chain(met: list[Any], variant: str) -> None:
+    assert any(map(VARIANTS[variant], met))
+
+
+def test_every_source_and_way_of_reading_is_in_a_chain(met: list[Any]) -> None:
+    found = {id(node.source): node.source for node in met if isinstance(node, SourceNode)}.values()
+    modules = [
+        importlib.import_module(f"windrow.sources.{module.name}")
+        for module in pkgutil.iter_modules(sources.__path__)
+    ]
+    known = {k for k in _public(BatchedSource, modules) if hasattr(sources, k.__name__)}
+    # Told by their spec, 8 bytes each, its integers count as objects.
+    known.remove(sources.RangeDataSource)
+    assert ZarrDataSource in known
+    assert known - set(map(type, found)) == set()
+    readers = {kind for kind in _public(object, modules) if kind.__name__.endswith("Reader")}
+    assert len(readers) > 5
+    parts: list[Any] = [part for s in found if isinstance(s, LaidOutSource) for part in s.parts]
+    used = {type(getattr(part, "reader", None) or part._reader) for part in parts}
+    assert readers - used == set()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ Invariant: nothing is read, and no function of the user's is called but a select
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -262,6 +263,30 @@ def epoch_length(node: Node) -> int:
             return epoch_length(parent)
         case _:
             return node.length
+
+
+def whole_epochs(node: Node) -> tuple[int, int]:
+    """The fewest epochs that end where an element does: how many elements they have, and how many.
+
+    Batches of 7 that are made of epochs of 100 end with an epoch after 7 epochs only. Of a chain
+    that ends before, all of its elements and epochs.
+    """
+    match node:
+        case RepeatNode() | SeedNode() | ValueNode() | UnseenNode():
+            return whole_epochs(node.parent)
+        case BatchNode() if goes_over_epochs(node):
+            below, epochs = whole_epochs(node.parent)
+            batches, shared = below // math.gcd(below, node.size), math.gcd(below, node.size)
+            if batches > node.length:
+                return node.length, max(1, node.parent.length * epochs // below)
+            return batches, epochs * node.size // shared
+        case _:
+            return epoch_length(node), 1
+
+
+def goes_over_epochs(node: BatchNode) -> bool:
+    """Whether a batch may have records of two epochs."""
+    return epoch_length(node.parent) != node.parent.length
 
 
 def nodes_below(node: Node) -> list[Node]:

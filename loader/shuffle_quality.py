@@ -46,7 +46,7 @@ class ShuffleQuality:
         blocks_per_batch_shuffled: The same under a global shuffle of these records.
         variance_ratio: Variance of the means of batches over that under a global shuffle, where
             every record has its rank as its value: its index, counted on over the sources. None
-            where means can not vary: an epoch is one batch, or one record over and over.
+            where means can not vary: a batch is an epoch or more, or one record over and over.
         sources: The same of each source's own records, where the chain has several.
         notes: What the figures leave out, in words.
     """
@@ -84,6 +84,8 @@ class ShuffleQuality:
             )
         if self.variance_ratio is None and self.batch_size == self.records:
             lines.append("  an epoch is one batch, in any order")
+        elif self.variance_ratio is None and self.batch_size > self.records:
+            lines.append("  a batch is more than an epoch, in any order")
         elif self.variance_ratio is None:
             lines.append("  all records have the same rank, so all batches have the same mean")
         else:
@@ -212,7 +214,7 @@ def _blocks(
     sizes, many = found.population.block_sizes(numbers, found.records)
     each, counts = np.unique(found.sizes, return_counts=True)
     expected = [
-        shuffle_sample.blocks_if_shuffled(sizes, many, found.records, size)
+        shuffle_sample.blocks_if_shuffled(sizes, many, found.records, min(size, found.records))
         for size in each.tolist()
     ]
     return own, Amount.exactly(float(np.average(expected, weights=counts)))

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ from windrow.record_order import (
     Rows,
     StreamWindowsNode,
     epoch_length,
+    goes_over_epochs,
     nodes_below,
+    whole_epochs,
 )
 from windrow.sources import LaidOutSource
 from windrow.transforms import layouts
@@ -329,31 +331,48 @@ def looked_at(
     size = int(order.rows(np.zeros(1, np.int64)).counts[0])
     varies = any(isinstance(node, SHUFFLES) for node in nodes_below(order.node))
     setup, each = cost_ns(order.node)
-    epoch_ns = setup + float(epoch_length(order.node)) * size * each
-    if epoch_ns > (BUDGET_NS if varies else _EXACT_NS):
+    most_ns = BUDGET_NS if varies else _EXACT_NS
+    if setup + float(epoch_length(order.node)) * size * each > most_ns:
         return _sample(order, numbers, size, watch, watch_all)
-    epochs = min(_MOST_EPOCHS, int(BUDGET_NS / epoch_ns)) if varies else 1
-    return _epochs(order, numbers, size, epochs, watch, is_exact=not varies)
+    elements, epochs = whole_epochs(order.node)
+    are_whole = setup + float(elements) * size * each <= most_ns
+    if not are_whole:
+        elements, epochs = epoch_length(order.node), 1  # but for some records of the last batch
+    look_ns = setup + float(elements) * size * each
+    times = max(1, min(_MOST_EPOCHS // epochs, int(BUDGET_NS / look_ns))) if varies else 1
+    looks = _Looks(times * elements, times * epochs, are_whole)
+    return _epochs(order, numbers, size, looks, watch, is_exact=not varies and are_whole)
+
+
+class _Looks(NamedTuple):
+    """How many elements are looked at, of how many epochs, and whether they end with an epoch."""
+
+    elements: int
+    epochs: int
+    are_whole: bool
 
 
 def _epochs(
     order: RecordOrder,
     numbers: Sequence[BlockNumbers] | None,
     size: int,
-    epochs: int,
+    looks: _Looks,
     watch: Watch | None,
     *,
     is_exact: bool,
 ) -> Batches:
     """All batches of some epochs, of `size` records each but perhaps the last of an epoch."""
-    indices = np.arange(epochs * epoch_length(order.node))
+    epochs = looks.epochs
+    indices = np.arange(looks.elements)
     population = Population(order.length / 2)
     found = _walked(order, order.node, indices, size, numbers, population, watch)
     # What shares a window of a block shuffle is no two draws.
     windows = max(1, len(indices) * size // _largest_window(order.node))
-    count = epochs if epochs >= ENOUGH_EPOCHS else min(len(indices), windows, _SHOWN_RUNS)
+    count = epochs if epochs >= ENOUGH_EPOCHS else min(windows, _SHOWN_RUNS)
+    count = min(count, len(indices))
     runs = np.arange(count) * len(indices) // count
-    return Batches(*found, runs, is_exact, population.rows // epochs, population)
+    records = population.rows // epochs if looks.are_whole else _records(order)
+    return Batches(*found, runs, is_exact, records, population)
 
 
 def _sample(
@@ -380,9 +399,17 @@ def _sample(
     evenly = np.array([(k * batches + batches // 2) // some for k in range(some)], np.int64)
     population = Population(order.length / 2)
     _walked(order, plain, evenly, size, numbers, population, watch_all)
-    last = int(order.rows(np.array([batches - 1])).counts[0])
-    records = (batches - 1) * size + last
-    return Batches(*found, np.arange(count) * length, False, records, population)
+    return Batches(*found, np.arange(count) * length, False, _records(order), population)
+
+
+def _records(order: RecordOrder) -> int:
+    """Records in an epoch, of which no element but the last has fewer than the first."""
+    node = order.node
+    while isinstance(node, BatchNode) and goes_over_epochs(node):
+        node = node.parent
+    elements = epoch_length(node)
+    first, last = order.rows_at(node, positions(np.array([0, elements - 1]), node.length)).counts
+    return (elements - 1) * int(first) + int(last)
 
 
 def _most_rows(node: Node) -> int:

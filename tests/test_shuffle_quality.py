@@ -403,6 +403,39 @@ def test_a_repeat_is_looked_at_by_its_epochs(times: int | None) -> None:
     assert 1.0 in known(quality(shuffled).variance_ratio)
 
 
+@pytest.mark.parametrize("batch", [7, 10, 30, 99])
+def test_batches_that_go_over_epochs_are_looked_at_until_one_ends_with_an_epoch(batch: int) -> None:
+    found = quality(MapDataset.range(100).repeat().batch(batch), block=10)
+    epochs = batch // math.gcd(batch, 100)
+    assert found.records == 100
+    ratio, different, _ = by_hand(list(range(100)) * epochs, batch, 10)
+    # By hand the records of all these epochs are shuffled, and here those of one.
+    ratio *= (100 * epochs - batch) / (100 * epochs - 1) / ((100 - batch) / 99)
+    assert known(found.variance_ratio).is_exact
+    assert known(found.variance_ratio).low == pytest.approx(ratio)
+    assert known(found.blocks_per_batch).low == pytest.approx(different)
+    drawn = 10 * (1 - math.comb(90, batch) / math.comb(100, batch))
+    assert known(found.blocks_per_batch_shuffled).low == pytest.approx(drawn)
+
+
+@pytest.mark.parametrize("records", [100, 999_983, 10**9 + 7])
+@pytest.mark.parametrize("times", [None, 3])
+def test_an_epoch_has_its_records_whatever_the_batches_are(records: int, times: int | None) -> None:
+    found = quality(MapDataset.range(records).shuffle(1).repeat(times).batch(7), block=10)
+    assert found.records == records
+    assert known(found.variance_ratio).low > 0
+
+
+def test_a_batch_of_more_than_an_epoch_has_no_ratio() -> None:
+    found = quality(MapDataset.range(30).shuffle(1).repeat().batch(70), block=10)
+    assert (found.records, found.batch_size, found.variance_ratio) == (30, 70, None)
+    assert "a batch is more than an epoch, in any order" in str(found)
+    assert (found.blocks_per_batch, found.blocks_per_batch_shuffled) == (
+        Amount(3, 3),
+        Amount.exactly(3),
+    )
+
+
 def test_an_endless_mixture() -> None:
     data = [MapDataset.range(500).shuffle(1).repeat(), MapDataset.range(300).shuffle(2).repeat()]
     found = quality(MapDataset.mix(data, [1, 3]).batch(20))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -91,11 +92,15 @@ class ManyRows(Rows):
 
 
 def write(folder: Path, sizes: Sizes) -> None:
-    """The same records in every store."""
+    """The same records in every store; in the group, half of the values of each in two arrays."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 1_000, (sizes.records, sizes.values)).astype("f4")
     _write_zarr(folder / "chunks", rows, sizes.chunk, None)
+    _write_zarr(folder / "small", rows, sizes.chunk // 2, None)
     _write_zarr(folder / "alone", rows, 1, sizes.chunk)
+    zarr.open_group(str(folder / "group"), mode="w")
+    for name, half, chunk in zip("xy", np.hsplit(rows, 2), (1, 2), strict=True):
+        _write_zarr(folder / "group" / name, half, chunk * sizes.chunk, None)
     for size in (1, sizes.chunk):
         name = "single" if size == 1 else "groups"
         writer = ArrayRecordWriter(
@@ -128,93 +133,142 @@ def _write_zarr(path: Path, rows: Any, chunk: int, shard: int | None) -> None:
 
 
 def pairs(folder: Path, sizes: Sizes) -> list[Pair]:
-    """Every piece of advice, with a chain that gets it and one that follows it."""
-    return [*_of_shuffles(folder, sizes), *_of_the_rest(folder, sizes)]
+    """Every way that a piece of advice names, from a chain that gets the advice."""
+    return [
+        *_of_shuffles(folder, sizes),
+        *_of_room(folder, sizes),
+        *_of_parts(folder, sizes),
+        *_of_waiting(folder, sizes),
+    ]
 
 
 def _stored(folder: Path) -> MapDataset[Any]:
     return MapDataset.source(ZarrDataSource(folder))
 
 
+def _files(folder: Path, name: str) -> MapDataset[Any]:
+    return MapDataset.source(ArrayRecordDataSource(folder / f"{name}.array_record"))
+
+
+def _read(chain: MapDataset[Any], options: ReadOptions | None = None) -> IterDataset[Any]:
+    return chain.batch(_BATCH).to_iter_dataset(options)
+
+
 def _of_shuffles(folder: Path, sizes: Sizes) -> list[Pair]:
-    def read(chain: MapDataset[Any], options: ReadOptions = sizes.little) -> IterDataset[Any]:
-        return chain.batch(_BATCH).to_iter_dataset(options)
+    def shuffled(*chains: MapDataset[Any]) -> IterDataset[Any]:
+        every = [chain.shuffle(seed=seed) for seed, chain in enumerate(chains)]
+        return _read(MapDataset.mix(every), sizes.little)
 
-    def files(name: str) -> MapDataset[Any]:
-        return MapDataset.source(ArrayRecordDataSource(folder / f"{name}.array_record"))
+    def in_blocks(*chains: MapDataset[Any]) -> IterDataset[Any]:
+        every = [
+            chain.block_shuffle(seed=seed, window_blocks=2) for seed, chain in enumerate(chains)
+        ]
+        return _read(MapDataset.mix(every), sizes.little)
 
-    chunks = _stored(folder / "chunks")
-    shuffled = read(chunks.shuffle(seed=1))
-    room = next(a for a in shuffled.explain().advice if a.kind == "resident-bytes")
-    resident_bytes = int(room.do.partition("resident_bytes=")[2].rstrip(")"))
-    roomy = dataclasses.replace(sizes.little, resident_bytes=resident_bytes)
-    blocks = read(chunks.block_shuffle(seed=1, window_blocks=2))
-    wide = read(chunks.block_shuffle(seed=1, window_blocks=64))
-    alone = read(_stored(folder / "alone").shuffle(seed=1))
-    groups, single = (read(files(name).shuffle(seed=1)) for name in ("groups", "single"))
+    chunks, group = _stored(folder / "chunks"), _stored(folder / "group")
+    two = chunks, _stored(folder / "small")
+    alone = shuffled(_stored(folder / "alone"))
+    files = [shuffled(_files(folder, name)) for name in ("groups", "single")]
+    kind = "global-shuffle"
     return [
-        Pair("global-shuffle", "Zarr: block_shuffle", shuffled, blocks),
-        Pair("global-shuffle", "Zarr: one record per inner chunk", shuffled, alone),
-        Pair("global-shuffle", "ArrayRecord: group_size:1", groups, single),
-        Pair(
-            "resident-bytes",
-            "room for the store",
-            shuffled,
-            read(chunks.shuffle(seed=1), roomy),
-        ),
-        Pair("window-room", "a window of 2 blocks, not 64", wide, blocks),
+        Pair(kind, "Zarr: block_shuffle", shuffled(chunks), in_blocks(chunks)),
+        Pair(kind, "two arrays: block_shuffle", shuffled(group), in_blocks(group)),
+        Pair(kind, "two stores: block_shuffle of each", shuffled(*two), in_blocks(*two)),
+        Pair(kind, "Zarr: one record per inner chunk", shuffled(chunks), alone),
+        Pair(kind, "ArrayRecord: group_size:1", *files),
     ]
 
 
-def _of_the_rest(folder: Path, sizes: Sizes) -> list[Pair]:
-    def read(chain: MapDataset[Any], options: ReadOptions | None = None) -> IterDataset[Any]:
-        return chain.batch(_BATCH).to_iter_dataset(options)
+def _of_room(folder: Path, sizes: Sizes) -> list[Pair]:
+    def with_room(kind: str, what: str, chain: MapDataset[Any]) -> Pair:
+        """The chain, and the same with the room that is advised."""
+        before = _read(chain, sizes.little)
+        given = next(advice for advice in before.explain().advice if advice.kind == kind)
+        number = re.search(r"resident_bytes=([\d_]+)", given.do)
+        if number is None:
+            raise SystemExit(f"benchmarks.advice: {what}: no room is advised: {given}")
+        roomy = dataclasses.replace(sizes.little, resident_bytes=int(number[1]))
+        return Pair(kind, what, before, _read(chain, roomy))
 
-    chunks = _stored(folder / "chunks")
-    waiting = chunks.shuffle(seed=1)
-    some = slice(sizes.records // 10)
-    by_record = MapDataset.source(Rows(folder / "chunks"))[some]
-    many = MapDataset.source(ManyRows(folder / "chunks"))[some]
+    chunks, group = _stored(folder / "chunks"), _stored(folder / "group")
+    two = MapDataset.mix([chunks.shuffle(seed=1), _stored(folder / "small").shuffle(seed=2)])
+    wide = chunks.block_shuffle(seed=1, window_blocks=64)
+    narrow = chunks.block_shuffle(seed=1, window_blocks=2)
     return [
+        with_room("resident-bytes", "room for the store", chunks.shuffle(seed=1)),
+        with_room("resident-bytes", "room for two arrays", group.shuffle(seed=1)),
+        with_room("resident-bytes", "room for two stores", two),
         Pair(
-            "strides",
-            "consecutive records",
-            read(chunks[::8]),
-            read(chunks[: sizes.records // 8]),
+            "window-room",
+            "a window of 2 blocks, not 64",
+            _read(wide, sizes.little),
+            _read(narrow, sizes.little),
         ),
-        Pair(
-            "no-threads",
-            "threads ahead of the loop",
-            read(waiting, ReadOptions(num_threads=0)),
-            read(waiting),
+        with_room("window-room", "room for 64 blocks", wide),
+    ]
+
+
+def _of_parts(folder: Path, sizes: Sizes) -> list[Pair]:
+    chunks, alone = _stored(folder / "chunks"), _stored(folder / "alone")
+    some = slice(sizes.records // 8)
+    strided = _read(chunks[::8])
+    files = [_read(_files(folder, name)[::8]) for name in ("groups", "single")]
+    return [
+        Pair("strides", "consecutive records", strided, _read(chunks[some])),
+        Pair("strides", "Zarr: one record per inner chunk", strided, _read(alone[::8])),
+        Pair("strides", "ArrayRecord: group_size:1", *files),
+    ]
+
+
+def _of_waiting(folder: Path, sizes: Sizes) -> list[Pair]:
+    waiting = _stored(folder / "chunks").shuffle(seed=1)
+    some = slice(sizes.records // 10)
+    by_record = _read(MapDataset.source(Rows(folder / "chunks"))[some])
+    many = MapDataset.source(ManyRows(folder / "chunks"))[some]
+    kind = "record-by-record"
+    return [
+        *(
+            Pair(
+                "no-threads",
+                f"without {name}=0",
+                _read(waiting, ReadOptions(**{name: 0})),
+                _read(waiting),
+            )
+            for name in ("num_threads", "prefetch_buffer_size")
         ),
-        Pair("record-by-record", "many records in one call", read(by_record), read(many)),
+        Pair(kind, "many records in one call", by_record, _read(many)),
+        Pair(kind, "converted to Zarr", by_record, _read(_stored(folder / "chunks")[some])),
+        Pair(kind, "converted to ArrayRecord", by_record, _read(_files(folder, "single")[some])),
     ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """An epoch: records per second, and bytes decoded, as told and as counted."""
+    """An epoch: records per second, and bytes decoded."""
 
     records_per_s: float
-    told_bytes: tuple[float, float]
-    counted_bytes: float
+    decoded_bytes: float
+
+
+def told_bytes(dataset: IterDataset[Any]) -> tuple[float, float]:
+    """The bytes that `explain()` says are decoded in an epoch, at least and at most."""
+    found = [known(costs.decoded_bytes) for costs in dataset.explain().epoch]
+    return sum(amount.low for amount in found), sum(amount.high for amount in found)
 
 
 def measured(dataset: IterDataset[Any]) -> Measured:
     """Read an epoch, and use the first values of each batch a little, as a loop would."""
-    told = sum(known(costs.decoded_bytes).low for costs in dataset.explain().epoch)
-    most = sum(known(costs.decoded_bytes).high for costs in dataset.explain().epoch)
     began = time.perf_counter()
     with iter(dataset) as iterator:
         for batch in iterator:
-            if not isinstance(batch, list):
-                float(batch[:, 0].sum())
+            for array in batch.values() if isinstance(batch, dict) else (batch,):
+                if not isinstance(array, list):
+                    float(array[:, 0].sum())
         took_s = time.perf_counter() - began
         stats = iterator.stats()
     records = sum(costs.records.low for costs in stats.sources)
-    counted = sum(known(costs.decoded_bytes).low for costs in stats.sources)
-    return Measured(records / took_s, (told, most), counted)
+    decoded_bytes = sum(known(costs.decoded_bytes).low for costs in stats.sources)
+    return Measured(records / took_s, decoded_bytes)
 
 
 def check(pair: Pair) -> None:
@@ -250,10 +304,10 @@ def run(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
                     "before_records_per_s": rates[0],
                     "after_records_per_s": rates[1],
                     "times": statistics.median(ratios),
-                    "before_told_bytes": sides[0][-1].told_bytes,
-                    "before_bytes": sides[0][-1].counted_bytes,
-                    "after_told_bytes": sides[1][-1].told_bytes,
-                    "after_bytes": sides[1][-1].counted_bytes,
+                    "before_told_bytes": told_bytes(pair.before),
+                    "before_bytes": sides[0][-1].decoded_bytes,
+                    "after_told_bytes": told_bytes(pair.after),
+                    "after_bytes": sides[1][-1].decoded_bytes,
                 }
             )
     return rows

@@ -206,7 +206,7 @@ def in_time(seconds: float) -> str:
 
 
 def bytes_chart(
-    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str
+    predicted: Sequence[SourceCosts], measured: Sequence[SourceCosts], what: str, note: str
 ) -> str:
     """Bytes per element of all sources: stored, decoded and delivered.
 
@@ -214,6 +214,7 @@ def bytes_chart(
         predicted: Per element.
         measured: Per element; empty where nothing was measured.
         what: What an element is called.
+        note: What is to be known to compare them, in words.
     """
     bars = {"predicted": _sums(predicted)} | ({"measured": _sums(measured)} if measured else {})
     # A source in memory stores and decodes nothing.
@@ -245,7 +246,7 @@ def bytes_chart(
         _dressed(figure, left=10, top=34),
         80 + 62 * len(bars) * max(1, len(bars["predicted"])) // 2 + 40,
         f"Bytes per {what}: {'; '.join(told)}.",
-        f"Bytes per {what}, all sources together.",
+        f"Bytes per {what}, all sources together. {note}".strip(),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -49,12 +50,21 @@ Leaves = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Some elements, or rows of a batch: what each is called, its leaves by name, and their units."""
+    """Some elements, or rows of batches.
 
-    captions: tuple[str, ...]
-    elements: tuple[Leaves, ...]
+    Args:
+        places: For each the number of the element, and the row, or None of a whole element.
+        elements: Their leaves by name.
+        error: Why there are no more, in words.
+        units: Of leaves, by name.
+        size_bytes: Of the first element, as a whole; None where that is not known.
+    """
+
+    places: tuple[tuple[int, int | None], ...] = ()
+    elements: tuple[Leaves, ...] = ()
     error: str = ""
     units: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    size_bytes: int | None = None
 
 
 def sample_of(node: Node, count: int) -> Sample:
@@ -62,8 +72,9 @@ def sample_of(node: Node, count: int) -> Sample:
 
     They are made in this thread: no worker is started, and nothing is read ahead.
     """
-    captions: list[str] = []
+    places: list[tuple[int, int | None]] = []
     found: list[Leaves] = []
+    size_bytes = None
     # Rows of the first batch are as good as batches.
     batched = any(isinstance(below, BatchNode) for below in _chain(node))
     many = any(isinstance(n, (FilterNode, StreamWindowShuffleNode)) for n in nodes_below(node))
@@ -74,21 +85,29 @@ def sample_of(node: Node, count: int) -> Sample:
             for number, element in enumerate(iterator):
                 rows = _rows(element, count - len(found)) if batched else None
                 here = [element] if rows is None else rows
-                names = [f"row {row}" for row in range(len(here))] if rows else []
                 for row, value in enumerate(here):
-                    captions.append(", ".join([f"element {number}", *names[row : row + 1]]))
+                    places.append((number, None if rows is None else row))
                     found.append(dict(_leaves(value, "")))
+                if number == 0:
+                    size_bytes = _size_bytes(element)
                 if len(found) >= count:
                     break
     except Exception as error:
         notes = [shortened(note, 600) for note in getattr(error, "__notes__", ())]
         words = [shortened(f"{type(error).__name__}: {error}", 600), *notes]
-        return Sample(tuple(captions), tuple(found), "\n".join(words))
-    return Sample(tuple(captions), tuple(found), units=_units(node))
+        return Sample(tuple(places), tuple(found), "\n".join(words), size_bytes=size_bytes)
+    return Sample(tuple(places), tuple(found), units=_units(node), size_bytes=size_bytes)
 
 
-def sample_html(sample: Sample) -> Iterator[str]:
-    """The elements as pictures and in words."""
+def sample_html(
+    sample: Sample, sources: Mapping[tuple[int, int | None], int] = MappingProxyType({})
+) -> Iterator[str]:
+    """The elements as pictures and in words.
+
+    Args:
+        sample: What is shown.
+        sources: The number of the source that it comes from, by place.
+    """
     if sample.error:
         place = f"element {len(sample.elements)}" if not sample.elements else "the next element"
         yield f'<p class="soft lines">Making {place} failed. {text(sample.error)}</p>'
@@ -101,19 +120,20 @@ def sample_html(sample: Sample) -> Iterator[str]:
     drawn = [name for rank in _RANKS for name, kind in kinds.items() if kind == rank]
     shown = drawn[:_MOST_SHEETS]
     labels = [name for name, kind in kinds.items() if kind == "label"]
+    names = [_place(place, sources.get(place)) for place in sample.places]
     captions = [
-        "\n".join([caption, *_labels(leaves, labels)])
-        for caption, leaves in zip(sample.captions, sample.elements, strict=True)
+        "\n".join([name, *_labels(leaves, labels)])
+        for name, leaves in zip(names, sample.elements, strict=True)
     ]
     for name in shown:
         yield from _sheet(name, kinds[name], sample, captions)
     if not shown:
-        yield _as_table(sample, kinds)
+        yield _as_table(names, sample, kinds)
     left = [name for name in kinds if name not in shown and name not in labels[:_MOST_LABELS]]
     if shown and left:
-        names = ", ".join(f"{_shown(name)} ({_told(first[name])})" for name in left[:_MOST_COLUMNS])
+        told = ", ".join(f"{_shown(name)} ({_told(first[name])})" for name in left[:_MOST_COLUMNS])
         more = f" and {len(left) - _MOST_COLUMNS:,} more" if len(left) > _MOST_COLUMNS else ""
-        yield f'<p class="soft">Not drawn: {text(names)}{more}</p>'
+        yield f'<p class="soft">Not drawn: {text(told)}{more}</p>'
 
 
 # --- elements ------------------------------------------------------------------------------------
@@ -126,6 +146,23 @@ def _here(node: Node, options: ReadOptions) -> Node:
     if isinstance(node, ToStreamNode):
         return dataclasses.replace(node, read_options=options)
     return with_parents(node, tuple(_here(parent, options) for parent in node.parents))
+
+
+def _place(place: tuple[int, int | None], source: int | None) -> str:
+    element, row = place
+    told = [f"element {element}"] + ([] if row is None else [f"row {row}"])
+    return ", ".join(told + ([] if source is None else [f"source {source}"]))
+
+
+def _size_bytes(element: Any) -> int | None:
+    """Bytes of an element's leaves; None where one is nothing that has a size."""
+    whole = 0
+    for _, leaf in _leaves(element, "", whole=True):
+        array = _array(leaf)
+        if array is None and not isinstance(leaf, (bytes, str)):
+            return None
+        whole += len(leaf) if array is None else array.nbytes
+    return whole
 
 
 def _units(node: Node) -> Mapping[str, str]:
@@ -346,10 +383,10 @@ def _told(value: Any) -> str:
     return f"{shape} {array.dtype}, {in_units(array.nbytes)}" if shape else str(array.dtype)
 
 
-def _as_table(sample: Sample, kinds: Mapping[str, str]) -> str:
+def _as_table(captions: Sequence[str], sample: Sample, kinds: Mapping[str, str]) -> str:
     names = list(kinds)[:_MOST_COLUMNS]
     rows = [
         [caption, *(_short(leaves.get(name)) for name in names)]
-        for caption, leaves in zip(sample.captions, sample.elements, strict=True)
+        for caption, leaves in zip(captions, sample.elements, strict=True)
     ]
     return table("The first elements", ["", *(_shown(name) or "value" for name in names)], rows)

@@ -25,6 +25,7 @@ from windrow.transforms.nodes import (
     RangeNode,
     RoutingNode,
     SourceNode,
+    ValueNode,
     WindowShuffleNode,
 )
 from windrow.transforms.positions import Positions, positions
@@ -48,6 +49,7 @@ class Order:
         sources: Names and lengths of the sources, in the order in which they are met.
         elements: How many elements the sample is of, from the first on.
         is_whole: Whether all their records are there.
+        rows: Records of an element, at most, where every parent gives one.
         notes: What is to be known of it, in words.
     """
 
@@ -56,6 +58,7 @@ class Order:
     sources: tuple[tuple[str, int], ...]
     elements: int
     is_whole: bool
+    rows: int = 1
     notes: tuple[str, ...] = ()
 
 
@@ -99,8 +102,35 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
         sources=sources,
         elements=int(indices[-1]) + 1 if beginning else elements,
         is_whole=is_whole,
+        rows=rows,
         notes=tuple(notes),
     )
+
+
+def sources_of(order: Order, node: Node) -> dict[tuple[int, int | None], int]:
+    """The number of the source, from 1, that an element comes from, by its index and a row.
+
+    Row None stands for the whole element. There is none of what several sources go into, and of
+    rows that a function of the user's may have moved.
+    """
+    ends = np.cumsum([length for _, length in order.sources])
+    numbers = (np.searchsorted(ends, order.records, side="right") + 1).tolist()
+    elements = np.floor(order.positions)
+    rows = np.rint((order.positions - elements) * order.rows).astype(np.int64).tolist()
+    found: dict[tuple[int, int | None], set[int]] = {}
+    keeps_rows = _keeps_rows(node)
+    for element, row, number in zip(elements.astype(np.int64).tolist(), rows, numbers, strict=True):
+        for place in (None, row) if keeps_rows else (None,):
+            found.setdefault((element, place), set()).add(number)
+    return {place: min(several) for place, several in found.items() if len(several) == 1}
+
+
+def _keeps_rows(node: Node) -> bool:
+    """Whether row `r` of an element is the `r`-th that went into its one batch."""
+    while len(node.parents) == 1 and not isinstance(node, (BatchNode, ValueNode)):
+        node = node.parent
+    below = nodes_below(node)
+    return isinstance(node, BatchNode) and not any(isinstance(n, BatchNode) for n in below[1:])
 
 
 # --- which positions -----------------------------------------------------------------------------

@@ -32,12 +32,14 @@ from windrow.errors import (
 from windrow.explanation import Explanation, in_bytes, spec_text
 from windrow.inspection_facts import in_units, shortened
 from windrow.iterator import DatasetIterator
+from windrow.record_order import nodes_below
+from windrow.report_elements import Sample
 from windrow.report_html import facts, page, section, table, text
-from windrow.report_order import order_of
-from windrow.report_plan import plan_html
+from windrow.report_order import Order, order_of, sources_of
+from windrow.report_plan import MADE, MEASURED, Seen, plan_html, seen_of
 from windrow.stats import Stats
 from windrow.transforms.arguments import at_least, integer
-from windrow.transforms.nodes import BatchNode, Node
+from windrow.transforms.nodes import BatchNode, FilterNode, Node
 
 _SUFFIXES: Final = (".html", ".htm")
 _BEGINNING: Final = 2_000
@@ -149,6 +151,9 @@ def _body(
     explanation: Explanation, stats: Stats | None, node: Node, title: str, elements: int
 ) -> Iterator[str]:
     what = _what(node)
+    sample = report_elements.sample_of(node, elements) if elements else None
+    seen = _seen(explanation, stats, node, sample)
+    drawn = _orders(node)
     sections = {"plan": "Plan", "costs": "What it costs"}
     sections |= {"time": "Time"} if stats is not None else {}
     sections |= {"order": "Order", "elements": "Elements"}
@@ -156,17 +161,17 @@ def _body(
     yield f"<header><h1>{text(title)}</h1>"
     yield f'<p class="soft">{text(_named(explanation))}</p>'
     yield f'<nav aria-label="Parts of the page">{links}</nav></header><main>'
-    yield facts(_facts(explanation, stats, what))
+    yield facts(_facts(explanation, stats, seen, what))
     if stats is not None:
         yield f'<p class="sentence">{text(_sentence(stats))}</p>'
     yield _advice(explanation)
     loop = _sentence(stats) if stats is not None else ""
-    yield section("plan", sections["plan"], [plan_html(explanation, loop)])
+    yield section("plan", sections["plan"], [plan_html(explanation, loop, seen)])
     yield section("costs", sections["costs"], _costs(explanation, stats, what))
     if stats is not None:
         yield section("time", sections["time"], _time(stats, what))
-    yield section("order", sections["order"], _order(explanation, node, what))
-    yield section("elements", sections["elements"], _elements(node, elements))
+    yield section("order", sections["order"], _order(explanation, drawn, what))
+    yield section("elements", sections["elements"], _elements(node, sample, drawn))
     yield "</main>"
 
 
@@ -185,7 +190,7 @@ def _sentence(stats: Stats) -> str:
 
 
 def _facts(
-    explanation: Explanation, stats: Stats | None, what: str
+    explanation: Explanation, stats: Stats | None, seen: Seen, what: str
 ) -> Iterator[tuple[str, str, str]]:
     batches = explanation.batches
     endless = "for ever" if explanation.is_endless else ""
@@ -194,7 +199,11 @@ def _facts(
         "unknown" if batches is None else str(batches),
         endless,
     )
-    yield f"bytes per {what}", in_bytes(explanation.batch_bytes), ""
+    size_bytes = seen.by_node.get(explanation.nodes[-1].number)
+    if explanation.batch_bytes is None and size_bytes is not None:
+        yield f"bytes per {what}", in_units(round(size_bytes)), seen.how
+    else:
+        yield f"bytes per {what}", in_bytes(explanation.batch_bytes), ""
     decoded, delivered = _ratio(explanation.epoch)
     if decoded is not None:
         yield "decoded per byte delivered", str(decoded), delivered
@@ -216,11 +225,11 @@ def _facts(
 
 def _ratio(costs: tuple[SourceCosts, ...]) -> tuple[Amount | None, str]:
     found = [c.decoded_per_delivered for c in costs if known(c.decoded_bytes).high]
-    known = [ratio for ratio in found if ratio is not None]
-    if not known:
+    ratios = [ratio for ratio in found if ratio is not None]
+    if not ratios:
         return None, ""
-    worst = max(known, key=lambda ratio: ratio.high)
-    return worst, "of the costliest source" if len(known) > 1 else ""
+    worst = max(ratios, key=lambda ratio: ratio.high)
+    return worst, "of the costliest source" if len(ratios) > 1 else ""
 
 
 def _advice(explanation: Explanation) -> str:
@@ -255,7 +264,8 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
     if any(known(size).high for size in sizes):
         pairs = zip(measured, explanation.batch, strict=False)
         each = tuple(found.times(1 / _asked_for(found, one, given)) for found, one in pairs)
-        yield report_charts.bytes_chart(explanation.batch, each, what)
+        note = _compared(explanation, stats, what) if stats is not None and measured else ""
+        yield report_charts.bytes_chart(explanation.batch, each, what, note)
     for number in range(min(len(explanation.epoch), _MOST_SOURCES)):
         found = measured[number] if number < len(measured) else None
         yield _source_table(explanation, number, found, given, what)
@@ -272,6 +282,38 @@ def _costs(explanation: Explanation, stats: Stats | None, what: str) -> Iterator
     if explanation.unknown:
         lines = "".join(f"<li>{text(line)}</li>" for line in explanation.unknown)
         yield f"<h3>Not known</h3><ul>{lines}</ul>"
+
+
+def _compared(explanation: Explanation, stats: Stats, what: str) -> str:
+    """What an epoch's mean and a run so far have to do with each other."""
+    predicted = f"Predicted is the mean of an epoch{_of_how_many(explanation, what)}."
+    pairs = zip(stats.sources, explanation.batch, strict=False)
+    read_for = max(round(_asked_for(found, one, stats.elements)) for found, one in pairs)
+    told = (
+        f"{predicted} Measured are the {_counted(read_for, what)} that were read for so far, of which"
+        f" the loop was given {stats.elements:,}."
+    )
+    if explanation.batches is not None and read_for >= explanation.batches.low:
+        return told
+    decoded, whole = (
+        sum(known(costs.decoded_bytes).middle for costs in several)
+        for several in (stats.sources, explanation.epoch)
+    )
+    if not decoded or not whole or explanation.batches is None:
+        return told
+    share, given = decoded / whole, read_for / explanation.batches.middle
+    if share < 1.05 * given:
+        return told
+    return (
+        f"{told} A piece is read for its first record and serves later {report_charts.MANY[what]} too:"
+        f" {share:.0%} of an epoch's bytes are decoded, for {given:.0%} of its"
+        f" {report_charts.MANY[what]}. The longer the run, the closer the two come."
+    )
+
+
+def _of_how_many(explanation: Explanation, what: str) -> str:
+    batches = explanation.batches
+    return "" if batches is None else f" of {batches} {report_charts.MANY[what]}"
 
 
 def _source_table(
@@ -350,20 +392,23 @@ def _time(stats: Stats, what: str) -> Iterator[str]:
     yield "</div>"
 
 
-def _order(explanation: Explanation, node: Node, what: str) -> Iterator[str]:
+def _orders(node: Node) -> tuple[Order, Order] | str:
+    """The order of an epoch and of its beginning; or in words why they are not known."""
+    try:
+        return order_of(node), order_of(node, points=_BEGINNING, beginning=True)
+    except Exception as error:  # of a selection map, which is the user's
+        return str(error) if isinstance(error, WindrowError) else f"{type(error).__name__}: {error}"
+
+
+def _order(explanation: Explanation, drawn: tuple[Order, Order] | str, what: str) -> Iterator[str]:
     if explanation.quality is not None:
         first, *others = str(explanation.quality).splitlines()
         lines = "".join(f"<li>{text(line)}</li>" for line in others)
         yield f"<p>{text(first[:1].upper() + first[1:])}:</p><ul>{lines}</ul>"
-    try:
-        whole = order_of(node)
-        beginning = order_of(node, points=_BEGINNING, beginning=True)
-    except Exception as error:  # of a selection map, which is the user's
-        words = (
-            str(error) if isinstance(error, WindrowError) else f"{type(error).__name__}: {error}"
-        )
-        yield f'<p class="soft">The order can not be drawn: {text(shortened(words, 600))}</p>'
+    if isinstance(drawn, str):
+        yield f'<p class="soft">The order can not be drawn: {text(shortened(drawn, 600))}</p>'
         return
+    whole, beginning = drawn
     if not len(whole.records):
         yield '<p class="soft">There is no record.</p>'
         return
@@ -388,8 +433,22 @@ def _what(node: Node) -> str:
     return "batch" if isinstance(node, BatchNode) else "element"
 
 
-def _elements(node: Node, count: int) -> Iterator[str]:
-    if not count:
+def _seen(explanation: Explanation, stats: Stats | None, node: Node, sample: Sample | None) -> Seen:
+    """Bytes of elements that no spec tells: as an iterator has measured them, or as one was made."""
+    if stats is not None:
+        return seen_of(node, explanation, stats.delivered_bytes / stats.elements, MEASURED)
+    if sample is not None and sample.size_bytes is not None:
+        return seen_of(node, explanation, sample.size_bytes, MADE)
+    return Seen()
+
+
+def _elements(node: Node, sample: Sample | None, drawn: tuple[Order, Order] | str) -> Iterator[str]:
+    if sample is None:
         yield '<p class="soft">None were asked for.</p>'
         return
-    yield from report_elements.sample_html(report_elements.sample_of(node, count))
+    sources = {}
+    # Places behind a filter are not those of the order.
+    filtered = any(isinstance(below, FilterNode) for below in nodes_below(node))
+    if not isinstance(drawn, str) and len(drawn[1].sources) > 1 and not filtered:
+        sources = sources_of(drawn[1], node)
+    yield from report_elements.sample_html(sample, sources)

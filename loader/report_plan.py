@@ -6,19 +6,27 @@ very many datasets that come together the first are drawn, and how many more the
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from windrow.costs import Amount, SourceCosts, known
 from windrow.explanation import Explanation, NodeLine, in_bytes
 from windrow.inspection_facts import counted, shortened
 from windrow.report_html import text
+from windrow.running import label_of
+from windrow.transforms.nodes import STREAM, BatchNode, FilterNode, Node, ValueNode
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.streams import ToStreamNode
 
 _MOST_LABEL: Final = 120
 _MOST_STORE: Final = 120
 _MOST_PLACE: Final = 36
 _MOST_PARENTS: Final = 16
+MADE: Final = "judged by the first"
+MEASURED: Final = "measured"
 _THINNEST_PX: Final = 3.0
 _THICKEST_PX: Final = 22.0
 
@@ -28,17 +36,59 @@ _PLACED: Final = re.compile(
 )
 
 
-def plan_html(explanation: Explanation, loop: str) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes of elements that no spec tells, as they were made: by the number of the node.
+
+    Args:
+        by_node: Bytes of one element.
+        how: `MEASURED` by an iterator, or `MADE` for the page.
+    """
+
+    by_node: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    how: str = MEASURED
+
+
+def seen_of(node: Node, explanation: Explanation, top_bytes: float, how: str) -> Seen:
+    """What the bytes of a chain's elements tell of what they are made of.
+
+    Args:
+        node: The chain.
+        explanation: Of the same chain.
+        top_bytes: Bytes of one of its elements.
+        how: See `Seen`.
+    """
+    found: dict[int, float] = {}
+    line = explanation.nodes[-1]
+    if node.length != STREAM:  # it is explained as the stream of it
+        node = ToStreamNode((node,), ReadOptions())
+    # Down to the function that made them; what goes into that is of another size.
+    while line.element_bytes is None and line.label == label_of(node):
+        found[line.number] = top_bytes
+        if len(node.parents) != 1 or _changes(node):
+            break
+        if isinstance(node, BatchNode):
+            top_bytes /= max(1, node.size)
+        node, line = node.parent, explanation.nodes[line.parents[0]]
+    return Seen(found, how)
+
+
+def _changes(node: Node) -> bool:
+    return isinstance(node, ValueNode) and not isinstance(node, FilterNode)
+
+
+def plan_html(explanation: Explanation, loop: str, seen: Seen | None = None) -> str:
     """The plan, with bytes on its arrows.
 
     Args:
         explanation: What is drawn.
         loop: What is known of the loop that takes the elements, in words.
+        seen: Bytes that are not in the explanation.
     """
-    drawn: set[int] = set()
+    plan = _Drawing(explanation, seen or Seen())
     top = explanation.nodes[-1]
-    above, *trunk = _branch(explanation, top, drawn)
-    last = _flow(explanation.batch_bytes, explanation.batches, "element")
+    above, *trunk = _branch(plan, top)
+    last = _flow(*_sized(plan, top), explanation.batches)
     loop_html = f'<div class="loop">your loop<small>{text(loop)}</small></div>'
     words = f"The plan: {counted(len(explanation.nodes), 'node')}, from the sources to your loop"
     return (
@@ -49,38 +99,44 @@ def plan_html(explanation: Explanation, loop: str) -> str:
     )
 
 
-def _branch(explanation: Explanation, top: NodeLine, drawn: set[int]) -> list[str]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Drawing:
+    explanation: Explanation
+    seen: Seen
+    drawn: set[int] = dataclasses.field(default_factory=set)
+
+
+def _branch(plan: _Drawing, top: NodeLine) -> list[str]:
     """A node and all above it in the picture; nested only where nodes have several parents.
 
     Only the first of its parts may be wide: what flows into the uppermost node.
     """
     chain = [top]
-    while len(chain[-1].parents) == 1 and chain[-1].number not in drawn:
-        chain.append(explanation.nodes[chain[-1].parents[0]])
+    while len(chain[-1].parents) == 1 and chain[-1].number not in plan.drawn:
+        chain.append(plan.explanation.nodes[chain[-1].parents[0]])
     parts = []
     for line in reversed(chain):
-        if line.number in drawn:
+        if line.number in plan.drawn:
             parts.append(f'<div class="node"><code>{text(_name(line))}</code>'
                          f"<small>node {line.number} again</small></div>")  # fmt: skip
             continue
-        drawn.add(line.number)
-        parts.append(_above(explanation, line, drawn))
-        parts.append(_node(explanation, line))
+        plan.drawn.add(line.number)
+        parts.append(_above(plan, line))
+        parts.append(_node(plan.explanation, line))
     return parts
 
 
-def _above(explanation: Explanation, line: NodeLine, drawn: set[int]) -> str:
+def _above(plan: _Drawing, line: NodeLine) -> str:
     """What flows into a node."""
     if line.source is not None:
-        costs = explanation.epoch[line.source]
-        several = [other.source for other in explanation.nodes].count(line.source) > 1
+        costs = plan.explanation.epoch[line.source]
+        several = [other.source for other in plan.explanation.nodes].count(line.source) > 1
         return _store(costs) + _arrow(_flowing(costs), _read(costs, several))
-    flows = [_out_of(explanation.nodes[number]) for number in line.parents]
+    flows = [_out_of(plan, plan.explanation.nodes[number]) for number in line.parents]
     if len(flows) < 2:
         return "".join(flows)
     branches = [
-        f'<div class="branch">{"".join(_branch(explanation, explanation.nodes[number], drawn))}'
-        f"{flow}</div>"
+        f'<div class="branch">{"".join(_branch(plan, plan.explanation.nodes[number]))}{flow}</div>'
         for number, flow in zip(line.parents[:_MOST_PARENTS], flows, strict=False)
     ]
     if len(flows) > _MOST_PARENTS:
@@ -146,16 +202,24 @@ def _read(costs: SourceCosts, several: bool) -> list[str]:
     return [*told, when] if told else ["bytes unknown"]
 
 
-def _out_of(line: NodeLine) -> str:
+def _out_of(plan: _Drawing, line: NodeLine) -> str:
     length = None if line.length is None else Amount.exactly(line.length)
-    return _flow(line.element_bytes, length, "element")
+    return _flow(*_sized(plan, line), length)
 
 
-def _flow(each: Amount | None, count: Amount | None, what: str) -> str:
+def _sized(plan: _Drawing, line: NodeLine) -> tuple[Amount | None, list[str]]:
+    """Bytes of an element of a node, and how they are known where it is not beforehand."""
+    found = plan.seen.by_node.get(line.number)
+    if line.element_bytes is not None or found is None:
+        return line.element_bytes, []
+    return Amount.exactly(found), [plan.seen.how]
+
+
+def _flow(each: Amount | None, how: list[str], count: Amount | None) -> str:
     """The arrow under a node, as thick as what flows in an epoch."""
     if each is None:
         return _arrow(None, ["bytes unknown"])
-    told = [f"{in_bytes(each)} per {what}"]
+    told = [f"{in_bytes(each)} per element", *how]
     if count is None:
         return _arrow(each, told)
     whole = Amount(each.low * count.low, each.high * count.high)

@@ -21,9 +21,11 @@ from PIL import Image
 import windrow
 from tests.browser import DESKTOP, PHONE, Browser, Looked, browser
 from tests.processes import LIMIT_S, until
-from tests.report_pages import Told, chain_of_pictures, measured
+from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
 from windrow import MapDataset
 from windrow.contact_sheet_cells import cell_of, sheet_of
+from windrow.costs import known
+from windrow.report_order import order_of, sources_of
 from windrow.report_sheet import sheet_html
 from windrow.sources import ZarrDataSource
 
@@ -52,6 +54,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "celsius": MapDataset.source(ZarrDataSource(str(folder / "f.zarr"))).map(_celsius),
         "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
         "waves": MapDataset.source(np.sin(np.arange(480.0).reshape(8, 60))),
+        "unknown": pictures_in_floats(folder / "unknown"),
+        "mixed": MapDataset.mix([MapDataset.range(50), MapDataset.range(100, 150)]),
         "failing": MapDataset.range(3).map(_failing),
         "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
     }
@@ -103,6 +107,16 @@ def _fields(folder: Path) -> str:
     group = zarr.create_group(folder)
     group.create_array("t", data=values, chunks=(5, 3, 8, 12)).attrs["units"] = "K"
     return str(folder)
+
+
+def pictures_in_floats(folder: Path) -> Any:
+    """300 of the pictures, through a function that tells no spec."""
+    source = ZarrDataSource(pictures_at(folder))
+    return MapDataset.source(source)[:300].map(_in_floats).batch(8)
+
+
+def _in_floats(element: Any) -> Any:
+    return {**element, "image": element["image"] / np.float32(255)}
 
 
 def _celsius(element: Any) -> Any:
@@ -211,6 +225,28 @@ def test_a_source_in_the_plan_is_told_in_whole_words(look: Look) -> None:
     assert full.count("/") > 3
 
 
+def test_bytes_that_no_spec_tells_are_those_that_were_seen(look: Look) -> None:
+    # Pictures as float32 of 144 numbers, and 8 bytes of a label, in batches of 8.
+    looked = look("unknown")
+    flows = looked.texts(".plan .flow span")
+    assert flows[1:] == [
+        "91.2 KB per epoch152 bytes per element",
+        "45.6 KB per epoch152 bytes per element",
+        "175 KB per epoch584 bytes per elementjudged by the first",
+        # 38 of them, of which the last is shorter.
+        *["178 KB per epoch4.67 KB per elementjudged by the first"] * 2,
+    ]
+    assert "4.67 KBjudged by the first" in looked.texts(".facts dd")
+
+
+def test_bytes_that_were_measured_stand_for_unknown_ones(tmp_path: Path) -> None:
+    pictures = chain_of_pictures(tmp_path).map(_same)
+    stats = measured(chain_of_pictures(tmp_path / "again"), 4)
+    page = Page(windrow.report(Told(pictures._node, stats), tmp_path / "a.html"))
+    assert "1 KB per element measured" in page.said
+    assert "152 bytes per element measured" not in page.said
+
+
 # --- charts --------------------------------------------------------------------------------------
 
 
@@ -246,6 +282,30 @@ def test_what_a_source_in_memory_does_not_do_is_no_row(look: Look) -> None:
     assert look("memory").texts("#bytes .ytick text") == ["delivered"]
     stored = look("measured").texts("#bytes .ytick text")
     assert set(stored) == {"stored", "decoded", "delivered"}
+
+
+def test_a_run_that_is_not_whole_is_told_under_its_bars(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    iterator = Told(dataset._node, _early(measured(dataset, 3)))
+    said = Page(windrow.report(iterator, tmp_path / "a.html", elements=0)).said
+    assert "Predicted is the mean of an epoch of 75 batches." in said
+    assert (
+        "Measured are the 6 batches that were read for so far, of which the loop was given 6."
+        in said
+    )
+    assert "16% of an epoch's bytes are decoded, for 8% of its batches." in said
+    whole = Told(dataset._node, measured(dataset, 38))
+    said = Page(windrow.report(whole, tmp_path / "a.html", elements=0)).said
+    assert "Measured are the 76 batches" in said
+    assert "of an epoch's bytes are decoded" not in said
+
+
+def _early(stats: windrow.Stats) -> windrow.Stats:
+    """Twice as much decoded as was asked for."""
+    twice = [
+        dataclasses.replace(c, decoded_bytes=known(c.decoded_bytes).times(2)) for c in stats.sources
+    ]
+    return dataclasses.replace(stats, sources=tuple(twice))
 
 
 def test_an_epoch_of_nothing_has_no_chart(look: Look) -> None:
@@ -327,6 +387,33 @@ def test_labels_of_parts_are_named_in_short(look: Look) -> None:
     assert element == "element 3"
     assert label.startswith("label ")
     assert number == "[1]: 3"
+
+
+def test_elements_of_several_sources_say_of_which_they_are(look: Look) -> None:
+    captions = look("mixed").texts("#elements tbody th")
+    assert captions[:4] == [f"element {at}, source {at % 2 + 1}" for at in range(4)]
+    values = [int(value) for value in look("mixed").texts("#elements tbody td")]
+    assert [value >= 100 for value in values] == [False, True] * 4
+
+
+SOURCES: dict[str, tuple[Callable[[Any], Any], dict[tuple[int, int | None], int]]] = {
+    "elements": (lambda mix: mix, {(0, None): 1, (1, None): 2, (2, None): 1, (3, None): 2}),
+    "rows": (lambda mix: mix.batch(2), {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 2}),
+    "rows of a stream": (
+        lambda mix: mix.to_iter_dataset().batch(3),
+        {(0, 0): 1, (0, 1): 2, (0, 2): 1, (1, 0): 2, (1, None): 2},
+    ),
+    "rows that may have moved": (lambda mix: mix.batch(2).map(_same), {}),
+    "batches of batches": (lambda mix: mix.batch(1).batch(2), {}),
+    "of both": (lambda mix: MapDataset.zip([mix, MapDataset.range(4)]), {}),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_of_one_source_is_known(name: str) -> None:
+    make, expected = SOURCES[name]
+    node = make(MapDataset.mix([MapDataset.range(2), MapDataset.range(2)]))._node
+    assert sources_of(order_of(node), node) == expected
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -18,10 +18,20 @@ from typing import Any
 import pytest
 import zarr
 
-from tests.explained_chains import CASES, SHORT, SMALL, Dataset, Stores, nodes_of, write_stores
+from tests.explained_chains import (
+    CASES,
+    SHORT,
+    SMALL,
+    Dataset,
+    Foreign,
+    ForeignOfMany,
+    Stores,
+    nodes_of,
+    write_stores,
+)
 from tests.full_queues import counted
 from tests.range_server import RangeServer
-from windrow import Explanation, MapDataset, sources
+from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.costs import Amount, SourceCosts, known
 from windrow.errors import ReadError
 from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
@@ -120,6 +130,17 @@ def test_explaining_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert watch.counts()[kind] > before[kind], name
 
 
+@pytest.mark.parametrize("kind", [Foreign, ForeignOfMany])
+def test_somebody_elses_source_is_asked_as_often_as_told(kind: type[Foreign]) -> None:
+    source = kind(300)
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(8)
+    (costs,) = dataset.explain().epoch
+    assert source.calls == 0
+    assert costs.reads == Amount.exactly(300)
+    assert len(list(dataset)) == 38
+    assert source.calls == 300
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -183,6 +204,22 @@ def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
     assert explanation.later_epoch[0].reads == Amount.exactly(0)
     little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
     assert little.later_epoch[0].reads.low > 100
+
+
+@pytest.mark.parametrize("options", [SHORT, SMALL], ids=["room for all", "little room"])
+@pytest.mark.parametrize("order", ["in order", "shuffled", "by blocks"])
+def test_later_epochs_are_as_told(stores: Stores, order: str, options: ReadOptions) -> None:
+    chain = MapDataset.source(ZarrDataSource(stores / "chunks"))
+    if order == "shuffled":
+        chain = chain.shuffle(seed=1)
+    elif order == "by blocks":
+        chain = chain.block_shuffle(seed=1, window_blocks=2)
+    told = chain.repeat().batch(50).to_iter_dataset(options).explain()
+    (found,) = counted(chain.repeat(3).batch(50).to_iter_dataset(options)).sources
+    (first,), (later,) = told.epoch, told.later_epoch
+    for name in ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes"):
+        whole = getattr(first, name) + getattr(later, name).times(2)
+        assert getattr(found, name).low in whole, (name, whole, getattr(found, name))
 
 
 def test_the_same_pieces_in_several_passes(stores: Stores) -> None:

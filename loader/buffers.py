@@ -164,7 +164,7 @@ class _Bytes:
         for source in demand.all_sources(stretch.facts.node):
             asked, size = stretch.asked.get(id(source)), record_bytes(source)
             if asked is not None and size is not None:
-                own = size.times(len(asked.records) / max(1, stretch.stop))
+                own = size.times(stretch.records_each(source))
                 read += own
                 begun += _NOTHING if id(source) in planned else own
         made = element_bytes(node)
@@ -229,7 +229,7 @@ def _holdings(stretch: Stretch, looks: list[PartLook], plan: RoundPlan) -> Holdi
     elements = plan.ends[:rounds] - plan.bounds[later]
     for look in looks:
         room, own = look.room, _held(look, stretch, plan, rounds)
-        records = len(stretch.asked[id(room.source)].records) / max(1, stretch.stop)
+        records = stretch.records_each(room.source)
         pieces += own.slots * room.piece_bytes
         planned += own.elements * records * room.record_bytes
         reads = np.maximum(reads, own.reads)
@@ -250,7 +250,7 @@ def _held(look: PartLook, stretch: Stretch, plan: RoundPlan, rounds: int) -> Hel
             np.full(rounds, room.slots), ahead, np.full(rounds, room.most_in_flight, np.int64)
         )
     goes_on = int(plan.bounds[-1]) > stretch.stop
-    records = len(stretch.asked[id(room.source)].records) / max(1, stretch.stop)
+    records = stretch.records_each(room.source)
     own_plan = _plan(stretch, stretch.stop, plan.rows) if goes_on else plan
     own = held(look.uses, room, own_plan, records, goes_on=goes_on)
     if len(own.slots) >= rounds:

@@ -26,6 +26,7 @@ from windrow.transforms.nodes import (
     RepeatNode,
     SliceNode,
     SourceNode,
+    ValueNode,
     ZipNode,
     may_be_absent,
 )
@@ -75,9 +76,16 @@ def all_sources(node: Node) -> list[Any]:
 
 def repeats_for_ever(node: Node) -> bool:
     """Whether a chain with random access is endless, or part of what is."""
-    if isinstance(node, RepeatNode):
-        return node.times is None and node.length > 0
-    return node.length >= _VAST and any(map(repeats_for_ever, node.parents))
+    match node:
+        case RepeatNode():
+            return node.times is None and node.length > 0
+        case SliceNode():
+            goes_on = 2 * node.length * abs(node.step) >= node.parent.length
+            return goes_on and repeats_for_ever(node.parent)
+        case BatchNode() | ValueNode() | ZipNode():
+            return bool(node.length) and all(map(repeats_for_ever, node.parents))
+        case _:
+            return node.length >= _VAST and any(map(repeats_for_ever, node.parents))
 
 
 def pass_length(node: Node) -> int:

@@ -168,7 +168,7 @@ def _records(source: Any, asked: Asked, stretch: Stretch) -> Amount:
         return Amount.exactly(times * len(source))
     # The last batch may be shorter, and a mixture of a stretch is not quite that of the rest.
     rounding = counted / 1000 + rows_of(stretch.facts.node.parent)
-    return Amount(math.floor(counted - rounding), math.ceil(counted + rounding))
+    return Amount(max(0, math.floor(counted - rounding)), math.ceil(counted + rounding))
 
 
 def _product(one: Amount, other: Amount) -> Amount:
@@ -194,6 +194,8 @@ def _of_part(
     reads = _reads(looks[-1], pieces, stretch)
     share = stretch.count / max(1, stretch.stop)
     hits = Amount(max(0, few * share - reads.high), max(0, many * share - reads.low))
+    if stretch.share < 1:
+        hits = Amount(0, _most_wanted(part, pieces, stretch) - pieces.low)
     return _sized(dataclasses.replace(costs, hits=hits), part, numbers, reads)
 
 
@@ -211,9 +213,16 @@ def _pieces(source: Any, part: Part, uses: Uses, stretch: Stretch) -> tuple[IntA
     return numbers, Amount(len(numbers), max(most, len(numbers)))
 
 
+def _most_wanted(part: Part, pieces: Amount, stretch: Stretch) -> float:
+    """Pieces that huge elements want, where a round has one at least and reads a piece once."""
+    return max(pieces.high, float(stretch.count * part.piece_count))
+
+
 def _unplanned(part: Part, uses: Uses, pieces: Amount, stretch: Stretch) -> Amount:
     """Reads of a part that is read round by round, by the rounds themselves."""
     facts, long = stretch.facts, stretch.long
+    if stretch.share < 1:
+        return Amount(pieces.low, _most_wanted(part, pieces, stretch))
     few = uses.rounds(long)
     share = stretch.count / max(1, stretch.stop)
     if long.rows <= facts.unit:
@@ -239,6 +248,9 @@ def _reads(look: PartLook, pieces: Amount, stretch: Stretch) -> Amount:
     found, room = look.forecast, look.room
     if stretch.is_whole:
         return found.reads
+    if stretch.share < 1:
+        most = pieces.high if room.fits else _most_wanted(room.part, pieces, stretch)
+        return Amount(pieces.low, most)
     room_for_all = found.reads.low == found.reads.high and not found.is_saturated
     if room_for_all and not found.again:
         # In order, or in blocks: the pieces of other elements are other pieces.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from windrow import shuffle_sample, shuffle_sources, shuffle_windows
 from windrow.costs import Amount
-from windrow.errors import PlanError
+from windrow.errors import PlanError, RecordIndexError
 from windrow.record_order import RecordOrder, nodes_below, random_access
 from windrow.shuffle_sources import SourceQuality
 from windrow.transforms.arguments import integer
@@ -129,6 +129,8 @@ def quality_of(
             return None
         return quality(batches, block, notes)
     except PlanError:  # an empty stream in a mixture, a zip of batches that differ, a huge batch
+        return None
+    except RecordIndexError:  # a later epoch of part of what is endless
         return None
 
 

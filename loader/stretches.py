@@ -45,6 +45,7 @@ class Stretch:
         planned_bytes: Bytes of records of an element, as far as they are planned ahead.
         index_bytes: Bytes of indices to plan an element.
         is_whole: Whether all elements that it stands for are worked out.
+        share: The part of each element that is worked out; less than 1 where one is huge.
     """
 
     facts: StreamFacts
@@ -57,6 +58,7 @@ class Stretch:
     planned_bytes: float
     index_bytes: float
     is_whole: bool
+    share: float
 
     @property
     def sources(self) -> list[Any]:
@@ -66,7 +68,12 @@ class Stretch:
     @property
     def factor(self) -> float:
         """How many times as much happens as what is counted."""
-        return self.count / max(1, self.stop - self.since)
+        return self.count / (max(1, self.stop - self.since) * self.share)
+
+    def records_each(self, source: Any) -> float:
+        """Records of a source that an element has, on average."""
+        asked = self.asked.get(id(source))
+        return 0.0 if asked is None else len(asked.records) / (max(1, self.stop) * self.share)
 
 
 def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretch:
@@ -76,26 +83,29 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
     """
     chain = facts.node.parent
     most = _MOST_SELECTED if _selects(chain) else MOST_RECORDS
-    most = max(2, most // rows_of(chain))
-    is_whole = count <= most + most // 2
+    rows_each = rows_of(chain)
+    # Of what is huge a part is enough: it comes by so few that there is little to tell.
+    share = most / rows_each if rows_each > most + most // 2 else 1.0
+    most = max(1, most // rows_each)
+    is_whole = count <= most + most // 2 and share == 1
     stop = count * (1 + again) if is_whole else most
-    asked = asked_for(chain, 0, stop)
-    elements = max(1, stop)
+    asked = asked_for(chain, 0, stop, share=share)
+    elements = max(1, stop) * share
     planned = indices = least = most_read = decoded = 0.0
     for room in facts.rooms:
         own = asked.get(id(room.source))
-        share = 0.0 if own is None else len(own.records) / elements
-        planned += share * room.record_bytes
-        indices += share * room.index_bytes
+        each = 0.0 if own is None else len(own.records) / elements
+        planned += each * room.record_bytes
+        indices += each * room.index_bytes
     for source in demand.all_sources(chain):
         if (own := asked.get(id(source))) is not None:
             size = record_bytes(source)
-            share = len(own.records) / elements
-            least += 0.0 if size is None else size.low * share
-            most_read += 0.0 if size is None else size.high * share
+            each = len(own.records) / elements
+            least += 0.0 if size is None else size.low * each
+            most_read += 0.0 if size is None else size.high * each
             if isinstance(source, LaidOutSource):
                 whole = [part for part in source.parts if not part.alone]
-                decoded += share * sum(map(largest_bytes, whole))
+                decoded += each * sum(map(largest_bytes, whole))
     rows = min(facts.goal_bytes / max(1.0, least), facts.most_rows)
     slow_bytes = min(facts.goal_bytes, SLOW_ROUND_BYTES)
     slow_rows = min(rows, slow_bytes / max(1.0, most_read))
@@ -123,6 +133,7 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
         planned_bytes=planned,
         index_bytes=indices,
         is_whole=is_whole,
+        share=share,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from benchmarks import advice
 from windrow import IterDataset, MapDataset, ReadOptions
-from windrow.asked import Asked
+from windrow.asked import Asked, asked_for
 from windrow.budget import Room
 from windrow.costs import Amount, known
 from windrow.part_forecast import Uses, part_forecast
@@ -153,6 +154,38 @@ def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
     assert slow.reads.high == single.reads.high  # of functions it is not known how long they take
     if order == "in order":
         assert told.reads.high <= 1.1 * told.reads.low
+
+
+def test_huge_batches_take_no_memory() -> None:
+    records = 10**9
+    source = np.broadcast_to(np.int8(0), records)
+    tracemalloc.start()
+    try:
+        whole = MapDataset.source(source).batch(records).explain()
+        endless = MapDataset.range(records).repeat().batch(records).map(kept).explain()
+        parts = MapDataset.source(source).shuffle(seed=1).batch(10**8).explain()
+        (_, peak_bytes) = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 300e6
+    assert endless.is_endless
+    assert endless.batches == Amount.exactly(1)
+    assert parts.batches == Amount.exactly(10)
+    for explanation in (whole, parts):
+        assert explanation.epoch[0].records == Amount.exactly(records)
+    assert whole.batch_bytes == Amount.exactly(records)
+
+
+@given(size=st.integers(1, 40), stop=st.integers(1, 5), share=st.floats(0.01, 1))
+def test_a_part_of_each_batch_is_its_start(size: int, stop: int, share: float) -> None:
+    chain = MapDataset.source(np.arange(100)).shuffle(seed=3).batch(size)
+    stop = min(stop, len(chain))
+    (all_of_it,) = asked_for(chain._node, 0, stop).values()
+    (some,) = asked_for(chain._node, 0, stop, share=share).values()
+    for element in range(stop):
+        rows = all_of_it.records[all_of_it.elements == element]
+        part = some.records[some.elements == element]
+        assert part.tolist() == rows[: math.ceil(min(size, 100) * share)].tolist()
 
 
 def test_later_epochs_of_an_endless_chain(store: Path) -> None:

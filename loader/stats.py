@@ -139,7 +139,7 @@ class Stats:
 
         rows = {
             "elements": f"{self.elements:,}",
-            "delivered": in_units(self.delivered_bytes),
+            "given to the loop": in_units(self.delivered_bytes),
             "buffers now": in_units(self.buffers_bytes),
             "buffers at most": in_units(self.peak_buffers_bytes),
             **{f"{kind} at most": in_units(size) for kind, size in self.peak_by.items()},

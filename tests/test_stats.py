@@ -389,7 +389,7 @@ def test_stats_are_printed_as_tables() -> None:
         r"the loop's own +10\.000 s +100%",
         r"map\(sum\) +0\.000 s +0%",
         r"elements +10",
-        r"delivered +80 bytes",
+        r"given to the loop +80 bytes",
     ):
         assert re.search(line, said), line
     assert "decoded bytes" in said

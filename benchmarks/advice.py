@@ -28,13 +28,13 @@ import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 from tqdm import tqdm
 
+from benchmarks.figures import placed
 from benchmarks.report import table
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.costs import known
 from windrow.sources import ArrayRecordDataSource, ArraySpec, ZarrDataSource
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "explain.md"
-_BEGIN, _END = "<!-- advice -->", "<!-- end of advice -->"
 _BATCH: Final = 64
 
 
@@ -345,13 +345,6 @@ def _bytes(row: dict[str, Any], side: str) -> str:
     return f"{row[f'{side}_bytes'] / 1e6:,.1f} ({told})"
 
 
-def placed(found: str, page: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{found}\n\n{_END}{after}"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.advice", description=__doc__)
@@ -366,7 +359,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = markdown(rows)
     sys.stdout.write(found + "\n")
     if given.page:
-        _PAGE.write_text(placed(found, _PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        page = _PAGE.read_text(encoding="utf-8")
+        _PAGE.write_text(placed(found, page, "advice"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from benchmarks.report import table
+from benchmarks.report import between, table
 
 # What a case gives, from a folder of its own and the share of the full size.
 Run: TypeAlias = Callable[[Path, float], Mapping[str, Any]]
@@ -64,11 +64,10 @@ def placed(text: str, page: str, name: str) -> str:
         ValueError: If the page lacks them.
     """
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, begun, rest = page.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not (begun and ended):
+    found = between(text, page, begin=begin, end=end)
+    if found is None:
         raise ValueError(f"benchmarks: the page has no marks {begin} and {end}")
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return found
 
 
 def measured(

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import windrow
 from benchmarks import data
+from benchmarks.figures import placed
 from windrow import ahead, crew, execute, meter, rounds, steps, tallies
 from windrow.sources import ZarrDataSource
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
-_BEGIN, _END = "<!-- measuring -->", "<!-- end of measuring -->"
 _BATCH: Final = 256
 _FEW: Final = 32
 
@@ -166,8 +166,8 @@ def table(found: Sequence[tuple[Case, dict[str, float]]]) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {case.what} | {figures['elements_of_a_block']:,.1f} | {figures['element_us']:,.1f} us | {figures['cost_us']:.2f} us"
-        f" | {figures['share']:+.1%} | {figures['noise']:+.1%} |"
+        f"| {case.what} | {figures['elements_of_a_block']:,.1f} | {figures['element_us']:,.1f} us"
+        f" | {figures['cost_us']:.2f} us | {figures['share']:+.1%} | {figures['noise']:+.1%} |"
         for case, figures in found
     ]
     return "\n".join(lines)
@@ -190,9 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text)
     if args.page:
         page = _PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-        _PAGE.write_text(f"{before}{_BEGIN}\n\n{text}\n\n{_END}{after}", encoding="utf-8")
+        _PAGE.write_text(placed(text, page, "measuring"), encoding="utf-8")
     return 0
 
 

@@ -166,11 +166,18 @@ def markdown(run: Mapping[str, Any]) -> str:
 
 def placed(tables: str, page: str) -> str:
     """A page with the tables between its marks; the tables alone if it has no marks."""
-    before, begun, rest = page.partition(_BEGIN)
-    _, ended, after = rest.partition(_END)
+    found = between(tables, page, begin=_BEGIN, end=_END)
+    return tables if found is None else found
+
+
+def between(text: str, page: str, *, begin: str, end: str) -> str | None:
+    """`page` with `text` between two marks; None if it lacks them."""
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
     if not (begun and ended):
-        return tables
-    return f"{before}{_BEGIN}\n\n{tables}\n{_END}{after}"
+        return None
+    text = text.rstrip("\n")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def _wanted(criteria: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -72,15 +72,20 @@ def test_the_timeline_that_is_drawn_is_the_one_of_the_run(run: Run) -> None:
     ends = np.cumsum([block.elements for block in blocks])
     assert ends[-1] == run.stats.elements == RECORDS // BATCH
     middles = ends - np.array([block.elements for block in blocks]) / 2
+    heights_px = []
     for number, name in enumerate(LANES.values()):
         lane = drawn_lane(run.page, number)
         expected = np.array([1e3 * getattr(block, name) / block.elements for block in blocks])
+        assert expected.max() > 0, name
+        # What is to be drawn, however small it is beside the others: a step for each block.
+        assert lane.values_ms[:-1] == pytest.approx(expected), name
         # Beyond the scale a line is drawn up to any height: the plot cuts it off.
         expected = np.minimum(expected, lane.limit)
         seen = np.minimum(lane.values_at(middles), lane.limit)
         # To a pixel and a half.
         assert np.abs(seen - expected).max() <= 1.5 * lane.per_pixel, name
-        assert expected.max() > 5 * lane.per_pixel, name
+        heights_px.append(expected.max() / lane.per_pixel)
+    assert max(heights_px) > 40
 
 
 class Lane(NamedTuple):
@@ -88,6 +93,7 @@ class Lane(NamedTuple):
 
     xs: npt.NDArray[np.float64]
     ys: npt.NDArray[np.float64]
+    values_ms: list[float]
     limit: float
     per_pixel: float
 
@@ -99,13 +105,14 @@ class Lane(NamedTuple):
 
 def drawn_lane(page: Looked, number: int) -> Lane:
     """A line as it is drawn, not as it is meant to be: read from the picture's path."""
-    path, x_range, width, y_range, height = page.told(
+    path, values_ms, x_range, width, y_range, height = page.told(
         """number => {
           const place = document.getElementById("timeline"), layout = place._fullLayout;
           const suffix = number ? String(number + 1) : "";
           const x = layout["xaxis" + suffix], y = layout["yaxis" + suffix];
           const path = place.querySelectorAll(".scatterlayer .js-line")[number];
-          return [path.getAttribute("d"), x.range, x._length, y.range, y._length];
+          const values = place.calcdata[number].map(point => point.y);
+          return [path.getAttribute("d"), values, x.range, x._length, y.range, y._length];
         }""",
         number,
     )
@@ -121,6 +128,7 @@ def drawn_lane(page: Looked, number: int) -> Lane:
     return Lane(
         low + xs * (high - low) / width,
         y_range[1] - ys * (y_range[1] - y_range[0]) / height,
+        values_ms,
         y_range[1],
         (y_range[1] - y_range[0]) / height,
     )

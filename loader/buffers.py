@@ -100,12 +100,21 @@ class _OfStream:
 
 
 def _of_stream(node: Node, stretch: Stretch, looks: list[PartLook]) -> _OfStream:
-    if demand.repeats_for_ever(stretch.facts.node.parent):
+    is_endless = demand.repeats_for_ever(stretch.facts.node.parent)
+    if is_endless:
         stretch, looks = _longer(stretch, looks)
     flow = flow_of(node, stretch.facts)
     each = _Bytes.of(node, stretch, 1 if flow is None else flow.rows)
     plans = _plans(stretch, looks, each)
-    held = [_holdings(stretch, looks, plan) for plan in plans]
+    # Blocks whose windows do not fit may come so that some pieces are done with before.
+    may_not = any(
+        look.forecast.is_saturated and (is_endless or not look.uses.are_spread) for look in looks
+    )
+    held = [
+        _holdings(stretch, looks, plan, spills=spills)
+        for plan in plans
+        for spills in ((True, False) if may_not else (True,))
+    ]
     by = {
         "pieces": _span(own.pieces.max(initial=0) for own in held),
         "planned": _span(own.planned.max(initial=0) for own in held),
@@ -219,8 +228,13 @@ def _plan(stretch: Stretch, stop: int, rows: int) -> RoundPlan:
     )
 
 
-def _holdings(stretch: Stretch, looks: list[PartLook], plan: RoundPlan) -> Holdings:
-    """What is held while each of the first rounds is given out."""
+def _holdings(
+    stretch: Stretch, looks: list[PartLook], plan: RoundPlan, *, spills: bool
+) -> Holdings:
+    """What is held while each of the first rounds is given out.
+
+    With `spills` the records of all planned rounds are there where slots are taken from pieces.
+    """
     rounds = min(len(plan.ends), MOST_ROUNDS)
     pieces, planned = np.zeros(rounds), np.zeros(rounds)
     reads = np.zeros(rounds, np.int64)
@@ -229,9 +243,9 @@ def _holdings(stretch: Stretch, looks: list[PartLook], plan: RoundPlan) -> Holdi
     elements = plan.ends[:rounds] - plan.bounds[later]
     for look in looks:
         room, own = look.room, _held(look, stretch, plan, rounds)
-        records = stretch.records_each(room.source)
         pieces += own.slots * room.piece_bytes
-        planned += own.elements * records * room.record_bytes
+        if spills or not look.forecast.is_saturated:
+            planned += own.records * room.record_bytes
         reads = np.maximum(reads, own.reads)
         most = float(own.slots.max(initial=0)) * room.piece_bytes
         by_source[id(room.source)] = by_source.get(id(room.source), 0.0) + most
@@ -243,25 +257,27 @@ def _holdings(stretch: Stretch, looks: list[PartLook], plan: RoundPlan) -> Holdi
 
 def _held(look: PartLook, stretch: Stretch, plan: RoundPlan, rounds: int) -> Held:
     """What a part holds, over as many rounds."""
-    room = look.room
+    room, elements = look.room, stretch.asked[id(look.room.source)].elements
     if look.forecast.is_saturated:
         ahead = plan.ends[:rounds] - plan.bounds[1 : rounds + 1]
+        each = stretch.records_each(room.source)
         return Held(
-            np.full(rounds, room.slots), ahead, np.full(rounds, room.most_in_flight, np.int64)
+            slots=np.full(rounds, room.slots),
+            records=np.ceil(ahead * each).astype(np.int64),
+            reads=np.full(rounds, room.most_in_flight),
         )
     goes_on = int(plan.bounds[-1]) > stretch.stop
-    records = stretch.records_each(room.source)
     own_plan = _plan(stretch, stretch.stop, plan.rows) if goes_on else plan
-    own = held(look.uses, room, own_plan, records, goes_on=goes_on)
+    own = held(look.uses, room, own_plan, elements, goes_on=goes_on)
     if len(own.slots) >= rounds:
-        return Held(own.slots[:rounds], own.elements[:rounds], own.reads[:rounds])
+        return Held(own.slots[:rounds], own.records[:rounds], own.reads[:rounds])
     # What follows is like what was looked at.
     more = rounds - len(own.slots)
     return Held(*(np.append(x, np.full(more, x.max(initial=0))) for x in _arrays(own)))
 
 
 def _arrays(own: Held) -> tuple[IntArray, IntArray, IntArray]:
-    return own.slots, own.elements, own.reads
+    return own.slots, own.records, own.reads
 
 
 # --- where rounds do not simply come in turn -----------------------------------------------------

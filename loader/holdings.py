@@ -34,12 +34,12 @@ class Held:
 
     Args:
         slots: Slots of the shelf that were used by then, int64 `(rounds,)`.
-        elements: Elements of rounds whose column is there before they are made, int64 `(rounds,)`.
+        records: Records of rounds whose column is there before they are made, `(rounds,)`.
         reads: Reads that are started while each round is given out, int64 `(rounds,)`.
     """
 
     slots: IntArray
-    elements: IntArray
+    records: IntArray
     reads: IntArray
 
 
@@ -53,7 +53,7 @@ class _Reads:
 
 
 def held(
-    uses: Uses, room: Room, plan: RoundPlan, records_each: float, *, goes_on: bool = False
+    uses: Uses, room: Room, plan: RoundPlan, elements: IntArray, *, goes_on: bool = False
 ) -> Held:
     """What is held of a part whose pieces have slots as long as they are wanted.
 
@@ -61,17 +61,17 @@ def held(
         uses: Which elements want which pieces.
         room: What there is room for.
         plan: The rounds.
-        records_each: Records that an element takes of the source.
+        elements: The element of each record that is taken of the source, ascending.
         goes_on: Whether more elements follow those of the plan.
     """
     stop = math.inf if goes_on else float(plan.bounds[-1])
     reads = _reads(uses, room, plan)
-    pace = _Pace(room, plan, records_each * room.record_bytes, reads, stop)
+    pace = _Pace(room, plan, elements, reads, stop)
     rounds = min(len(plan.ends), MOST_ROUNDS)
     found = np.zeros((3, rounds), np.int64)
     for number in range(rounds):
         started = pace.make(number)
-        found[:, number] = min(pace.slots, room.slots), pace.elements, started
+        found[:, number] = min(pace.slots, room.slots), pace.records, started
     return Held(*found)
 
 
@@ -92,16 +92,18 @@ class _Pace:
     """Starts reads round by round, as the look-ahead does."""
 
     def __init__(
-        self, room: Room, plan: RoundPlan, each_bytes: float, reads: _Reads, stop: float
+        self, room: Room, plan: RoundPlan, elements: IntArray, reads: _Reads, stop: float
     ) -> None:
-        self._room, self._plan, self._each_bytes, self._reads = room, plan, each_bytes, reads
+        self._room, self._plan, self._reads = room, plan, reads
         self._stop = stop  # behind the last element of all
+        # Records of the source before each round, and before the end of what is planned then.
+        self._at, self._until = elements.searchsorted(plan.bounds), elements.searchsorted(plan.ends)
         self._far = is_far(room.source)
         rounds = len(plan.ends)
         # Pieces that are due by each round, and rounds up to which all is planned.
         self._due = np.cumsum(np.bincount(reads.first, minlength=rounds))
         self._planned = plan.bounds.searchsorted(plan.ends)
-        self._sizes = np.diff(plan.bounds)
+        self._sizes = np.diff(self._at)
         self._started = self._last = 0
         self._credit = 0.0
         self._wanted = 0  # slots of pieces that are wanted
@@ -109,7 +111,7 @@ class _Pace:
             rounds + 1, np.int64
         )  # of these, by the last round that wants them
         self._has_column = np.zeros(rounds, np.bool_)
-        self.slots = self.elements = 0
+        self.slots = self.records = 0
 
     def make(self, number: int) -> int:
         """Start what is started while round `number` is made; how much of it is not waited for.
@@ -120,16 +122,16 @@ class _Pace:
         late, share = self._share(number, entered)
         begun = self._started
         self._start(min(late, entered - begun), number)
-        elements = self._column_elements(number)
+        records = self._column_records(number)
         self._wanted -= int(self._leaving[number])
         self._leaving[number] = 0
         rest = min(share, entered - begun) - (self._started - begun)
         self._start(rest, number)
         self._last = self._started - begun
-        self.elements = max(elements, self._column_elements(number + 1))
+        self.records = max(records, self._column_records(number + 1))
         return max(0, rest)
 
-    def _column_elements(self, number: int) -> int:
+    def _column_records(self, number: int) -> int:
         stop = int(self._planned[min(number, len(self._planned) - 1)])
         there = self._has_column[number:stop]
         return int(self._sizes[number:stop][there].sum())
@@ -140,8 +142,7 @@ class _Pace:
         chosen = slice(self._started, self._started + count)
         first, last = self._reads.first[chosen], self._reads.last[chosen]
         straight = self._goes_straight(chosen, number)
-        each_bytes = self._column_elements(number) * self._each_bytes
-        if each_bytes > EARLY_BYTES:
+        if self._column_records(number) * self._room.record_bytes > EARLY_BYTES:
             straight[:] = False
         for low, high in zip(first[straight].tolist(), last[straight].tolist(), strict=True):
             self._has_column[max(number, low) : high + 1] = True
@@ -156,21 +157,21 @@ class _Pace:
 
     def _share(self, number: int, entered: int) -> tuple[int, int]:
         """Reads that a round waits for, and how many are started on the way to the next one."""
-        plan, started = self._plan, self._started
-        at, stop = int(plan.bounds[number]), int(plan.bounds[number + 1])
-        planned, records = int(plan.ends[number]), stop - at
+        started = self._started
+        at, planned = int(self._at[number]), int(self._until[number])
+        records = int(self._sizes[number])
         self._credit = max(0.0, self._credit - self._last)
-        if entered <= started:
+        if entered <= started or not records:
             return 0, 0
         first = int(self._reads.first[started])
         rounds = slice(first, int(self._planned[number]))
-        dues, counts = plan.bounds[:-1][rounds], self._due[rounds] - started
+        dues, counts = self._at[:-1][rounds], self._due[rounds] - started
         late = max(0, int(self._due[number]) - started)
-        per_element = entered / max(1, planned)
+        per_record = entered / max(1, planned)
         if self._far:
-            soon = at + records + self._room.most_in_flight / per_element
+            soon = at + records + self._room.most_in_flight / per_record
             return late, int(counts[dues <= soon].max(initial=0))
-        lead = self._room.most_in_flight / 2 / per_element
+        lead = self._room.most_in_flight / 2 / per_record
         lead = max(records, min(lead, (planned - at) / 4))
         left = dues - lead - at + records
         share = float((counts / np.maximum(left, records)).max()) * records

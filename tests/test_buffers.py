@@ -78,6 +78,11 @@ KNOWN: dict[str, Callable[[Path], Dataset]] = {
         chunks(p).shuffle(seed=1).batch(64).repeat().to_iter_dataset(SHORT).limit(400)
     ),
     "endless, in order": lambda p: chunks(p).batch(64).repeat().to_iter_dataset(SHORT).limit(400),
+    "two stores, one after the other": lambda p: (
+        MapDataset.concatenate([chunks(p).block_shuffle(seed=seed) for seed in (1, 2)])
+        .batch(40)
+        .to_iter_dataset(SHORT)
+    ),
     "a few of many": lambda p: chunks(p).to_iter_dataset(SHORT).limit(100).batch(8),
 }
 

@@ -22,11 +22,23 @@ from windrow.record_sizes import record_bytes
 from windrow.round_plan import RoundPlan, round_plan
 from windrow.sources import LaidOutSource
 from windrow.stream_facts import StreamFacts
-from windrow.transforms.nodes import Node, SelectNode
+from windrow.transforms.block_nodes import BlockShuffleNode
+from windrow.transforms.nodes import (
+    Node,
+    ReindexNode,
+    SelectNode,
+    ShuffleNode,
+    SliceNode,
+    WindowShuffleNode,
+)
 
 # Records whose order is worked out; a selection map is asked for them one by one.
 MOST_RECORDS: Final = 1 << 20
 _MOST_SELECTED: Final = 1 << 15
+# A window is shuffled in so long, however small it is; and for how long windows are.
+_WINDOW_S: Final = 0.002
+_WINDOWS_S: Final = 0.8
+_FEWEST_RECORDS: Final = 1 << 8
 SLOW_ROUND_BYTES: Final = ROUND_S * SLOW_BYTES_PER_S
 
 
@@ -84,6 +96,7 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
     chain = facts.node.parent
     most = _MOST_SELECTED if _selects(chain) else MOST_RECORDS
     rows_each = rows_of(chain)
+    most = int(min(most, max(_FEWEST_RECORDS, _by_windows(chain))))
     # Of what is huge a part is enough: it comes by so few that there is little to tell.
     share = most / rows_each if rows_each > most + most // 2 else 1.0
     most = max(1, most // rows_each)
@@ -139,6 +152,24 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
 
 def _selects(node: Node) -> bool:
     return isinstance(node, SelectNode) or any(map(_selects, node.parents))
+
+
+def _by_windows(node: Node, stride: float = 1.0) -> float:
+    """Records whose windows can be shuffled in the time there is, `stride` records of a node apart."""
+    below = math.inf
+    match node:
+        case WindowShuffleNode():
+            size = min(node.window_size, max(1, node.length))
+            below = _WINDOWS_S / _WINDOW_S * max(1.0, size / stride)
+            if -(-node.length // size) * _WINDOW_S <= _WINDOWS_S:
+                below = max(below, float(node.length))
+        case SliceNode():
+            stride *= abs(node.step)
+        case ShuffleNode() | BlockShuffleNode() | ReindexNode() | SelectNode():
+            stride = math.inf
+        case _:
+            pass
+    return min([below, *(_by_windows(parent, stride) for parent in node.parents)])
 
 
 def horizon_elements(horizon_bytes: int, planned: float, indices: float) -> float:

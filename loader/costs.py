@@ -77,7 +77,8 @@ class SourceCosts:
         records: Records that are asked for.
         pieces: Different pieces that they lie in; each one once. 0 where there are no pieces.
         reads: Pieces that are read, those that are read again too, and records that are read alone.
-        stored_bytes: Bytes of them in storage; None where that is unknown.
+        stored_bytes: Bytes of them in storage, as the layout tells them: of a Zarr array its chunks
+            are taken to be like the first that is there. None where that is unknown.
         decoded_bytes: Bytes of them in memory; None where that is unknown.
         delivered_bytes: Bytes of the records; None where that is unknown.
         hits: Pieces that a round wants and that were read, or being read, for another one.

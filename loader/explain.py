@@ -88,8 +88,8 @@ def _unknown(node: Node, order: list[Node], found: Forecast) -> Iterator[str]:
     hidden = next((each for each in order if has_function(each) and spec_of(each) is None), None)
     if hidden is not None:
         yield (
-            f"what {label_of(hidden)} makes: give its function a method output_spec(spec), or read"
-            " one element with ds.read_spec()"
+            f"what {label_of(hidden)} makes: give its function a method output_spec(spec); buffers are told"
+            " as if a round of it had no more than block_bytes, or than 16 times its records"
         )
     for source in demand.all_sources(node):
         size = record_bytes(source)

@@ -245,7 +245,7 @@ def _of_sources(explanation: Explanation) -> Iterator[Table]:
             [name, *(str(getattr(costs, name)) for costs in known.values())] for name in _COLUMNS
         ]
         for name in _BYTES:
-            title = name.replace("_bytes", "")
+            title = name.replace("_bytes", "") + (", about" if name == "stored_bytes" else "")
             rows.append([title, *(in_bytes(getattr(costs, name)) for costs in known.values())])
         ratios = [costs.decoded_per_delivered for costs in known.values()]
         shown = [_ABSENT if ratio is None else str(ratio) for ratio in ratios]

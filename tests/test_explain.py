@@ -150,6 +150,25 @@ def test_unknown_records_of_somebody_elses_source() -> None:
     explanation = MapDataset.source([object()] * 5).explain()
     assert any("bytes of the records of SequenceDataSource" in line for line in explanation.unknown)
     assert explanation.batch_bytes is None
+    (costs,) = explanation.epoch
+    assert (costs.records, costs.decoded_bytes) == (
+        Amount.exactly(5),
+        Amount.exactly(0),
+    )  # in memory
+    assert costs.delivered_bytes is None
+    assert costs.decoded_per_delivered is None
+    assert explanation.to_json()["epoch"][0]["delivered_bytes"] is None
+
+
+def test_unknown_bytes_of_what_somebody_else_reads() -> None:
+    explanation = MapDataset.source(Single()).batch(8).explain()
+    for costs in (*explanation.epoch, *explanation.later_epoch, *explanation.batch):
+        assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
+    assert explanation.epoch[0].reads == Amount.exactly(100)
+    text = str(explanation)
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("delivered")] == [
+        ["delivered", "unknown", "unknown"]
+    ]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _here(node: Node, options: ReadOptions) -> Node:
 def _place(place: tuple[int, int | None], source: int | None) -> str:
     element, row = place
     told = [f"element {element}"] + ([] if row is None else [f"row {row}"])
-    return ", ".join(told + ([] if source is None else [f"source {source}"]))
+    return ", ".join(told) + ("" if source is None else f"\nsource {source}")
 
 
 def _size_bytes(element: Any) -> int | None:
@@ -386,7 +386,7 @@ def _told(value: Any) -> str:
 def _as_table(captions: Sequence[str], sample: Sample, kinds: Mapping[str, str]) -> str:
     names = list(kinds)[:_MOST_COLUMNS]
     rows = [
-        [caption, *(_short(leaves.get(name)) for name in names)]
+        [caption.replace("\n", ", "), *(_short(leaves.get(name)) for name in names)]
         for caption, leaves in zip(captions, sample.elements, strict=True)
     ]
     return table("The first elements", ["", *(_shown(name) or "value" for name in names)], rows)

@@ -90,6 +90,7 @@ td.ours { background: color-mix(in srgb, var(--measured) 9%, transparent); }
 .plan code, .plan small { overflow-wrap: break-word; }
 .trunk { display: flex; flex-direction: column; align-items: center; position: sticky; left: 0;
   right: 0; max-width: calc(100vw - 1.5rem); }
+.cut-right .trunk { right: 2rem; }
 .hint { display: none; margin: 0; }
 .hint:has(+ .cut-left), .hint:has(+ .cut-right) { display: block; }
 .cut-right { mask-image: linear-gradient(to left, transparent, #000 2rem); }

@@ -61,6 +61,9 @@ ENOUGH_EPOCHS: Final = 8  # to tell from their differences how sure their mean i
 
 _MOST_EPOCHS: Final = 200
 _LEAST_RUNS: Final = 16
+_FEWEST_RUNS: Final = 4  # of batches that take long
+_MOST_NS: Final = 1e9  # for more runs than that
+_MOST_KEPT: Final = 2**20  # numbers of blocks, before they are added up
 _MOST_RUNS: Final = 4096
 _SHOWN_RUNS: Final = 64
 _ROWS_AT_ONCE: Final = 2**16
@@ -210,6 +213,16 @@ def cost_ns(node: Node) -> tuple[float, float]:
 # --- looking -------------------------------------------------------------------------------------
 
 
+def added_up(numbers: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Different numbers in order, and for each the sum of its counts."""
+    if len(numbers) and int(numbers.max()) < 4 * len(numbers):  # a sort costs five times as much
+        sums = np.bincount(numbers, counts)
+        found = np.flatnonzero(sums)
+        return found, sums[found].astype(np.int64)
+    found, which = np.unique(numbers, return_inverse=True)
+    return found, np.bincount(which, counts, len(found)).astype(np.int64)
+
+
 @dataclasses.dataclass(slots=True)
 class Population:
     """The records that come in an epoch, added up.
@@ -249,7 +262,14 @@ class Population:
         for taken in rows.taken:
             self.taken[taken.leaf] += len(taken.records)
         if blocks:
-            self.blocks.append(np.unique(np.concatenate(blocks), return_counts=True))
+            joined = np.concatenate(blocks)
+            self.blocks.append(added_up(joined, np.ones(len(joined), np.int64)))
+            if sum(len(found) for found, _ in self.blocks) > _MOST_KEPT:
+                self.blocks = [self._all_blocks()]
+
+    def _all_blocks(self) -> tuple[IntArray, IntArray]:
+        found, counts = zip(*self.blocks, strict=True)
+        return added_up(np.concatenate(found), np.concatenate(counts))
 
     def block_sizes(
         self, numbers: Sequence[BlockNumbers], rows: int
@@ -259,10 +279,7 @@ class Population:
         Of a sample, those that blocks have if records are left out evenly.
         """
         if self.rows % rows == 0:
-            found = np.concatenate([found for found, _ in self.blocks])
-            counts = np.concatenate([counts for _, counts in self.blocks])
-            _, which = np.unique(found, return_inverse=True)
-            each = np.bincount(which, counts) * (rows / self.rows)
+            each = self._all_blocks()[1] * (rows / self.rows)
             sizes, many = np.unique(each, return_counts=True)
             return sizes, many.astype(np.float64)
         parts = [leaf.sizes() for leaf in numbers]
@@ -385,7 +402,9 @@ def _sample(
     """Runs of batches from all over an epoch, with batches spread evenly as its population."""
     batches = epoch_length(order.node)
     setup, each = cost_ns(order.node)
-    count = min(batches, int(np.clip(BUDGET_NS / (setup + size * each), _LEAST_RUNS, _MOST_RUNS)))
+    # Of large batches fewer: each takes long.
+    least = int(np.clip(_MOST_NS / (setup + size * each), _FEWEST_RUNS, _LEAST_RUNS))
+    count = min(batches, int(np.clip(BUDGET_NS / (setup + size * each), least, _MOST_RUNS)))
     length = max(1, min(batches // count, int((BUDGET_NS / count - setup) / (size * each))))
     places = (np.arange(count) + np.random.default_rng(0).random(count)) / count
     starts = (places * (batches - length + 1)).astype(np.int64)
@@ -393,6 +412,11 @@ def _sample(
     found = _walked(order, order.node, indices, size, numbers, None, watch)
 
     plain = _unshuffled(order.node)
+    if isinstance(plain, BatchNode) and plain.size == size > _ROWS_AT_ONCE:
+        # Which batches there are is all one to the population.
+        size = _ROWS_AT_ONCE
+        plain = BatchNode(plain.parents, size, plain.drop_remainder)
+        batches = epoch_length(plain)
     setup, each = cost_ns(plain)
     some = min(batches, int(np.clip(BUDGET_NS / 2 / (setup + size * each), _LEAST_RUNS, 2**14)))
     # In Python, as the products may be beyond 64 bits.
@@ -461,6 +485,11 @@ def _different(rows: Rows, blocks: Sequence[IntArray]) -> IntArray:
     owner = np.repeat(np.arange(len(rows.counts)), rows.counts)
     most = max(int(found.max()) for found in blocks) + 1
     pairs = zip(rows.taken, blocks, strict=True)
+    if most > 2**62 // max(1, len(rows.counts)):  # the products would be beyond 64 bits
+        joined, numbers = np.unique(np.concatenate(blocks), return_inverse=True)
+        ends = np.cumsum([len(found) for found in blocks])
+        most = len(joined)
+        pairs = zip(rows.taken, np.split(numbers, ends[:-1]), strict=True)
     keys = np.concatenate([owner[taken.rows] * most + found for taken, found in pairs])
     keys.sort()
     first = np.append(True, keys[1:] != keys[:-1])
@@ -553,6 +582,12 @@ def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch:
             + batch * np.log1p(-np.minimum(sizes / records, 1 - 1e-15))
         )
     is_drawn = np.where(records - sizes < batch, 1.0, -np.expm1(np.minimum(log_none, 0.0)))
+    # Of tiny parts the digits are lost in the logarithms; twice in one block is as unlikely.
+    part = sizes / records * batch
+    is_drawn = np.where(part < 1e-6, part, is_drawn)
+    # Of tiny parts the digits are lost in the logarithms; twice in one block is as unlikely.
+    part = sizes / records * batch
+    is_drawn = np.where(part < 1e-6, part, is_drawn)
     return float((many * is_drawn).sum())
 
 

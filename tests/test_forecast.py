@@ -17,13 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import advice
-from windrow import IterDataset, MapDataset, ReadOptions
+from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
 from windrow.asked import Asked, asked_for
 from windrow.budget import Room
 from windrow.costs import Amount, known
 from windrow.part_forecast import Uses, part_forecast
 from windrow.round_plan import round_plan
+from windrow.shuffle_sample import added_up
 from windrow.sources import ArrayPart, ZarrDataSource
+from windrow.stream_facts import stream_facts
+from windrow.stretches import stretch_of
 
 ROWS, CHUNK, ROW_BYTES = 4_000, 20, 64
 
@@ -174,6 +177,37 @@ def test_huge_batches_take_no_memory() -> None:
     for explanation in (whole, parts):
         assert explanation.epoch[0].records == Amount.exactly(records)
     assert whole.batch_bytes == Amount.exactly(records)
+
+
+def test_quality_of_huge_numbers_of_blocks() -> None:
+    found = shuffle_quality(MapDataset.range(10**18).shuffle(seed=1), 64, block=100)
+    assert found.blocks_per_batch is not None
+    assert found.blocks_per_batch_shuffled is not None
+    for amount in (found.blocks_per_batch, found.blocks_per_batch_shuffled):
+        assert amount.low == pytest.approx(64, abs=0.02)
+
+
+@given(
+    numbers=st.lists(st.integers(0, 9) | st.integers(0, 10**17), min_size=1, max_size=40),
+    times=st.integers(1, 3),
+)
+def test_numbers_of_blocks_are_added_up(numbers: list[int], times: int) -> None:
+    found, counts = added_up(np.array(numbers), np.full(len(numbers), times))
+    assert found.tolist() == sorted(set(numbers))
+    assert counts.tolist() == [times * numbers.count(number) for number in found.tolist()]
+
+
+def test_windows_take_no_longer_than_they_may() -> None:
+    # Whoever shuffles all of 10 million records in windows of 50 is at it for minutes.
+    chain = MapDataset.source(np.broadcast_to(np.int8(0), 10**7)).window_shuffle(50, seed=1)
+    (facts,) = stream_facts(chain.batch(32).to_iter_dataset()._node).values()
+    stretch = stretch_of(facts, 10**7 // 32)
+    (asked,) = stretch.asked.values()
+    assert 1_000 < len(asked.records) < 100_000
+    above = chain.shuffle(seed=1).batch(32).to_iter_dataset()._node
+    (facts,) = stream_facts(above).values()
+    (asked,) = stretch_of(facts, 10**7 // 32).asked.values()
+    assert len(asked.records) < 1_000
 
 
 @given(size=st.integers(1, 40), stop=st.integers(1, 5), share=st.floats(0.01, 1))

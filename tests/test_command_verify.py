@@ -370,6 +370,7 @@ def test_a_place_that_is_not_there_is_told_by_its_class(tmp_path: Path) -> None:
 # --- far away ------------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 def test_folders_in_an_object_store(run: Run, records: Path, arrays: Path) -> None:
     with ObjectStore() as store:
         options = [

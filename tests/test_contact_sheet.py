@@ -165,6 +165,7 @@ def test_equal_sheets_are_equal_files(pictures: Path, tmp_path: Path) -> None:
 # --- arrays
 
 
+@pytest.mark.jobs
 def test_a_weather_field_has_times_and_a_scale(tmp_path: Path) -> None:
     sheet = sheet_of(ERA5)
     assert [cell.kind for cell in sheet.cells] == ["field"] * 16

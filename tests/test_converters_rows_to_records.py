@@ -173,6 +173,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert metadata(tmp_path / "mixed", "time") == metadata(tmp_path / "back", "time")
 
 
+@pytest.mark.jobs
 @settings(max_examples=25, deadline=None)
 @given(
     dtype=st.sampled_from(DTYPES),

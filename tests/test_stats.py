@@ -410,6 +410,7 @@ def test_stats_are_json_and_pickle() -> None:
 # --- what it costs -------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 def test_the_benchmark_leaves_nothing_measured_and_puts_all_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -161,6 +161,7 @@ def test_streams_that_end_early_leave_nothing_under_way() -> None:
 # --- with processes ------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=4), cut=st.integers(0, 24), data=st.data())
 @settings(max_examples=5, deadline=None)
 def test_processes_give_the_same_stream(drawn: Drawn, cut: int, data: st.DataObject) -> None:
@@ -176,6 +177,7 @@ def test_processes_give_the_same_stream(drawn: Drawn, cut: int, data: st.DataObj
         assert make.differences(head + list(second), expected) == []
 
 
+@pytest.mark.jobs
 def test_many_batches_of_all_kinds_of_leaves() -> None:
     def made(number: int) -> dict[str, Any]:
         return {
@@ -203,6 +205,7 @@ class Slowly:
         return index, os.getpid()
 
 
+@pytest.mark.jobs
 def test_sources_without_batched_reads_are_read_in_workers() -> None:
     dataset = M.source(Slowly()).shuffle(seed=1).map(lambda pair: pair)
     found = list(dataset.mp_prefetch(2))

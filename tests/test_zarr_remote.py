@@ -435,6 +435,7 @@ def _read(source: Any, answers: Any) -> None:
     answers.put((np.asarray(source.read(ORDER)), repr(source)))
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", ["shard", "filter"])
 def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) -> None:
     with RangeServer(folder, need_header=("X-Key", "pass-to-hide")) as server:

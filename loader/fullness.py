@@ -149,6 +149,8 @@ def full_of(flow: Flow, own: Holdings, each: RowBytes) -> Full:
         return Full(0, 0, most, most, 0, most)
     # Of a block that waits: itself, the rest of its round, and what is begun for the next one.
     left = np.maximum(bounds[number + 1] - ends, 0) * max(each.read, each.made)
+    if not own.is_planned:
+        left[-1] = 0  # a round is one block, of which a limit may leave some away
     waits = np.minimum(block + left, goal_bytes)
     if not own.is_planned:
         sizes = np.append(np.diff(bounds), 0)

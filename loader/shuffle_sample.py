@@ -585,9 +585,6 @@ def blocks_if_shuffled(sizes: FloatArray, many: FloatArray, records: int, batch:
     # Of tiny parts the digits are lost in the logarithms; twice in one block is as unlikely.
     part = sizes / records * batch
     is_drawn = np.where(part < 1e-6, part, is_drawn)
-    # Of tiny parts the digits are lost in the logarithms; twice in one block is as unlikely.
-    part = sizes / records * batch
-    is_drawn = np.where(part < 1e-6, part, is_drawn)
     return float((many * is_drawn).sum())
 
 

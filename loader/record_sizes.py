@@ -12,7 +12,8 @@ from typing import Any, Final
 from windrow import specs
 from windrow.budget import bytes_per_record
 from windrow.costs import Amount
-from windrow.sources import ArrayPart, ArraySpec, BoxPart, LaidOutSource
+from windrow.sources import ArrayPart, ArraySpec, BoxPart, LaidOutSource, RangeDataSource
+from windrow.transforms.columns import nbytes
 from windrow.transforms.halves import has_function
 from windrow.transforms.nodes import STREAM, BatchNode, Node, RangeNode, SourceNode, ZipNode
 
@@ -55,7 +56,9 @@ def element_bytes(node: Node) -> Amount | None:
         case RangeNode():
             return Amount.exactly(_INTEGER_BYTES)
         case BatchNode(batch_fn=None):
-            below = element_bytes(node.parent)
+            # A number takes less in an array than as an object.
+            size = spec_bytes(spec_of(node.parent))
+            below = element_bytes(node.parent) if size is None else Amount.exactly(size)
             most = node.size if node.parent.length == STREAM else min(node.size, node.parent.length)
             return None if below is None else below.times(most)
         case ZipNode():
@@ -75,6 +78,8 @@ def element_bytes(node: Node) -> Amount | None:
 
 def record_bytes(source: Any) -> Amount | None:
     """Bytes of a record of a source, on average; None where nothing tells them."""
+    if isinstance(source, RangeDataSource):
+        return Amount.exactly(nbytes([0]))  # integers as objects
     told = getattr(source, "spec", None)
     size = None if told is None else spec_bytes(told)
     if size is not None:

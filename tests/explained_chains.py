@@ -22,6 +22,7 @@ from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.sources import (
     ArrayRecordDataSource,
     Field,
+    RangeDataSource,
     TFDSDataSource,
     WindowDataSource,
     ZarrDataSource,
@@ -307,6 +308,9 @@ SOURCES = {
         lambda f: (
             MapDataset.zip([MapDataset.range(ROWS), _zarr(f, "chunks")]).seed(3).shuffle().batch(32)
         )
+    ),
+    "integers, in windows": Case(
+        lambda f: MapDataset.source(RangeDataSource(3, 3_003)).window_shuffle(100, seed=1).batch(32)
     ),
     "a list of records, shuffled": Case(
         lambda f: (

@@ -309,8 +309,6 @@ def test_every_source_and_way_of_reading_is_in_a_chain(met: list[Any]) -> None:
         for module in pkgutil.iter_modules(sources.__path__)
     ]
     known = {k for k in _public(BatchedSource, modules) if hasattr(sources, k.__name__)}
-    # Told by their spec, 8 bytes each, its integers count as objects.
-    known.remove(sources.RangeDataSource)
     assert ZarrDataSource in known
     assert known - set(map(type, found)) == set()
     readers = {kind for kind in _public(object, modules) if kind.__name__.endswith("Reader")}

@@ -193,7 +193,9 @@ def _of_part(
     looks.append(PartLook(room, uses, found))
     reads = _reads(looks[-1], pieces, stretch)
     share = stretch.count / max(1, stretch.stop)
-    hits = Amount(max(0, few * share - reads.high), max(0, many * share - reads.low))
+    # After a quick round the next may be a little longer than its bytes allow.
+    fewest = few if stretch.long.rows <= stretch.facts.unit else _LUCK * few
+    hits = Amount(max(0, fewest * share - reads.high), max(0, many * share - reads.low))
     if stretch.share < 1:
         hits = Amount(0, _most_wanted(part, pieces, stretch) - pieces.low)
     return _sized(dataclasses.replace(costs, hits=hits), part, numbers, reads)

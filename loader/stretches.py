@@ -37,7 +37,7 @@ MOST_RECORDS: Final = 1 << 20
 _MOST_SELECTED: Final = 1 << 15
 # A window is shuffled in so long, however small it is; and for how long windows are.
 _WINDOW_S: Final = 0.002
-_WINDOWS_S: Final = 0.8
+_WINDOWS_S: Final = 0.5
 _FEWEST_RECORDS: Final = 1 << 8
 SLOW_ROUND_BYTES: Final = ROUND_S * SLOW_BYTES_PER_S
 

@@ -220,6 +220,7 @@ def attacked(folder: Path, first: int, cases: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.jobs
 def test_damage_under_right_hashes_never_ends_the_process(tmp_path: Path) -> None:
     assert attacked(tmp_path, 0, 500) > 500
 

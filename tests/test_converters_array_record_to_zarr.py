@@ -179,6 +179,7 @@ def groups(draw: st.DrawFn) -> tuple[int, dict[str, tuple[str, tuple[int, ...]]]
     }
 
 
+@pytest.mark.jobs
 @settings(max_examples=25)
 @given(
     group=groups(),

@@ -373,6 +373,7 @@ def test_a_server_that_refuses_what_is_not_there(records: Path) -> None:
         assert "could not be listed" in str(report)
 
 
+@pytest.mark.jobs
 def test_a_folder_in_an_object_store(records: Path) -> None:
     with ObjectStore() as store:
         for file in records.iterdir():

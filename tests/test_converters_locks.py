@@ -87,6 +87,7 @@ print(held)
 """
 
 
+@pytest.mark.jobs
 def test_many_processes_at_the_same_instant(tmp_path: Path) -> None:
     """The file of the lock is removed each time, which is where two could come to hold it."""
     command = [sys.executable, "-c", _TRIES, str(tmp_path / "out"), str(tmp_path / "inside")]
@@ -104,6 +105,7 @@ def test_many_processes_at_the_same_instant(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / WORK).exists()
 
 
+@pytest.mark.jobs
 def test_two_runs_into_one_folder_at_once(tmp_path: Path) -> None:
     """One of them, or both one after the other, do it; who is refused says so."""
     inputs, out = reference(CASE).inputs, tmp_path / "out"

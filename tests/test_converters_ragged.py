@@ -87,6 +87,7 @@ def test_files_made_block_by_block_are_those_made_at_once(given: Any) -> None:
         assert sum(file.records for file in files) == layout.shape[0]
 
 
+@pytest.mark.jobs
 @settings(max_examples=50)
 @given(data=st.data())
 def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObject) -> None:

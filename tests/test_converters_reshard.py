@@ -94,6 +94,7 @@ def test_file_by_file_with_other_options(tmp_path: Path) -> None:
     assert (steps[-1].records, steps[-1].done_bytes) == (15, total)
 
 
+@pytest.mark.jobs
 @settings(max_examples=25, deadline=None)
 @given(
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),

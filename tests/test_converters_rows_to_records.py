@@ -224,6 +224,7 @@ def test_any_array_comes_back_bit_for_bit(
             assert back["deep"]["a"].tobytes() == values.tobytes()
 
 
+@pytest.mark.jobs
 @settings(max_examples=8, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),

@@ -156,6 +156,7 @@ def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: i
         assert record == example(row, Style(), random.Random(0))
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("large_bytes")
 @settings(max_examples=100)
 @given(any_features(), SEEDS)

@@ -26,6 +26,7 @@ from windrow.workers import Workers
 # --- requests and replies ------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("size", [0, 1, 1000, 3 * MIB])
 @pytest.mark.parametrize("shared_bytes", [None, 0, 2 * MIB])
 def test_replies_come_back_for_their_requests(size: int, shared_bytes: int | None) -> None:
@@ -44,6 +45,7 @@ def test_any_order_of_taking_and_any_object() -> None:
     assert got[::-1] == requests
 
 
+@pytest.mark.jobs
 def test_all_workers_are_used() -> None:
     with workers(handlers.process_id, count=3) as team:
         ask(team, None)
@@ -70,6 +72,7 @@ def test_replies_stay_as_they_are_as_long_as_they_are_held() -> None:
     assert held[3].sum() == 5 * (MIB // 8)
 
 
+@pytest.mark.jobs
 def test_a_reply_outlives_the_workers_and_may_be_freed_on_any_thread() -> None:
     with workers(handlers.doubled) as team:
         held = [ask(team, np.arange(100_000)) for _ in range(2)]
@@ -138,6 +141,7 @@ def test_an_array_of_the_room_that_is_used_again_is_no_trap(shared_bytes: int | 
 # --- errors --------------------------------------------------------------------------------------
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("error", "kind", "match"),
     [
@@ -242,6 +246,7 @@ def test_an_error_of_init_is_raised() -> None:
             team.submit(1)
 
 
+@pytest.mark.jobs
 def test_workers_that_end_at_the_start_are_an_error() -> None:
     with workers(handlers.returned, handlers.end_at_start) as team:
         ticket = team.submit(1)

@@ -105,6 +105,7 @@ def build_short(recipe: make.Recipe) -> Any:
     return dataset[:24].to_iter_dataset() if isinstance(dataset, M) else dataset.limit(24)
 
 
+@pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=5), workers=st.integers(1, 5), buffer=st.integers(1, 3))
 @settings(max_examples=150)
 def test_streams_are_the_same_with_workers(drawn: Drawn, workers: int, buffer: int) -> None:
@@ -112,6 +113,7 @@ def test_streams_are_the_same_with_workers(drawn: Drawn, workers: int, buffer: i
     assert make.differences(spread(dataset, workers, buffer), list(dataset)) == []
 
 
+@pytest.mark.jobs
 @given(drawn=make.chains(ours=True, lengths=make.FEW), workers=st.integers(1, 5))
 @settings(max_examples=150)
 def test_chains_are_the_same_with_workers(drawn: Drawn, workers: int) -> None:
@@ -119,6 +121,7 @@ def test_chains_are_the_same_with_workers(drawn: Drawn, workers: int) -> None:
     assert make.differences(spread(dataset, workers), list(dataset)) == []
 
 
+@pytest.mark.jobs
 @given(
     drawn=make.streams(ours=True, most=4),
     cut=st.integers(0, 24),
@@ -234,6 +237,7 @@ def test_what_is_no_number_of_workers_is_refused(options: Any) -> None:
         M.range(3).mp_prefetch(options)
 
 
+@pytest.mark.jobs
 def test_default_options_and_those_of_grain() -> None:
     dataset = M.range(9).map(lambda x: x * x)
     assert list(dataset.mp_prefetch()) == list(dataset)

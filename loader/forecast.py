@@ -302,15 +302,18 @@ def _alone(
 def _sized(costs: SourceCosts, part: Part, pieces: IntArray, reads: Amount) -> SourceCosts:
     """The bytes of so many reads of pieces."""
     found = []
-    for sizes in (part.stored_bytes(pieces), part.decoded_bytes(pieces)):
+    decoded_bytes = part.decoded_bytes(pieces)
+    for sizes in (part.stored_bytes(pieces), decoded_bytes):
         whole, largest = int(sizes.sum()), int(sizes.max(initial=0))
         if reads.is_exact and reads.low == len(pieces):
             found.append(Amount.exactly(whole))
             continue
-        # The last piece of an array is smaller than others.
-        mean = whole / max(1, len(pieces))
-        low = max(0.0, reads.low * mean - largest)
-        found.append(Amount(math.floor(low), math.ceil(reads.high * mean + largest)))
+        # The last piece of an array is smaller. It is read as often as others, or by its records.
+        each = whole / max(1, len(pieces))
+        by_records = float(sizes @ decoded_bytes) / max(1, int(decoded_bytes.sum()))
+        low = max(0.0, reads.low * min(each, by_records) - largest)
+        high = reads.high * max(each, by_records) + largest
+        found.append(Amount(math.floor(low), math.ceil(high)))
     return dataclasses.replace(costs, reads=reads, stored_bytes=found[0], decoded_bytes=found[1])
 
 

@@ -144,6 +144,26 @@ def test_reads_without_a_cache(
     assert told.reads.high - told.reads.low <= 0.1 * told.reads.low
 
 
+@pytest.mark.parametrize("last", [1, 7, CHUNK - 1])
+@pytest.mark.parametrize("resident_bytes", [None, 1, 100 * ROW_BYTES])
+def test_a_short_last_chunk_is_read_less_often(
+    tmp_path: Path, last: int, resident_bytes: int | None
+) -> None:
+    rows = np.zeros((20 * CHUNK + last, 16), "f4")
+    zarr.create_array(str(tmp_path / "rows"), data=rows, chunks=(CHUNK, 16))
+    options = NOT_AHEAD
+    if resident_bytes is not None:
+        options = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=1)
+    dataset = MapDataset.source(ZarrDataSource(tmp_path / "rows")).shuffle(seed=1).batch(4)
+    (told,) = dataset.to_iter_dataset(options).explain().epoch
+    with iter(dataset.to_iter_dataset(options)) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.reads.low in told.reads
+    assert known(found.decoded_bytes).low in known(told.decoded_bytes)
+
+
 @pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
 def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
     # How long rounds are depends on how long they take: reads are told for all that is likely.

@@ -420,7 +420,7 @@ from tests.conversions import conversion, stage
 from windrow.converters.job import carry_out
 
 def work(folder, item, report):
-    print("at work", flush=True)
+    print("at work\\n", end="", flush=True)
     while True:
         time.sleep(0.01 if REPORTS else 600)
         report(0, 0)

@@ -166,7 +166,7 @@ def test_streams_that_end_early_leave_nothing_under_way() -> None:
 
 @pytest.mark.jobs
 @given(drawn=make.streams(ours=True, most=4), cut=st.integers(0, 24), data=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_processes_give_the_same_stream(drawn: Drawn, cut: int, data: st.DataObject) -> None:
     dataset = build_short(drawn.recipe)
     expected = list(dataset)

@@ -212,7 +212,7 @@ class LocalFolder:
             return NotFoundError(
                 f"{self.what}: {self.where} is a file, not the folder of a Zarr array or group; give"
                 " the folder that holds zarr.json or .zarray"
-                f"{other_reader([self.where], 'ZarrDataSource')}"
+                f"{other_reader([os.path.basename(self.where)], 'ZarrDataSource')}"
             )
         found = LOCAL.names_in(self.where)
         return NotFoundError(

@@ -7,12 +7,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import playwright.sync_api
+
+# Opens a page by its name, in a window of a size, light or dark.
+Look: TypeAlias = "Callable[..., Looked]"
 
 PHONE: Final = (390, 844)
 DESKTOP: Final = (1280, 900)
@@ -44,6 +48,17 @@ class Browser:
             yield Looked(context.new_page(), Path(path))
         finally:
             context.close()
+
+    @contextlib.contextmanager
+    def looking(self, pages: Mapping[str, Path]) -> Iterator[Look]:
+        """Opens pages by name, once for all tests that only look at them."""
+        with contextlib.ExitStack() as stack:
+
+            @functools.cache
+            def opened(name: str, size: tuple[int, int] = DESKTOP, *, dark: bool = False) -> Looked:
+                return stack.enter_context(self.opened(pages[name], size, dark=dark))
+
+            yield opened
 
 
 class Looked:

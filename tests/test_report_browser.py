@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from PIL import Image
 
 import windrow
-from tests.browser import DESKTOP, PHONE, Browser, Looked, browser
+from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, browser
 from tests.processes import LIMIT_S, until
 from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
 from windrow import MapDataset
@@ -55,19 +53,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-Look = Callable[..., Looked]
-
-
 @pytest.fixture(scope="module")
 def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
-    """Opens pages once for all tests that only look at them."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def opened(name: str, size: tuple[int, int] = DESKTOP, *, dark: bool = False) -> Looked:
-            return stack.enter_context(chromium.opened(pages[name], size, dark=dark))
-
-        yield opened
+    with chromium.looking(pages) as found:
+        yield found
 
 
 def _fields() -> npt.NDArray[Any]:

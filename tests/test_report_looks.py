@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import io
 import itertools
 import re
@@ -19,7 +17,7 @@ import zarr
 from PIL import Image
 
 import windrow
-from tests.browser import DESKTOP, PHONE, Browser, Looked, browser
+from tests.browser import DESKTOP, PHONE, Browser, Look, browser
 from tests.processes import LIMIT_S, until
 from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
 from windrow import MapDataset
@@ -65,19 +63,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-Look = Callable[..., Looked]
-
-
 @pytest.fixture(scope="module")
 def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
-    """Opens pages once for all tests that only look at them."""
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def opened(name: str, size: tuple[int, int] = DESKTOP, *, dark: bool = False) -> Looked:
-            return stack.enter_context(chromium.opened(pages[name], size, dark=dark))
-
-        yield opened
+    with chromium.looking(pages) as found:
+        yield found
 
 
 def _long_names() -> Any:

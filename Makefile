@@ -9,6 +9,10 @@ READY := $(VENV)/.ready
 TFDS_VENV := .venv-tfds
 TFDS_PY := $(TFDS_VENV)/bin/python
 TFDS_READY := $(TFDS_VENV)/.ready
+# The tests start hundreds of processes, which would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
+# Only the files that have tests with a mark: looking through all of them takes half a minute.
+marked = $$(grep -lw "mark[.]$(1)" tests/test_*.py)
 
 .PHONY: help demo era5 far convert tfds test test-jobs test-report test-tfds soak lint format bench shuffling wheel coverage clean
 
@@ -65,23 +69,23 @@ test: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"
 
 test-jobs: $(READY)
-	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds"
+	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(call marked,jobs)
 
 # One browser at a time: each keeps two cores busy.
 test-report: $(READY)
 	@CHROMIUM="$$(CHROMIUM="$(CHROMIUM)" sh tools/find_chromium.sh)" && export CHROMIUM && \
 		$(PY) -m pytest -q -m report tests/test_report_*.py
 
-# Only the files that have such tests: others import packages that this environment lacks.
+# Other files import packages that this environment lacks.
 test-tfds: $(TFDS_READY)
-	@$(TFDS_PY) -m pytest -q -n 2 -m tfds $$(grep -l "mark[.]tfds" tests/test_*.py)
+	@$(TFDS_PY) -m pytest -q -n 2 -m tfds $(call marked,tfds)
 
 # With the SEED of an earlier run the moments are the same.
 SOAK ?= 50
 SEED := $(shell date +%s)
 soak: $(READY)
 	@echo "SOAK=$(SOAK) SEED=$(SEED)"
-	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SEED)
+	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SEED) $(call marked,soak)
 
 lint: $(READY)
 	@$(PY) -m ruff check

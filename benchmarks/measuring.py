@@ -88,7 +88,7 @@ _REPLACED: Final[tuple[tuple[Any, str, Any], ...]] = (
         for name in ("begin", "pause", "made_block", "begin_block", "weigh")
     ),
     *((meter.Meter, name, _nothing) for name in ("asked", "got", "took", "stopped", "dropped")),
-    *((tallies.PartTally, name, _nothing) for name in ("started", "wanted", "holds")),
+    *((tallies.PartTally, name, _nothing) for name in ("started", "wanted", "has_shelf", "holds")),
     (tallies.Tallies, "arrived", _nothing),
     (ahead.InTurn, "__next__", _next_in_turn),
 )

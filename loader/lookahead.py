@@ -145,6 +145,7 @@ class PartAhead:
         self._place = 0  # of the round being planned
         self._planned = self._made = 0  # records, since the start of the stream
         self._tickets: dict[int, list[_Ticket]] = {}  # of planned rounds, by their number
+        tally.has_shelf(self)
 
     # --- planning --------------------------------------------------------------------------------
 

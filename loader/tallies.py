@@ -83,7 +83,7 @@ class Shelved(Protocol):
 class PartTally:
     """What reading one part of a source has come to.
 
-    `started`, `wanted` and `holds` are for one thread, the others for any.
+    `started`, `wanted`, `has_shelf` and `holds` are for one thread, the others for any.
     """
 
     def __init__(self, part: Part, records: int) -> None:
@@ -111,10 +111,17 @@ class PartTally:
         """A round wants so many pieces, of which so many are to be read for it."""
         self._hits += pieces - new
 
+    def has_shelf(self, shelf: Shelved) -> None:
+        """There is a shelf, for as long as somebody else knows it."""
+        self._shelves.add(shelf)
+
     def holds(self, shelf: Shelved) -> None:
         """There is one piece more on a shelf."""
-        self._shelves.add(shelf)
-        self.held_bytes = max(self.held_bytes, sum(own.shelf_bytes for own in self._shelves))
+        held = shelf.shelf_bytes  # one shelf is the rule, and this is called for every piece
+        if len(self._shelves) > 1:
+            held = sum(own.shelf_bytes for own in self._shelves)
+        if held > self.held_bytes:
+            self.held_bytes = held
 
     def started(self, pieces: Sequence[int]) -> None:
         """Reads of pieces were started."""

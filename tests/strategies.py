@@ -487,10 +487,12 @@ def streams(
     if below.length > 100:
         below = below.then("slice", None, 20, None, length=20)
     chain = below.then("to_iter", False, length=-1)
-    chain = dataclasses.replace(chain, filtered=False)
+    # A stream drops what is absent, but not a tuple with a None in it, which batches by its own rules.
+    chain = dataclasses.replace(chain, filtered=chain.filtered and "zip" in names_of(chain.recipe))
     for _ in range(draw(st.integers(0, most))):
-        kinds = ["map", "map_with_index", "random_map", "filter", "window_shuffle", "batch"]
+        kinds = ["map", "map_with_index", "random_map", "filter", "window_shuffle"]
         kinds += ["repeat", "limit", "seed", "mix", "zip"] + (["batched_map"] if ours else [])
+        kinds += [] if chain.filtered else ["batch"]
         kind = draw(st.sampled_from(kinds))
         seed = draw(st.none() | SEEDS) if chain.seeded else draw(SEEDS)
         name = f"stream_{kind}"
@@ -524,12 +526,13 @@ def _several_streams(
     parts = draw(st.permutations([chain, other]))
     recipe_parts = tuple(part.recipe for part in parts)
     seeded = all(part.seeded for part in parts)
+    filtered = any(part.filtered for part in parts)
     if kind == "zip":
         tree = f"({parts[0].tree},{parts[1].tree})"
-        return Drawn(("stream_zip", recipe_parts, ()), -1, tree, seeded)
+        return Drawn(("stream_zip", recipe_parts, ()), -1, tree, seeded, filtered)
     weights = draw(st.sampled_from([None, (0.7, 0.3), (1, 3)]))
     tree = parts[0].tree if parts[0].tree == parts[1].tree else "ragged"
-    return Drawn(("stream_mix", recipe_parts, (weights,)), -1, tree, seeded)
+    return Drawn(("stream_mix", recipe_parts, (weights,)), -1, tree, seeded, filtered)
 
 
 # --- comparing -----------------------------------------------------------------------------------

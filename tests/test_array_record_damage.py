@@ -146,7 +146,7 @@ def _lost(
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seed=st.integers(0, 2**32))
 def test_damage_is_an_error_or_without_effect(
@@ -164,5 +164,5 @@ def test_most_damage_is_an_error(files: list[tuple[bytes, list[bytes]]], tmp_pat
 def test_more_damage(
     files: list[tuple[bytes, list[bytes]]], tmp_path: Path, moments: random.Random
 ) -> None:
-    for _ in range(200):
+    for _ in range(60):
         check(files, moments, tmp_path)

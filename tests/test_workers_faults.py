@@ -188,7 +188,7 @@ def test_many_are_made_and_dropped_without_growth() -> None:
     before = children(), descriptors(), threading.active_count()
     before_bytes = process.memory_info().rss
     for number in range(1000):
-        make(starts=number % 50 == 0)
+        make(starts=number % 200 == 0)
     gc.collect()
     assert (children(), descriptors(), threading.active_count()) == before
     assert process.memory_info().rss - before_bytes < 8 * MIB

@@ -222,7 +222,7 @@ def _plan(stretch: Stretch, stop: int, rows: int) -> RoundPlan:
         stop,
         unit=facts.unit,
         most_rows=rows,
-        full=horizon_elements(facts.horizon_bytes, stretch.planned_bytes, stretch.index_bytes),
+        full=horizon_elements(facts, stretch.planned_bytes, stretch.index_bytes),
         parts=len(facts.rooms),
         is_ahead=facts.options.ahead,
     )

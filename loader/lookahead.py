@@ -42,7 +42,8 @@ IntArray = npt.NDArray[np.int64]
 _TASK_BYTES = 256 << 10
 # Neighbours that are far away are one request: to wait for one costs as much as these bytes.
 _FAR_TASK_BYTES = 1 << 20
-# What planning a round costs in indices, and how much of that no budget counts.
+# What planning a round costs in indices, and how much of that no budget counts. A store of which all
+# has room gets no more of them: its pieces are read once, however far ahead.
 TICKET_BYTES = 4_096
 FREE_BYTES = 16 << 20
 # Columns of so many bytes are there before their rounds are made, while there are slots: memory that
@@ -533,6 +534,7 @@ class Lookahead:
             tally = tallies.of(room.source).part(room.part)
             self._ahead[id(room.source), room.part.name] = PartAhead(tally, room, pool)
         self._planned = {id(room.source) for room in planned}
+        self._fits = all(room.fits for room in planned)
         self.horizon_bytes = budget.horizon_bytes
 
     @property
@@ -540,6 +542,8 @@ class Lookahead:
         """Whether as many bytes of records are planned as the budget has room for."""
         records = sum(ahead.planned_bytes for ahead in self.parts)
         indices = sum(ahead.index_bytes for ahead in self.parts)
+        if self._fits and indices >= FREE_BYTES:
+            return True
         return records + max(0, indices - FREE_BYTES) >= self.horizon_bytes
 
     @property

@@ -123,7 +123,7 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
     slow_bytes = min(facts.goal_bytes, SLOW_ROUND_BYTES)
     slow_rows = min(rows, slow_bytes / max(1.0, most_read))
     slow_rows = min(slow_rows, SLOW_ROUND_BYTES / max(1.0, decoded))
-    full = horizon_elements(facts.horizon_bytes, planned, indices)
+    full = horizon_elements(facts, planned, indices)
 
     def plan(rows: float) -> RoundPlan:
         return round_plan(
@@ -172,9 +172,11 @@ def _by_windows(node: Node, stride: float = 1.0) -> float:
     return min([below, *(_by_windows(parent, stride) for parent in node.parents)])
 
 
-def horizon_elements(horizon_bytes: int, planned: float, indices: float) -> float:
+def horizon_elements(facts: StreamFacts, planned: float, indices: float) -> float:
     """Elements that a horizon has room for, of so many bytes of records and of indices each."""
     if not planned + indices:
         return math.inf
-    alone = horizon_bytes / planned if planned else math.inf
-    return min(alone, (horizon_bytes + FREE_BYTES) / (planned + indices))
+    alone = facts.horizon_bytes / planned if planned else math.inf
+    if indices and all(room.fits for room in facts.rooms):
+        alone = min(alone, FREE_BYTES / indices)
+    return min(alone, (facts.horizon_bytes + FREE_BYTES) / (planned + indices))

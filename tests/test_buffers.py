@@ -13,6 +13,7 @@ import zarr
 from tests.full_queues import counted
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.costs import Amount
+from windrow.lookahead import FREE_BYTES
 from windrow.sources import ArraySpec, ZarrDataSource
 
 Dataset = MapDataset[Any] | IterDataset[Any]
@@ -108,6 +109,16 @@ def test_what_nobody_tells_is_an_interval(store: Path, make: Callable[[Any], Any
         assert not told.is_exact
         assert stats.peak_by.get(kind, 0) in told
     assert any("bytes of what" in line or "what map" in line for line in explanation.unknown)
+
+
+def test_little_is_planned_of_a_store_that_is_kept(tmp_path: Path) -> None:
+    # 4 KiB of records, of which a horizon has room for millions of epochs.
+    zarr.create_array(str(tmp_path / "small"), data=np.arange(512), chunks=(64,))
+    dataset = chunks(tmp_path / "small").shuffle(seed=1).batch(512).repeat().to_iter_dataset(SHORT)
+    explanation, stats = dataset.explain(), counted(dataset.limit(1_000), 16)
+    assert FREE_BYTES < stats.peak_by["planned"] < 1.1 * FREE_BYTES
+    told = explanation.buffers
+    assert 0.8 * told.low <= stats.peak_buffers_bytes <= 1.2 * told.high
 
 
 def test_endless_chains_fill_the_queue() -> None:

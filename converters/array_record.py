@@ -78,6 +78,16 @@ def tfrecord_to_array_record(
             offset.
         ConversionError: If `output` cannot be written, or holds another conversion.
         MissingExtraError: If what `runner` needs is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import write_records
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("a", "b"):
+        ...     _ = write_records(f"{folder}/{name}.tfrecord", [b"one", b"two"])
+        >>> manifest = tfrecord_to_array_record(f"{folder}/*.tfrecord", f"{folder}/out")
+        >>> manifest.records, [file.name for file in manifest.files]
+        (4, ['a.array_record', 'b.array_record'])
     """
     conversion = tfrecord_to_array_record_conversion(
         inputs,

@@ -146,6 +146,15 @@ def check(
         ReadError: If its manifest is damaged, or names a file outside the folder.
         ConversionError: If the conversion has not finished; the message names the command that goes
             on.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import tfrecord_to_array_record, write_records
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_records(f"{folder}/a.tfrecord", [b"one", b"two"])
+        >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/out")
+        >>> check(f"{folder}/out").ok
+        True
     """
     if threads is not None and (
         isinstance(threads, bool) or not isinstance(threads, int) or threads < 1

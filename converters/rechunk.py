@@ -107,6 +107,17 @@ def zarr_to_zarr(
         ConversionError: If `memory_bytes` are too few, a value does not fit its dtype, or `output`
             cannot be written or holds another conversion.
         MissingExtraError: If what is needed is not installed.
+
+    Example:
+        A day to a chunk becomes an hour to a chunk:
+
+        >>> import tempfile, numpy as np, zarr
+        >>> folder = tempfile.mkdtemp()
+        >>> hours = np.zeros((48, 5, 6), np.float32)
+        >>> _ = zarr.create_array(f"{folder}/days.zarr", data=hours, chunks=(24, 5, 6))
+        >>> manifest = zarr_to_zarr(f"{folder}/days.zarr", f"{folder}/hours.zarr", chunks=1)
+        >>> zarr.open_array(f"{folder}/hours.zarr").chunks
+        (1, 5, 6)
     """
     conversion = zarr_to_zarr_conversion(
         source,

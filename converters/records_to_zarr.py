@@ -88,6 +88,17 @@ def tfrecord_to_zarr(
         ConversionError: If `decode` fails, records do not agree, `memory_bytes` are too few, or
             `output` cannot be written or holds another conversion.
         MissingExtraError: If what is needed is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import encode_example, write_records
+        >>> from windrow.sources import ZarrDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> records = [encode_example({"label": i, "weights": [0.5, i]}) for i in range(3)]
+        >>> _ = write_records(f"{folder}/a.tfrecord", records)
+        >>> _ = tfrecord_to_zarr(f"{folder}/a.tfrecord", f"{folder}/a.zarr")
+        >>> ZarrDataSource(f"{folder}/a.zarr")[2]
+        {'label': np.int64(2), 'weights': array([0.5, 2. ], dtype=float32)}
     """
     conversion = tfrecord_to_zarr_conversion(
         inputs,
@@ -122,6 +133,21 @@ def array_record_to_zarr(
     All is as for `tfrecord_to_zarr`, but for this: of files that `zarr_to_array_record` wrote the
     features are known, so that dtypes and shapes are those it began with; and where a record group
     is damaged all of its records are bad.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from windrow.converters import tfrecord_to_array_record, write_records
+        >>> from windrow.sources import ZarrDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_records(f"{folder}/a.tfrecord", [bytes([i, 2 * i]) for i in range(3)])
+        >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/records")
+        >>> _ = array_record_to_zarr(
+        ...     f"{folder}/records",
+        ...     f"{folder}/a.zarr",
+        ...     decode=lambda record: {"pair": np.frombuffer(record, np.uint8)},
+        ... )
+        >>> ZarrDataSource(f"{folder}/a.zarr")[2]
+        {'pair': array([2, 4], dtype=uint8)}
     """
     conversion = array_record_to_zarr_conversion(
         inputs,

@@ -92,6 +92,18 @@ def array_record_to_array_record(
         ArgumentError: If an argument is none, or out of range.
         ConversionError: If `output` cannot be written, or holds another conversion.
         MissingExtraError: If what `runner` needs is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import tfrecord_to_array_record, write_records
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_records(f"{folder}/a.tfrecord", [bytes([i]) for i in range(100)])
+        >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/one")
+        >>> manifest = array_record_to_array_record(
+        ...     f"{folder}/one", f"{folder}/four", files=4, shuffle_seed=7
+        ... )
+        >>> [file.records for file in manifest.files]
+        [25, 25, 25, 25]
     """
     conversion = array_record_to_array_record_conversion(
         inputs,

@@ -73,6 +73,14 @@ def read_records(
         ReadError: If the file is damaged or ends inside a record; the message names the file, the
             number of the record (from 0) and its offset in bytes (in the decompressed data).
         MissingExtraError: If google-crc32c is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/a.tfrecord.gz"  # the name says that it is compressed
+        >>> write_records(path, [b"one", b"two"])
+        2
+        >>> next(read_records(path))
+        b'one'
     """
     for batch in read_batches(path, storage_options=storage_options):
         yield from batch.records
@@ -177,6 +185,14 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     Raises:
         ArgumentError: If a record is not bytes.
         MissingExtraError: If google-crc32c is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> path = f"{tempfile.mkdtemp()}/a.tfrecord"
+        >>> write_records(path, [b"one", b"two"])
+        2
+        >>> list(read_records(path))
+        [b'one', b'two']
     """
     name = os.fspath(path)
     crc32c = optional("google_crc32c", "writing TFRecord").value

@@ -79,6 +79,16 @@ class ArrayRecordDataSource(LaidOutSource):
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used array_record.
             MissingExtraError: If a protocol needs a package that is not installed.
+
+        Example:
+            >>> import tempfile, numpy as np
+            >>> from windrow.converters import tfrecord_to_array_record, write_records
+            >>> folder = tempfile.mkdtemp()
+            >>> _ = write_records(f"{folder}/a.tfrecord", [b"one", b"two"])
+            >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/out")
+            >>> source = ArrayRecordDataSource(f"{folder}/out")
+            >>> len(source), source[-1], source.read(np.array([1, 0, 1]))
+            (2, b'two', [b'two', b'one', b'two'])
         """
         refuse_forked(LIBRARY, WHAT)
         _check_ways(direct, verify, storage_options)

@@ -38,6 +38,17 @@ class ForeignDataSource(BatchedSource):
 
         Raises:
             ArgumentError: If `source` has no length or no `[i]`.
+
+        Example:
+            >>> import numpy as np
+            >>> class Squares:
+            ...     def __len__(self) -> int:
+            ...         return 5
+            ...
+            ...     def __getitem__(self, index: int) -> int:
+            ...         return index**2
+            >>> ForeignDataSource(Squares()).read(np.array([4, 2]))
+            [16, 4]
         """
         if isinstance(source, type) or getattr(source, "__getitem__", None) is None:
             raise ArgumentError(_needs(source, "has no __getitem__"))

@@ -49,6 +49,10 @@ class RangeDataSource(BatchedSource):
         Raises:
             ArgumentError: If an argument is not an integer.
             SourceError: If `step` is 0.
+
+        Example:
+            >>> RangeDataSource(10, 20, 3)[-1]
+            19
         """
         for name, value in (("start", start), ("stop", stop), ("step", step)):
             if not isinstance(value, numbers.Integral) and not (name == "stop" and value is None):
@@ -97,6 +101,11 @@ class ArrayDataSource(BatchedSource):
         Raises:
             ArgumentError: If a leaf is no array, or a key no text.
             SourceError: If an array has no first axis, or the lengths differ.
+
+        Example:
+            >>> source = ArrayDataSource({"x": np.arange(6).reshape(3, 2), "y": np.array([7, 8, 9])})
+            >>> source[1]
+            {'x': array([2, 3]), 'y': np.int64(8)}
         """
         self._arrays = _checked_tree(arrays, "")
         leaves = _leaves(self._arrays, "")
@@ -154,6 +163,10 @@ class SequenceDataSource(BatchedSource):
 
         Raises:
             ArgumentError: If `items` is a text or bytes, or has no length or no `[i]`.
+
+        Example:
+            >>> SequenceDataSource(["a", "b", "c"])[1]
+            'b'
         """
         if isinstance(items, str | bytes | bytearray) or not isinstance(items, Sequence):
             raise ArgumentError(

@@ -66,6 +66,15 @@ class ZarrDataSource(LaidOutSource):
                 supported, an array has no first axis, lengths differ, or `direct=True` can not be.
             ConversionError: If the conversion that writes the folder has not finished.
             ReadError: If this process was forked from one that had used TensorStore.
+
+        Example:
+            >>> import tempfile, zarr
+            >>> group = zarr.create_group(folder := tempfile.mkdtemp())
+            >>> _ = group.create_array("image", data=np.zeros((10, 4, 4), np.uint8), chunks=(5, 4, 4))
+            >>> _ = group.create_array("label", data=np.arange(10), chunks=(5,))
+            >>> source = ZarrDataSource(folder)
+            >>> len(source), source[3]["image"].shape, source.read(np.array([3, 9]))["label"]
+            (10, (4, 4), array([3, 9]))
         """
         access = Access(_WHAT, storage_options, remote)
         self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)

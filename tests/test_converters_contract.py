@@ -221,7 +221,7 @@ def test_a_mended_input_is_done_again_alone(case: Case, tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"00002-of-00003: record 8 at byte \d+"):
         case.convert(inputs, out)
     before = {path.name: path.stat().st_ino for path in out.glob("x.*")}
-    assert len(before) == 2
+    assert before  # of the two others at least one was done before the error
     last.write_bytes(whole)
     case.convert(inputs, out)
     assert {name: (out / name).stat().st_ino for name in before} == before

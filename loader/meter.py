@@ -78,6 +78,7 @@ class Maker:
         self._next = OTHER
         self._spent_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}  # of worker processes
+        self._read_s = self._mapped_s = 0.0  # of both, what was reading and what were functions
         self._names: dict[int, str] = {}  # of what nodes do
         self._last = Made()  # the clock and the sums when a block was last made
         self._weighed_s = float("-inf")
@@ -117,7 +118,12 @@ class Maker:
         if at is not None:
             self._at = None
             activity, since_s = at
-            self._spent_s[activity] = self._spent_s.get(activity, 0.0) + now_s - since_s
+            passed_s = now_s - since_s
+            self._spent_s[activity] = self._spent_s.get(activity, 0.0) + passed_s
+            if activity == READING:
+                self._read_s += passed_s
+            elif activity not in _NOT_FUNCTIONS:
+                self._mapped_s += passed_s
 
     def name_of_work(self, node: Node) -> str:
         """`name_of_work`, which looks at the function, once for each node."""
@@ -132,6 +138,8 @@ class Maker:
             found = dict(self._heard_s)
             _add(found, spent_s)
             self._heard_s = found
+            self._read_s += spent_s.get(READING, 0.0)
+            self._mapped_s += sum(_functions(spent_s).values())
 
     def spent_s(self) -> dict[str, float]:
         """Seconds by activity, up to now; what is not counted is left out."""
@@ -156,11 +164,9 @@ class Maker:
 
     def made_block(self) -> Made:
         """How the block was made that is ready; the next one begins."""
-        before, spent_s, heard_s = self._last, self._spent_s, self._heard_s
-        reading_s = spent_s.get(READING, 0.0) + heard_s.get(READING, 0.0)
-        mapping_s = sum(_functions(spent_s).values()) + sum(_functions(heard_s).values())
-        self._last = Made(self._clock(), reading_s, mapping_s)
-        return Made(before.started_s, reading_s - before.reading_s, mapping_s - before.mapping_s)
+        started_s, read_s, mapped_s = self._last
+        self._last = Made(self._clock(), self._read_s, self._mapped_s)
+        return Made(started_s, self._read_s - read_s, self._mapped_s - mapped_s)
 
     # --- memory ---
 
@@ -186,7 +192,8 @@ class Maker:
         self._weighed_s = self._last.started_s
         held, peak_by = self.bytes_by(), self.peak_by
         self.peak_bytes = max(self.peak_bytes, sum(held.values()))
-        self.peak_by = _most(peak_by, held)
+        if any(size > peak_by.get(kind, -1) for kind, size in held.items()):
+            self.peak_by = _most(peak_by, held)
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -254,6 +261,9 @@ class _Sums:
         return found
 
 
+# Blocks that are one in the timeline: the fields of `BlockTimes`, with times by the clock. A tuple,
+# since there is one for every block.
+_Entry: TypeAlias = tuple[int, float, float, float, float, float]
 # What the loop does: at what it is and since when, the seconds it has waited, and its own.
 _Loop: TypeAlias = tuple[str, float, float, float]
 _AWAY, _WAITS, _WORKS = "away", "waits", "works"  # what is away asks for nothing, and has no time
@@ -297,8 +307,8 @@ class Meter:
         self._got_s = self._split_s = 0.0
         self._elements = self._delivered_bytes = 0
         self._block = 0, 0  # elements of the one that is being given, and their bytes
-        self._timeline: collections.deque[BlockTimes] = collections.deque(maxlen=_KEPT_BLOCKS)
-        self._entry: _Entry | None = None
+        self._timeline: collections.deque[_Entry] = collections.deque(maxlen=_KEPT_BLOCKS)
+        self._entry: _Entry | None = None  # of blocks that are not in the timeline yet
         self._entered_s = float("-inf")
 
     def _new_maker(self) -> Maker:
@@ -363,14 +373,15 @@ class Meter:
         self._elements += elements
         self._delivered_bytes += size_bytes
         self._block = elements, size_bytes
-        entry = self._entry
-        if entry is None:
-            entry = self._entry = _Entry(asked_s if made is None else made.started_s)
-        entry.elements += elements
-        entry.waited_s += took_s
-        if made is not None:
-            entry.reading_s += made.reading_s
-            entry.mapping_s += made.mapping_s
+        started_s, read_s, mapped_s = (asked_s, 0.0, 0.0) if made is None else made
+        before = self._entry
+        if before is not None:
+            elements += before[0]
+            started_s = before[1]
+            read_s += before[2]
+            mapped_s += before[3]
+            took_s += before[5]
+        self._entry = elements, started_s, read_s, mapped_s, now_s, took_s
         if now_s - self._entered_s >= _LEAST_S:
             self._enter(now_s)
 
@@ -394,12 +405,14 @@ class Meter:
         """Enter the last blocks into the timeline."""
         entry, self._entry = self._entry, None
         if entry is not None:
-            made = Made()
+            self._entered_s = now_s
             if self._in_turn:
+                elements, started_s, read_s, mapped_s, _, waited_s = entry
                 made = self.maker.made_block()
                 self.maker.weigh()
-            self._entered_s = now_s
-            self._timeline.append(entry.times(now_s, made, self._first_s or 0.0))
+                read_s, mapped_s = read_s + made.reading_s, mapped_s + made.mapping_s
+                entry = elements, started_s, read_s, mapped_s, now_s, waited_s
+            self._timeline.append(entry)
 
     def _bytes_of(self, elements: int) -> int:
         return elements * self._block[1] // max(1, self._block[0])
@@ -442,7 +455,7 @@ class Meter:
                 peak_buffers_bytes=max(sums.peak_bytes, sum(held.values())),
                 buffers_by=held,
                 peak_by=_most(sums.peak_by, held),
-                timeline=tuple(self._timeline),
+                timeline=tuple(_times(entry, self._first_s or 0.0) for entry in self._timeline),
             )
 
     def _waits_until_now(self, waited_s: float, heard_s: Mapping[str, float]) -> dict[str, float]:
@@ -460,26 +473,17 @@ class Meter:
         return {name: spent_s for name, spent_s in longest if spent_s > 0}
 
 
-@dataclasses.dataclass(slots=True)
-class _Entry:
-    """Blocks that are one in the timeline."""
-
-    started_s: float
-    elements: int = 0
-    reading_s: float = 0.0
-    mapping_s: float = 0.0
-    waited_s: float = 0.0
-
-    def times(self, now_s: float, more: Made, first_s: float) -> BlockTimes:
-        """All of them, when the last is taken."""
-        return BlockTimes(
-            elements=self.elements,
-            started_s=self.started_s - first_s,
-            reading_s=self.reading_s + more.reading_s,
-            mapping_s=self.mapping_s + more.mapping_s,
-            taken_s=now_s - first_s,
-            waited_s=self.waited_s,
-        )
+def _times(entry: _Entry, first_s: float) -> BlockTimes:
+    """An entry of the timeline, in seconds since the first was asked for."""
+    elements, started_s, reading_s, mapping_s, taken_s, waited_s = entry
+    return BlockTimes(
+        elements=elements,
+        started_s=started_s - first_s,
+        reading_s=reading_s,
+        mapping_s=mapping_s,
+        taken_s=taken_s - first_s,
+        waited_s=waited_s,
+    )
 
 
 def _part(waited_for: dict[str, float], heard_s: Mapping[str, float]) -> None:

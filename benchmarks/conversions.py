@@ -22,6 +22,7 @@ from benchmarks.figures import Figure, Run, command
 
 FIGURES: Final = (
     Figure("TFRecord to ArrayRecord", "of a bare loop", "of_bare_loop", 0.95),
+    Figure("TFRecord to ArrayRecord", "of one that syncs its files too", "of_synced_loop", None),
     Figure("TFRecord to ArrayRecord", "times array_record's own pipeline", "times_pipeline", 6),
     Figure("TFRecord to ArrayRecord", "MB of memory at most", "peak_mb", 400, most=True),
     Figure("Examples to columns", "times upb in a loop", "ratio", 5),
@@ -32,6 +33,7 @@ FIGURES: Final = (
     Figure("plain ArrayRecord to Zarr", "of writing the columns alone", "ratio_to_encoder", 0.8),
     Figure("plain ArrayRecord to Zarr", "of TensorStore writing them", "ratio_to_tensorstore", 0.8),
     Figure("zstd ArrayRecord to Zarr", "of writing the columns alone", "ratio_to_encoder", 0.8),
+    Figure("zstd ArrayRecord to Zarr", "of TensorStore writing them", "ratio_to_tensorstore", 0.8),
 )
 
 

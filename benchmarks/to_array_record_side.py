@@ -2,10 +2,10 @@
 
 The bare loop is our own reader, which checks all checksums, and ArrayRecordWriter, file by file, on
 one thread or on as many as ours works on, whichever is faster: the writer holds the GIL. It neither
-reads back nor syncs what it wrote. array_record's pipeline is `array_record.beam.pipelines.
-convert_tf_to_arrayrecord_disk_match_shards`, patched in its own process so that it runs: it imports
-TensorFlow and google-cloud-storage without a use for them here, and gives Beam a number of files
-that Beam no longer takes.
+reads back nor syncs what it wrote; a second one syncs each file, as ours does. array_record's
+pipeline is `array_record.beam.pipelines.convert_tf_to_arrayrecord_disk_match_shards`, patched in its
+own process so that it runs: it imports TensorFlow and google-cloud-storage without a use for them
+here, and gives Beam a number of files that Beam no longer takes.
 
 Each runs in a process of its own, whose peak memory is measured.
 
@@ -71,6 +71,14 @@ def bare(paths: list[str], output: pathlib.Path) -> None:
         _copy(path, output)
 
 
+def bare_synced(paths: list[str], output: pathlib.Path) -> None:
+    """The loop, one file after the other, each flushed to the disk."""
+    output.mkdir()
+    for path in paths:
+        with open(_copy(path, output), "rb") as file:
+            os.fsync(file.fileno())
+
+
 def bare_by_threads(paths: list[str], output: pathlib.Path) -> None:
     """The loop, a thread per file, on as many threads as ours works on."""
     output.mkdir()
@@ -78,12 +86,13 @@ def bare_by_threads(paths: list[str], output: pathlib.Path) -> None:
         list(pool.map(lambda path: _copy(path, output), paths))
 
 
-def _copy(path: str, output: pathlib.Path) -> None:
-    name = os.path.basename(path).replace("tfrecord", "array_record")
-    writer = ArrayRecordWriter(str(output / name), _WRITER_OPTIONS)
+def _copy(path: str, output: pathlib.Path) -> str:
+    copy = str(output / os.path.basename(path).replace("tfrecord", "array_record"))
+    writer = ArrayRecordWriter(copy, _WRITER_OPTIONS)
     for record in read_records(path):
         writer.write(record)
     writer.close()
+    return copy
 
 
 def by_pipeline(paths: list[str], output: pathlib.Path) -> None:
@@ -115,6 +124,7 @@ WAYS: tuple[Callable[[list[str], pathlib.Path], None], ...] = (
     ours,
     ours_by_processes,
     bare,
+    bare_synced,
     bare_by_threads,
     by_pipeline,
 )
@@ -165,6 +175,7 @@ def measured(folder: pathlib.Path, records: int, *, repeats: int = 3) -> dict[st
         "records_per_s": {way: round(records / s) for way, s in took_s.items()},
         "peak_mb": {way: round(size / 1e6) for way, size in peak_bytes.items()},
         "of_bare_loop": round(bare_s / took_s["ours"], 3),
+        "of_synced_loop": round(took_s["bare_synced"] / took_s["ours"], 3),
         "times_pipeline": round(took_s["by_pipeline"] / took_s["ours"], 2),
     }
 

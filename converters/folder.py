@@ -41,11 +41,14 @@ from windrow.converters.manifest import (
     output_from_json,
     read_json,
 )
-from windrow.converters.targets import WORK, Bytes, LocalTarget, Target
+from windrow.converters.targets import WORK, Bytes, LocalTarget, Target, unwritable
 from windrow.errors import ConversionError, ReadError, WindrowError
 
 # Larger blocks are new pages each time, which cost more than reading them.
 _BLOCK_BYTES: Final = 1 << 18
+# What is written at a time of a file that grows. Files are not kept open meanwhile: there may be more
+# of them than a process may have open.
+BUFFER_BYTES: Final = 4 << 20
 _NOTE: Final = "This folder is not finished."
 # What of the work folder is there while a run is, and no longer.
 _HELD: Final = frozenset({LOCK_NAME, LEASE_NAME})
@@ -137,14 +140,22 @@ class OutputFolder:
         name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
-        found, size_bytes = 0, 0
         with self.target.incoming(self._staged(name)) as path:
-            with open(path, "wb") as file:
-                for part in parts:
-                    found = google_crc32c.extend(found, part)
-                    size_bytes += file.write(part)
-            self.target.put(path, self._staged(name))
-        return OutputFile(name, size_bytes, records, f"{found:08x}")
+            file = StagedFile(self.target, name, self._staged(name), path)
+            for part in parts:
+                file.write(part)
+            return file.finished(records=records)
+
+    @contextmanager
+    def staged(self, name: str) -> Iterator[StagedFile]:
+        """A file as of `write_staged`, to be written part by part; in memory for an object store."""
+        name = f"{self.within}{name}"
+        if self.target.local is None:
+            self._claim(name)
+            yield StagedFile(self.target, name, self._staged(name), None)
+            return
+        with self.target.incoming(self._staged(name)) as path:
+            yield StagedFile(self.target, name, self._staged(name), path)
 
     def publish_store(self, names: Iterable[str]) -> None:
         """Give the staged `names` (files, or folders and all in them) their final names."""
@@ -472,6 +483,52 @@ def output_file(path: str, name: str, *, records: int) -> OutputFile:
     except OSError as error:
         raise ReadError(f"{path}: cannot be read back: {error.strerror}") from error
     return OutputFile(name, size_bytes, records, f"{found:08x}")
+
+
+class StagedFile:
+    """A file of a store that is written part by part, see `OutputFolder.staged`."""
+
+    def __init__(self, target: Target, name: str, staged: str, path: str | None) -> None:
+        """Nothing is in it.
+
+        Args:
+            target: Where the file goes.
+            name: What the manifest calls it.
+            staged: Its name in the target until the store is published.
+            path: A local path, of `Target.incoming`; None to keep all of it in memory.
+        """
+        self._target, self._name, self._staged, self._path = target, name, staged, path
+        self._waiting = bytearray()
+        self._crc = self._size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """The next bytes.
+
+        Raises:
+            ConversionError: If they cannot be written.
+        """
+        self._crc = google_crc32c.extend(self._crc, data)
+        self._size_bytes += len(data)
+        self._waiting += data
+        if self._path is not None and len(self._waiting) >= BUFFER_BYTES:
+            self._flush(self._path)
+
+    def finished(self, *, records: int) -> OutputFile:
+        """All of it is there, with so many records: give it its name."""
+        if self._path is None:
+            self._target.write(self._staged, self._waiting)
+        else:
+            self._flush(self._path)
+            self._target.put(self._path, self._staged)
+        return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")
+
+    def _flush(self, path: str) -> None:
+        try:
+            with open(path, "ab") as file:
+                file.write(self._waiting)
+        except OSError as error:
+            raise unwritable(self._target.shown(self._name), error) from error
+        self._waiting = bytearray()
 
 
 def checksum(data: Bytes) -> str:

@@ -133,11 +133,11 @@ class RaggedFiles:
 
         def make() -> Part:
             nonlocal told
-            out = RowFiles(folder, self.layout, self.start, self.stop, counted=False)
-            for items in self._blocks(folder):
-                out.add(items)
-                report(0, items.nbytes)
-                told += items.nbytes
+            with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
+                for items in self._blocks(folder):
+                    out.add(items)
+                    report(0, items.nbytes)
+                    told += items.nbytes
             return Part(key, 0, tuple(out.files))
 
         part = folder.part(key, make)

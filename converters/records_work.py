@@ -76,6 +76,7 @@ from windrow.converters.stages import Expected, Report, Stage
 from windrow.converters.zarr_layout import METADATA, ArrayLayout, metadata_files
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.features import Feature, Ragged, features_from_json, features_to_json
+from windrow.sources.process import cores
 
 # Rows of one piece of the work: worth the way to them, and not much to do again.
 _PIECE_BYTES: Final = 64 << 20
@@ -134,7 +135,8 @@ class RecordsWork:
         """All of it."""
         return (
             Stage("count", self.batches, self.count, _stored_bytes),
-            Stage("convert", self.pieces, self.convert, _piece_bytes),
+            # One more than cores: while files are flushed to the disk, others are made.
+            Stage("convert", self.pieces, self.convert, _piece_bytes, at_once=cores() + 1),
             Stage("ragged", self.ragged, self.write_ragged, _ragged_bytes),
         )
 
@@ -275,7 +277,9 @@ class RecordsWork:
         rows = max(_PIECE_BYTES // row_bytes, 2 * max((file.group for file in files), default=1))
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
         memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
-        check_room(self.memory_bytes, memory, "the shards of all features, and a block of records")
+        check_room(
+            self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
+        )
         return [
             _PieceItem(piece, features, layouts, row_bytes, memory)
             for piece in cut(files, rows_per_piece=-(-rows // unit) * unit)
@@ -303,12 +307,14 @@ class RecordsWork:
     def _convert(self, folder: OutputFolder, item: _PieceItem, steps: Steps) -> Part:
         piece, decoder = item.piece, self.decoder(item.features)
         sources = list({span.source.url: span.source for span in piece.spans}.values())
-        out = {
-            layout.name: RowFiles(folder, layout, piece.start, piece.stop, counted=True)
-            for layout in item.layouts
-        }
         spooled: dict[str, Any] = {}
         with telling_of_changes(sources), contextlib.ExitStack() as stack:
+            out = {
+                layout.name: stack.enter_context(
+                    RowFiles(folder, layout, piece.start, piece.stop, counted=True)
+                )
+                for layout in item.layouts
+            }
             spools = {
                 name: stack.enter_context(Spool(folder, item.key, f"{item.key}.{number}"))
                 for number, (name, feature) in enumerate(item.features.items())

@@ -1,6 +1,7 @@
 """Row files: the stored files of an array, made from its rows as they come, block by block.
 
-A shard is put together from its chunks, so that no more of the rows is in memory than a block.
+A shard is put together from its chunks, and written as it grows, so that no more of the rows is in
+memory than a block; for an object store all that is encoded of it is.
 
 Invariant: the files are those that `zarr_layout.encode_each` makes of all rows at once, whatever the
 blocks.
@@ -19,7 +20,7 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from windrow.converters.folder import OutputFolder
+from windrow.converters.folder import BUFFER_BYTES, OutputFolder, StagedFile
 from windrow.converters.manifest import OutputFile
 from windrow.converters.zarr_layout import (
     AnyArray,
@@ -155,7 +156,7 @@ def _check_multiple(shard_rows: int | None, chunk_rows: int) -> None:
 
 
 class RowFiles:
-    """Writes the files of rows `[start, stop)` of an array, which come in order.
+    """Writes the files of rows `[start, stop)` of an array, which come in order. A context manager.
 
     Args:
         folder: Where to.
@@ -172,10 +173,17 @@ class RowFiles:
         self._counted = counted
         self._at = start
         self._waiting: list[AnyArray] = []
-        self._shard = bytearray()
-        self._lengths: list[int] = []
+        self._shard: StagedFile | None = None
+        self._lengths: list[int] = []  # of the chunks that are in it
+        self._unfinished = contextlib.ExitStack()
         self.files: list[OutputFile] = []
         """Those that are written."""
+
+    def __enter__(self) -> RowFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._unfinished.close()
 
     def add(self, rows: AnyArray) -> None:
         """The next rows."""
@@ -205,7 +213,8 @@ class RowFiles:
         if layout.shard_shape is None:
             for name, data in encode_each(layout, (self._at, *beside), rows):
                 size = min(chunk, self._stop - self._at)
-                self._write(name, data, size)
+                records = size if self._counted else 0
+                self.files.append(self._folder.write_staged(name, data, records=records))
                 self._at += size
             return
         # As a shard of their own, of which the chunks are wanted, and not the index behind them.
@@ -215,18 +224,19 @@ class RowFiles:
         )
         (parts,) = (list(stored) for _, stored in encode_parts(alone, (0, *beside), rows))
         del parts[-1]
-        self._shard += b"".join(parts)
+        first = self._at // file
+        if self._shard is None:
+            name = layout.key((first, *beside))
+            self._shard = self._unfinished.enter_context(self._folder.staged(name))
+        self._shard.write(b"".join(parts))
         self._lengths += map(len, parts)
         self._at += len(rows)
         if self._at == self._stop or self._at % file == 0:
-            first = (self._at - 1) // file
-            self._shard += _index(self._lengths, file // chunk)
-            self._write(layout.key((first, *beside)), self._shard, self._at - first * file)
-            self._shard, self._lengths = bytearray(), []
-
-    def _write(self, name: str, data: bytes | bytearray, rows: int) -> None:
-        records = rows if self._counted else 0
-        self.files.append(self._folder.write_staged(name, data, records=records))
+            self._shard.write(_index(self._lengths, file // chunk))
+            records = self._at - first * file if self._counted else 0
+            self.files.append(self._shard.finished(records=records))
+            self._unfinished.close()
+            self._shard, self._lengths = None, []
 
 
 def _index(lengths: Sequence[int], chunks: int) -> bytes:
@@ -243,6 +253,8 @@ def writing_bytes(layouts: Sequence[ArrayLayout], *, far: bool) -> int:
     """Memory that it takes to write files of these arrays side by side, the blocks included."""
     shards = [layout.file_bytes for layout in layouts if layout.shard_shape is not None]
     chunks = sum(layout.chunk_bytes for layout in layouts)
+    if not far:
+        shards = [min(size, BUFFER_BYTES) for size in shards]
     # What goes to an object store is copied once more.
     copied = max(shards, default=0) if far else 0
     return sum(shards) + copied + _COPIES * (BLOCK_BYTES + chunks)

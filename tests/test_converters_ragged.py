@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windrow.converters import folder as folder_module
 from windrow.converters import ragged, row_files
-from windrow.converters.folder import OutputFolder, Part
+from windrow.converters.folder import BUFFER_BYTES, OutputFolder, Part
 from windrow.converters.ragged import OFFSETS, VALUES, Spool, Spooled, ragged_files
 from windrow.converters.row_files import Room, RowFiles, Storage, check_room, writing_bytes
 from windrow.converters.targets import LocalTarget
@@ -69,16 +70,17 @@ def stored_rows(draw: st.DrawFn) -> tuple[ArrayLayout, list[list[tuple[int, int]
 
 
 @settings(max_examples=50)
-@given(stored_rows())
-def test_files_made_block_by_block_are_those_made_at_once(given: Any) -> None:
+@given(stored_rows(), st.sampled_from([1, 100, BUFFER_BYTES]))
+def test_files_made_block_by_block_are_those_made_at_once(given: Any, buffer_bytes: int) -> None:
     layout, pieces = given
     values = np.arange(np.prod(layout.shape)).astype(layout.numpy_dtype).reshape(layout.shape)
-    with opened() as folder:
+    with opened() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(folder_module, "BUFFER_BYTES", buffer_bytes)
         files = []
         for blocks in pieces:
-            out = RowFiles(folder, layout, blocks[0][0], blocks[-1][1], counted=True)
-            for start, stop in blocks:
-                out.add(values[start:stop])
+            with RowFiles(folder, layout, blocks[0][0], blocks[-1][1], counted=True) as out:
+                for start, stop in blocks:
+                    out.add(values[start:stop])
             files += out.files
         found = staged(folder)
     assert found == encode(layout, (0,) * values.ndim, values)
@@ -210,7 +212,9 @@ def test_room_is_shared_and_what_is_too_large_waits_for_all_of_it() -> None:
 def test_what_writing_takes_is_known_beforehand() -> None:
     layout = rows_layout("x", "uint8", (10**6, 1000), chunk_rows=4, shard_rows=40_000)
     here, far = writing_bytes([layout], far=False), writing_bytes([layout], far=True)
-    assert far - here == layout.file_bytes == 40_000_000
+    assert layout.file_bytes == 40_000_000
+    # All of a shard and its copy, where on a disk there is what is written at a time.
+    assert far - here == 2 * layout.file_bytes - BUFFER_BYTES
     check_room(here + row_files.PROCESS_BYTES, here, "it")
     with pytest.raises(ConversionError, match="too few for it; give at least"):
         check_room(here + row_files.PROCESS_BYTES - 1, here, "it")

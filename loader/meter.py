@@ -78,7 +78,6 @@ class Maker:
         self._next = OTHER
         self._spent_s: dict[str, float] = {}
         self._heard_s: dict[str, float] = {}  # of worker processes
-        self._read_s = self._mapped_s = 0.0  # of both, what was reading and what were functions
         self._names: dict[int, str] = {}  # of what nodes do
         self._last = Made()  # the clock and the sums when a block was last made
         self._weighed_s = float("-inf")
@@ -118,12 +117,7 @@ class Maker:
         if at is not None:
             self._at = None
             activity, since_s = at
-            passed_s = now_s - since_s
-            self._spent_s[activity] = self._spent_s.get(activity, 0.0) + passed_s
-            if activity == READING:
-                self._read_s += passed_s
-            elif activity not in _NOT_FUNCTIONS:
-                self._mapped_s += passed_s
+            self._spent_s[activity] = self._spent_s.get(activity, 0.0) + now_s - since_s
 
     def name_of_work(self, node: Node) -> str:
         """`name_of_work`, which looks at the function, once for each node."""
@@ -138,8 +132,6 @@ class Maker:
             found = dict(self._heard_s)
             _add(found, spent_s)
             self._heard_s = found
-            self._read_s += spent_s.get(READING, 0.0)
-            self._mapped_s += sum(_functions(spent_s).values())
 
     def spent_s(self) -> dict[str, float]:
         """Seconds by activity, up to now; what is not counted is left out."""
@@ -164,9 +156,11 @@ class Maker:
 
     def made_block(self) -> Made:
         """How the block was made that is ready; the next one begins."""
-        started_s, read_s, mapped_s = self._last
-        self._last = Made(self._clock(), self._read_s, self._mapped_s)
-        return Made(started_s, self._read_s - read_s, self._mapped_s - mapped_s)
+        before, spent_s, heard_s = self._last, self._spent_s, self._heard_s
+        reading_s = spent_s.get(READING, 0.0) + heard_s.get(READING, 0.0)
+        mapping_s = sum(_functions(spent_s).values()) + sum(_functions(heard_s).values())
+        self._last = Made(self._clock(), reading_s, mapping_s)
+        return Made(before.started_s, reading_s - before.reading_s, mapping_s - before.mapping_s)
 
     # --- memory ---
 
@@ -192,8 +186,7 @@ class Maker:
         self._weighed_s = self._last.started_s
         held, peak_by = self.bytes_by(), self.peak_by
         self.peak_bytes = max(self.peak_bytes, sum(held.values()))
-        if any(size > peak_by.get(kind, -1) for kind, size in held.items()):
-            self.peak_by = _most(peak_by, held)
+        self.peak_by = _most(peak_by, held)
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -42,6 +42,7 @@ from windrow.converters.manifest import (
     read_json,
 )
 from windrow.converters.targets import WORK, Bytes, LocalTarget, Target, unwritable
+from windrow.converters.writeback import begin_writeback
 from windrow.errors import ConversionError, ReadError, WindrowError
 
 # Larger blocks are new pages each time, which cost more than reading them.
@@ -498,8 +499,8 @@ class StagedFile:
             path: A local path, of `Target.incoming`; None to keep all of it in memory.
         """
         self._target, self._name, self._staged, self._path = target, name, staged, path
-        self._waiting = bytearray()
-        self._crc = self._size_bytes = 0
+        self._waiting: list[bytes] = []
+        self._crc = self._size_bytes = self._waiting_bytes = 0
 
     def write(self, data: bytes) -> None:
         """The next bytes.
@@ -509,26 +510,36 @@ class StagedFile:
         """
         self._crc = google_crc32c.extend(self._crc, data)
         self._size_bytes += len(data)
-        self._waiting += data
-        if self._path is not None and len(self._waiting) >= BUFFER_BYTES:
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._path is not None and self._waiting_bytes >= BUFFER_BYTES:
             self._flush(self._path)
 
     def finished(self, *, records: int) -> OutputFile:
         """All of it is there, with so many records: give it its name."""
         if self._path is None:
-            self._target.write(self._staged, self._waiting)
+            self._target.write(self._staged, self._joined())
         else:
             self._flush(self._path)
             self._target.put(self._path, self._staged)
         return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")
 
     def _flush(self, path: str) -> None:
+        data = self._joined()
         try:
             with open(path, "ab") as file:
-                file.write(self._waiting)
+                first = file.tell()
+                file.write(data)
+                file.flush()
+                begin_writeback(file.fileno(), first, len(data))
         except OSError as error:
             raise unwritable(self._target.shown(self._name), error) from error
-        self._waiting = bytearray()
+
+    def _joined(self) -> bytes:
+        """What waits, which does so no longer."""
+        found = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        return found
 
 
 def checksum(data: Bytes) -> str:

@@ -20,6 +20,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
 from windrow.converters.stages import Report
+from windrow.converters.writeback import Growing
 from windrow.errors import ArgumentError, ConversionError, ReadError
 
 FORMAT: Final = "array_record"
@@ -100,13 +101,15 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -
         raise _unwritable(path, error) from error
     try:
         write = writer.write
-        for batch in batches:
-            try:
-                for record in batch:
-                    write(record)
-            except RuntimeError as error:
-                raise _unwritable(path, error) from error
-            records += len(batch)
+        with Growing(path) as file:
+            for batch in batches:
+                try:
+                    for record in batch:
+                        write(record)
+                except RuntimeError as error:
+                    raise _unwritable(path, error) from error
+                records += len(batch)
+                file.grew()
     except BaseException:
         with contextlib.suppress(RuntimeError):  # the error before is the one to tell
             writer.close()

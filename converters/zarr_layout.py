@@ -425,14 +425,19 @@ def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) ->
 
 def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
     """Coordinates and place of each part of `size` of an array of `shape`, in C order."""
+    # NumPy ends a slice at the end of the axis.
     grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
+    cuts = [
+        [slice(k * c, (k + 1) * c) for k in axis]
+        for axis, c in zip(grid[1:], size[1:], strict=True)
+    ]
     # A product holds all of its axes, and the first one may be long.
-    heads = ((k,) for k in grid[0]) if grid else iter([()])
-    for head in heads:
-        for rest in itertools.product(*grid[1:]):
-            at = (*head, *rest)
-            # NumPy ends a slice at the end of the axis.
-            yield at, tuple(slice(k * c, (k + 1) * c) for k, c in zip(at, size, strict=True))
+    for k in grid[0] if grid else ():
+        head = slice(k * size[0], (k + 1) * size[0])
+        for at, rest in zip(itertools.product(*grid[1:]), itertools.product(*cuts), strict=True):
+            yield (k, *at), (head, *rest)
+    if not grid:
+        yield (), ()
 
 
 def _shard(

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 import threading
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from windrow.errors import ArgumentError, PlanError
 
@@ -92,19 +92,9 @@ class RemoteOptions:
         return (self.retries + 1) * self.timeout_s + self.retries * self.max_backoff_s
 
 
-@runtime_checkable
-class Far(Protocol):
-    """A source that may lie far away: to wait for it is no work."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether it is read over a network."""
-        ...
-
-
 def is_far(source: Any) -> bool:
-    """Whether a source is read over a network."""
-    return isinstance(source, Far) and source.is_far
+    """Whether a source is read over a network, as a property of this name tells: no work to wait for."""
+    return bool(getattr(source, "is_far", False))  # asked in every round, so not by a protocol
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:

@@ -33,7 +33,8 @@ _checksum_at = _CHECKSUM.unpack_from
 # Of a record beside its data.
 _FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
-_BLOCK_BYTES = 1 << 20
+# Larger blocks are new pages each time, and do not stay in the processor's cache until they are cut.
+_BLOCK_BYTES = 1 << 18
 # A damaged or hostile length must not make us ask for that much memory at once.
 _LARGEST_READ_BYTES = 1 << 26
 _GZIP = re.compile(r"\.gz(ip)?\Z", re.IGNORECASE)

@@ -48,6 +48,7 @@ from windrow.converters.rows_to_records import zarr_to_array_record_conversion
 from windrow.converters.stages import Conversion
 from windrow.converters.tfds_to_records import tfds_to_array_record_conversion
 from windrow.converters.tfds_to_zarr import tfds_to_zarr_conversion
+from windrow.inspection import inspect as inspect_dataset
 from windrow.inspection_place import place_of
 from windrow.opening import contents_of, kind_of_head, kind_of_name
 from windrow.sources.secrets import shown_url
@@ -77,6 +78,7 @@ _STATES: Final = {
     "foreign": "files that no conversion wrote are there: refused",
 }
 _SHOWN_CHARACTERS: Final = 100
+_SHOWN_ARRAYS: Final = 20
 _RAW: Final = "windrow.raw_arguments"
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS_2: Final = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -354,6 +356,8 @@ def command(
         output_options=far_options,
     )
     _show_manifest(manifest, output, as_json=as_json, quiet=quiet)
+    if target == "zarr" and not (as_json or quiet):
+        _show_arrays(output, far_options)
 
 
 def _repeated(raw: Sequence[str]) -> Iterator[str]:
@@ -474,3 +478,14 @@ def _show_manifest(manifest: Manifest, output: str, *, as_json: bool, quiet: boo
             f"{output}: {manifest.records:,} records in {files:,} file{'s' * (files != 1)},"
             f" {size_bytes / 1e6:,.1f} MB{skipped}"
         )
+
+
+def _show_arrays(output: str, options: Mapping[str, Any] | None) -> None:
+    """What each array became: features may have been inferred, and chunks chosen."""
+    arrays = inspect_dataset(output, storage_options=options, sizes=False).arrays
+    for array in arrays[:_SHOWN_ARRAYS]:
+        chunks = "" if array.chunks is None else f", chunks {list(array.chunks)}"
+        shards = "" if array.shards is None else f" in shards {list(array.shards)}"
+        say(f"  {array.name or 'array'}: {array.dtype} {list(array.shape)}{chunks}{shards}")
+    if len(arrays) > _SHOWN_ARRAYS:
+        say(f"  and {len(arrays) - _SHOWN_ARRAYS:,} more; windrow inspect {shown_url(output)}")

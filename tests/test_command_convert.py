@@ -130,6 +130,29 @@ def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("", "")
 
 
+def test_what_each_array_became_is_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert("x.tfrecord-*", "z", "--to", "zarr")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("z: 40 records in ")
+    assert lines[1] == "  image: uint8 [40, 6], chunks [1024, 6]"
+    assert lines[2] == "  label: int64 [40], chunks [512] in shards [1024]"
+    convert("z", "y", "--to", "zarr", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == Manifest.read("y").to_json()
+    assert err == ""
+
+
+def test_of_many_arrays_some_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_records("x.tfrecord", [encode_example({f"f{k:02}": k for k in range(23)})])
+    convert("x.tfrecord", "z", "--to", "zarr")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:21]] == [f"f{k:02}" for k in range(20)]
+    assert lines[21:] == ["  and 3 more; windrow inspect z"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -20,7 +20,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
 from windrow.converters.stages import Report
-from windrow.converters.writeback import Growing
+from windrow.converters.writeback import growing
 from windrow.errors import ArgumentError, ConversionError, ReadError
 
 FORMAT: Final = "array_record"
@@ -101,7 +101,7 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -
         raise _unwritable(path, error) from error
     try:
         write = writer.write
-        with Growing(path) as file:
+        with growing(path) as grew:
             for batch in batches:
                 try:
                     for record in batch:
@@ -109,7 +109,7 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -
                 except RuntimeError as error:
                     raise _unwritable(path, error) from error
                 records += len(batch)
-                file.grew()
+                grew()
     except BaseException:
         with contextlib.suppress(RuntimeError):  # the error before is the one to tell
             writer.close()

@@ -425,6 +425,9 @@ def _check_block(layout: ArrayLayout, origin: Sequence[int], block: AnyArray) ->
 
 def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]]:
     """Coordinates and place of each part of `size` of an array of `shape`, in C order."""
+    if not shape:
+        yield (), ()
+        return
     # NumPy ends a slice at the end of the axis.
     grid = [range(-(-n // c)) for n, c in zip(shape, size, strict=True)]
     cuts = [
@@ -432,12 +435,10 @@ def _cuts(shape: Cells, size: Cells) -> Iterator[tuple[Cells, tuple[slice, ...]]
         for axis, c in zip(grid[1:], size[1:], strict=True)
     ]
     # A product holds all of its axes, and the first one may be long.
-    for k in grid[0] if grid else ():
+    for k in grid[0]:
         head = slice(k * size[0], (k + 1) * size[0])
         for at, rest in zip(itertools.product(*grid[1:]), itertools.product(*cuts), strict=True):
             yield (k, *at), (head, *rest)
-    if not grid:
-        yield (), ()
 
 
 def _shard(

@@ -93,8 +93,9 @@ class RemoteOptions:
 
 
 def is_far(source: Any) -> bool:
-    """Whether a source is read over a network, as a property of this name tells: no work to wait for."""
-    return bool(getattr(source, "is_far", False))  # asked in every round, so not by a protocol
+    """Whether a source is read over a network, as its `is_far` says: to wait for it is no work."""
+    # Asked in every round: by a protocol that is checked at run time it costs far more.
+    return bool(getattr(source, "is_far", False))
 
 
 def as_remote_options(options: Any, what: str) -> RemoteOptions:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import http.client
 import itertools
+import json
 import logging
 import os
 import urllib.parse
@@ -60,6 +61,14 @@ class ObjectStore:
             "endpoint_url": self.faults.address,
             "client_kwargs": {"region_name": "us-east-1"},
         }
+
+    def flags(self, option: str) -> list[str]:
+        """The storage options for the command line, each as an `option` of it."""
+        pairs = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in self.storage_options.items()
+        }
+        return [text for key, value in pairs.items() for text in (option, f"{key}={value}")]
 
     def put(self, key: str, data: bytes) -> None:
         """A new object, or another one in its place."""

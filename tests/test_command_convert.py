@@ -16,12 +16,14 @@ import pytest
 import xarray
 
 import windrow
+from tests.object_store import ObjectStore
 from tests.tfds_folders import tfrecord_of, write_folder
 from windrow.commands import main
 from windrow.converters import Manifest, encode_example, write_records
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 from windrow.sources.example import decode_example
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHARD = ["x.tfrecord-00000-of-00002"]
 IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
 
@@ -151,6 +153,33 @@ def test_of_many_arrays_some_are_told(
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0].strip() for line in lines[1:21]] == [f"f{k:02}" for k in range(20)]
     assert lines[21:] == ["  and 3 more; windrow inspect z"]
+
+
+def test_what_the_docs_show_is_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (1000, 64), dtype=np.uint8)
+    examples = [{"image": images[i].tobytes(), "label": i % 10} for i in range(1000)]
+    write_records("digits.tfrecord", map(encode_example, examples))
+    convert("digits.tfrecord", "digits", "--to", "array_record", "--quiet")
+    convert("digits", "digits_zarr", "--to", "zarr")
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    shown = page.partition("$ windrow convert digits digits_zarr --to zarr\n")[2].partition("```")[
+        0
+    ]
+    assert shown == capsys.readouterr().err
+
+
+@pytest.mark.jobs
+def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ObjectStore() as store:
+        convert("x.tfrecord-*", store.url("z"), "--to", "zarr", *store.flags("--output-option"))
+        lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == [
+        "  image: uint8 [40, 6], chunks [1024, 6]",
+        "  label: int64 [40], chunks [512] in shards [1024]",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -373,14 +373,7 @@ def test_a_place_that_is_not_there_is_told_by_its_class(tmp_path: Path) -> None:
 @pytest.mark.jobs
 def test_folders_in_an_object_store(run: Run, records: Path, arrays: Path) -> None:
     with ObjectStore() as store:
-        options = [
-            text
-            for key, value in store.storage_options.items()
-            for text in (
-                "--storage-option",
-                f"{key}={value if isinstance(value, str) else json.dumps(value)}",
-            )
-        ]
+        options = store.flags("--storage-option")
         for folder in (records, arrays):
             for file in folder.rglob("*"):
                 if file.is_file():

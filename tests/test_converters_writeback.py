@@ -15,7 +15,7 @@ from windrow.converters import (
     tfrecord_to_array_record,
     write_records,
 )
-from windrow.converters.writeback import Growing, begin_writeback
+from windrow.converters.writeback import begin_writeback, growing
 from windrow.sources import ArrayRecordDataSource
 from windrow.sources.features import Feature
 
@@ -62,16 +62,16 @@ def assert_told_as_it_grew(told: Told, *, most_bytes: int) -> None:
 
 def test_a_file_that_grows_is_told_in_steps(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "x"
-    with path.open("wb", buffering=0) as file, Growing(str(path)) as growing:
-        growing.grew()
+    with path.open("wb", buffering=0) as file, growing(str(path)) as grew:
+        grew()
         assert told == {}
         for _ in range(7):
             file.write(bytes(_MB))
-            growing.grew()
+            grew()
         assert told == {"x": [(0, 4 * _MB)]}
         file.write(bytes(9 * _MB))
-        growing.grew()
-        growing.grew()
+        grew()
+        grew()
     assert told == {"x": [(0, 4 * _MB), (4 * _MB, 12 * _MB)]}
 
 

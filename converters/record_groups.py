@@ -21,6 +21,7 @@ import numpy.typing as npt
 from windrow.converters.inputs import Input
 from windrow.errors import WindrowError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.highway_hash import is_native
 
 _MOST_OPENED: Final = 8
 
@@ -30,8 +31,13 @@ class OpenFiles:
 
     def __init__(self, files: Sequence[Input]) -> None:
         self.options = files[0].options
+        # By byte ranges records in order take half of what the package takes of the cores, if hashes
+        # are native code.
+        self._direct = is_native()
         self.source = ArrayRecordDataSource(
-            [file.url for file in files], storage_options=self.options
+            [file.url for file in files],
+            storage_options=self.options,
+            direct=True if self._direct else None,
         )
         ends = np.cumsum([file.records for file in self.source.files], dtype=np.int64)
         self._numbers = {file.url: at for at, file in enumerate(files)}
@@ -67,21 +73,28 @@ class OpenFiles:
         if found is None:
             file = self.source.files[at]
             groups = -(-file.records // file.group)
-            stored = self._stored(file.path, groups)
+            stored = self._stored(at, groups)
             found = np.zeros(groups + 1)
             np.cumsum(stored, out=found[1:])
             found *= file.decoded_bytes_each * file.records / max(1.0, float(found[-1]))
             self._ends[at] = found
         return found
 
-    def _stored(self, path: str, groups: int) -> npt.NDArray[Any]:
-        """The stored bytes of each group; all alike where they are not told."""
+    def _stored(self, at: int, groups: int) -> npt.NDArray[Any]:
+        """The stored bytes of each group of a file; all alike where they are not told."""
+        source, first = self.source, 0
+        if self._direct:
+            first = sum(-(-file.records // file.group) for file in source.files[:at])
         stored = np.ones(groups, np.int64)
         with contextlib.suppress(WindrowError):  # they are told by what reads the records
-            # What reads by byte ranges has the index; the package does not show its own.
-            (part,) = ArrayRecordDataSource(path, storage_options=self.options, direct=True).parts
-            if part.piece_count == groups:
-                stored = part.places_of_pieces()(np.arange(groups)).stored_bytes
+            if not self._direct:
+                # What reads by byte ranges has the index; the package does not show its own.
+                source = ArrayRecordDataSource(
+                    source.files[at].path, storage_options=self.options, direct=True
+                )
+            (part,) = source.parts
+            if part.piece_count >= first + groups:
+                stored = part.places_of_pieces()(np.arange(first, first + groups)).stored_bytes
         return stored
 
 

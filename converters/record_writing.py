@@ -1,5 +1,8 @@
 """Writing ArrayRecord files: what all conversions to them have in common.
 
+They are written by `batch_writer` where hashes are native code (the extra `fast`) and it knows the
+options; by the package's ArrayRecordWriter elsewhere, for twice the time.
+
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
 given to its writer; records that were left out as damaged are never more than was allowed.
 """
@@ -12,24 +15,26 @@ import os
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from windrow.converters.batch_writer import BatchWriter, Options, options_of
 from windrow.converters.folder import OutputFolder, Part
 from windrow.converters.manifest import InputFile, Manifest, OutputFile, Plan, Skipped
 from windrow.converters.stages import Report
 from windrow.converters.writeback import growing
 from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources.highway_hash import is_native
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
 # Items that one process works on at a time: some write, while others are read back and synced.
 AT_ONCE: Final = 4
-# The writer compresses while it holds the GIL: that more of them write gains nothing, but they would
-# all come to their ends together, and wait for the disk together. Two are for records that are waited
-# for, or read without the GIL; otherwise one is faster by a tenth, since the two are in each other's way.
+# More than two would all come to their ends together, and wait for the disk together. The package's
+# writer compresses while it holds the GIL: there two are for records that are waited for, or read
+# without the GIL; otherwise one is faster by a tenth, since the two are in each other's way.
 _turns = threading.BoundedSemaphore(2)
 _alone = threading.Lock()
 # What the interpreter, the libraries, and two writers and readers take beside records that are held.
@@ -81,46 +86,42 @@ def write_file(
         name: The file in it.
         batches: The records, some at a time; what it raises is passed on.
         writer_options: Options of ArrayRecordWriter.
-        alone: Whether no other such file is written meanwhile: for batches that are read while the
-            GIL is held. Others are still read back and synced.
+        alone: Whether batches are read while the GIL is held. If the package's writer holds it too,
+            no other such file is written meanwhile; others are still read back and synced.
 
     Raises:
         ConversionError: If the file cannot be written.
     """
+    options = options_of(writer_options) if is_native() else None
     with folder.incoming(name) as path:
-        with _alone if alone else _turns:
-            records = _write(path, batches, writer_options)
+        with _alone if alone and options is None else _turns:
+            records = _write(path, batches, options or writer_options)
         return folder.publish(path, name, records=records)
 
 
-def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -> int:
+def _write(path: str, batches: Iterable[Sequence[bytes]], options: Options | str) -> int:
     records = 0
+    writer: BatchWriter | _PackageWriter
+    with _writing(path):
+        if isinstance(options, Options):
+            writer = BatchWriter(path, options)
+        else:
+            writer = _PackageWriter(path, options)
     try:
-        writer = ArrayRecordWriter(path, writer_options)
-    except RuntimeError as error:
-        raise _unwritable(path, error) from error
-    try:
-        write = writer.write
         with growing(path) as grew:
             for batch in batches:
-                try:
-                    for record in batch:
-                        write(record)
-                except RuntimeError as error:
-                    raise _unwritable(path, error) from error
+                with _writing(path):
+                    writer.write(batch)
                 records += len(batch)
                 grew()
     except BaseException:
-        with contextlib.suppress(RuntimeError):  # the error before is the one to tell
-            writer.close()
+        writer.abandon()
         raise
-    try:
+    with _writing(path):
         writer.close()
         reader = ArrayRecordReader(path, _READER_OPTIONS)
         written = reader.num_records() if reader.ok() else None
         reader.close()
-    except RuntimeError as error:
-        raise _unwritable(path, error) from error
     if written != records:
         raise ConversionError(
             f"{path}: {records} records were written, {written} can be read back; check the disk and"
@@ -129,10 +130,38 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], writer_options: str) -
     return records
 
 
-def _unwritable(path: str, error: RuntimeError) -> ConversionError:
-    """The error for a full disk, among others; the writer's text names it."""
+class _PackageWriter:
+    """ArrayRecordWriter, with the methods of `BatchWriter`: for options that this does not take."""
+
+    def __init__(self, path: str, writer_options: str) -> None:
+        self._writer = ArrayRecordWriter(path, writer_options)
+
+    def write(self, records: Sequence[bytes]) -> None:
+        write = self._writer.write
+        for record in records:
+            write(record)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the error before is the one to tell
+            self._writer.close()
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Have what a writer raises be the error for a full disk, among others."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: str, error: RuntimeError | OSError) -> ConversionError:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
     return ConversionError(
-        f"{path}: cannot be written: {error}; make room or choose another folder, and run it again:"
+        f"{path}: cannot be written: {why}; make room or choose another folder, and run it again:"
         " what is finished is kept"
     )
 

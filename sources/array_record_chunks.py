@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +124,25 @@ def heads(offsets: Ints, raws: Sequence[Buffer], width: int = CHUNK_HEADER) -> B
     joined = b"".join([raw[:span] for raw in raws])
     if len(joined) != span * len(raws):
         joined = b"".join([bytes(raw[:span]).ljust(span, b"\0") for raw in raws])
-    rows = np.frombuffer(joined, np.uint8).reshape(len(raws), span)
+    return _without_block_headers(
+        np.frombuffer(joined, np.uint8).reshape(len(raws), span), offsets, width
+    )
+
+
+def heads_within(raw: Bytes, start: int, offsets: Ints, width: int = CHUNK_HEADER) -> Bytes:
+    """As `heads`, of chunks that all lie in `raw`, which holds the file from `start` on.
+
+    It must hold 48 bytes more than `width` from where the last begins.
+    """
+    span = width + 2 * BLOCK_HEADER
+    # One item per byte, so that a chunk may begin anywhere.
+    every: Any = np.ndarray((len(raw) - span + 1,), f"V{span}", raw, strides=(1,))
+    rows = every[offsets - start].view(np.uint8).reshape(-1, span)
+    return _without_block_headers(rows, offsets, width)
+
+
+def _without_block_headers(rows: Bytes, offsets: Ints, width: int) -> Bytes:
+    """The first `width` bytes of chunks, from as many bytes of the file and 48 more."""
     inside = offsets % BLOCK
     cut = np.flatnonzero((inside == 0) | (inside > BLOCK - width))
     if not len(cut):

@@ -19,7 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.errors import ReadError
-from windrow.sources.array_record_decode import ChunkError, StoredChunk, Verify, decode
+from windrow.sources.array_record_decode import (
+    HEAD_BYTES,
+    ChunkError,
+    StoredChunk,
+    Verify,
+    decode,
+    decode_run,
+)
 from windrow.sources.array_record_files import WHAT
 from windrow.sources.array_record_format import Index
 from windrow.sources.array_record_parts import DamagedRecordError, File, check_unchanged
@@ -27,6 +34,7 @@ from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.fetching import LIBRARY, ByteRange, FarFile, Fetcher
 from windrow.sources.halts import result_of
+from windrow.sources.highway_hash import is_native
 from windrow.sources.kept_ranges import KeptRange, KeptRanges
 from windrow.sources.open_files import OpenFiles
 from windrow.sources.process import refuse_forked
@@ -36,6 +44,8 @@ from windrow.sources.threads import Here
 # What came is decoded when it is so much: decoding many groups costs less for each.
 _DECODE_GROUPS: Final = 1024
 _DECODE_BYTES: Final = 8 << 20
+# Neighbours of a local file are read together if they are so much; less is taken from the mapped file.
+_LONG_RUN_BYTES: Final = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +95,9 @@ class RangeReader:
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
         plan = self._planned(groups)
+        run = self._run(plan)
+        if run is not None:
+            return run
         chunks: list[list[bytes]] = [[]] * len(plan.chunks)
         try:
             self._add_ranges(plan, keep=True)
@@ -218,6 +231,22 @@ class RangeReader:
                     )
                 )
 
+    def _run(self, plan: _Plan) -> list[bytes] | None:
+        """The records, if they are neighbours in a local file and many, and nothing is wrong with them."""
+        first, last = int(plan.files[0]), int(plan.files[-1])
+        neighbours = bool((plan.begin[1:] == plan.end[:-1]).all()) and first == last
+        alone = plan.inside is None and len(plan.which) == len(plan.chunks)
+        start, stop = int(plan.begin[0]), int(plan.end[-1])
+        if not (neighbours and alone) or stop - start < _LONG_RUN_BYTES or self._verify != "all":
+            return None
+        file = self._files[first]
+        if file.far is not None or not is_native():
+            return None
+        check_unchanged(file.file)
+        data = _read_file(file.file.path, start, stop + HEAD_BYTES)
+        found = decode_run(data, start, plan.begin, plan.end)
+        return None if found is None else [found[at] for at in plan.which.tolist()]
+
     def _batches(self, plan: _Plan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
         """Groups that are there, by number, in portions that are decoded at once."""
         numbers, stored = self._local_chunks(plan)
@@ -257,7 +286,7 @@ class RangeReader:
         plan: _Plan,
         groups: IntArray,
         start: int,
-        data: bytes,
+        data: bytes | mmap.mmap,
         numbers: list[int],
         stored: list[StoredChunk],
     ) -> None:
@@ -268,16 +297,20 @@ class RangeReader:
         stored += [StoredChunk(b, whole[b - start : e - start], n) for b, e, n in places]
 
     def _local_chunks(self, plan: _Plan) -> tuple[list[int], list[StoredChunk]]:
-        numbers, stored = plan.local.tolist(), []
+        numbers: list[int] = plan.local.tolist()
+        stored: list[StoredChunk] = []
         for number in np.unique(plan.files[plan.local]).tolist():
             file = self._files[number].file
             check_unchanged(file)
-            whole = memoryview(self._mapped.get(file.path))
             mine = plan.local[plan.files[plan.local] == number]
-            places = zip(
-                *(a[mine].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True
-            )
-            stored += [StoredChunk(b, whole[b:e], n) for b, e, n in places]
+            gaps = plan.begin[mine[1:]] != plan.end[mine[:-1]]
+            for run in np.split(mine, np.flatnonzero(gaps) + 1):
+                start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
+                if stop - start >= _LONG_RUN_BYTES:
+                    data = _read_file(file.path, start, stop)
+                else:
+                    data, start = self._mapped.get(file.path), 0
+                self._add(plan, run, start, data, [], stored)
         return numbers, stored
 
     def _decoded(
@@ -347,9 +380,23 @@ def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> 
     return int(narrow[count - 1]) if count else -1
 
 
+def _read_file(path: str, start: int, stop: int) -> bytes:
+    """Bytes of a file, fewer if it ends before: these take no memory once they are decoded."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(stop - start)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def _map_file(path: str) -> Any:
     try:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size, prot=mmap.PROT_READ)
     except (OSError, ValueError) as error:
-        raise ReadError(f"{WHAT}: {path} can not be read: {error}", file=path) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> ReadError:
+    return ReadError(f"{WHAT}: {path} can not be read: {error}", file=path)

@@ -2,19 +2,25 @@
 
 One message is a row of the state, and a step takes 32 bytes of every message that has as many left:
 NumPy's cost of a step is spread over the rows. On one core that is 4 MB/s for one message, 300 MB/s
-for 64 and 700 MB/s for 1,000, so few long messages are for native code; `seconds` tells.
+for 64 and 700 MB/s for 1,000. Where llvmlite is installed (the extra `fast`) native code does the same
+at some 5 GB/s, as soon as enough is to be hashed; `seconds` tells what it will take.
 
-Invariant: the answer for a message does not depend on the others. Little-endian machines only, as
-everything that reads these files here.
+Invariant: the answer for a message depends neither on the others nor on who computes it.
+Little-endian machines only, as everything that reads these files here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from windrow.sources.highway_hash_native import NativeHash
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -27,6 +33,11 @@ _ROWS: Final = 1024
 _STEP_S: Final = 8e-6
 _ROW_S: Final = 45e-9
 _LAST_STEPS: Final = 5
+# Of native code: of a call, and of a packet; and how much NumPy hashes in the time that it takes to
+# make that code, 0.1 s.
+_NATIVE_CALL_S: Final = 20e-6
+_NATIVE_PACKET_S: Final = 7e-9
+_NATIVE_WORTH_BYTES: Final = 1 << 24
 _U32: Final = np.uint64(32)
 _START_0: Final[Lanes] = np.array(
     [0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3], np.uint64
@@ -36,6 +47,7 @@ _START_1: Final[Lanes] = np.array(
 )
 _KEY: Final[Lanes] = np.frombuffer(b"Riegeli/records\nRiegeli/records\n", np.uint64)
 _KEY_SWAPPED: Final[Lanes] = _KEY >> _U32 | _KEY << _U32
+_BEGIN: Final = (_START_0 ^ _KEY, _START_1 ^ _KEY_SWAPPED, _START_0, _START_1)
 # Where each byte of a pair of lanes comes from when the lanes are mixed.
 _ZIP: Final = np.array([3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7], np.intp)
 
@@ -51,10 +63,14 @@ def hashes(data: Bytes | bytes | bytearray | memoryview, starts: Ints, stops: In
     Returns:
         uint64 `(messages,)`.
     """
-    raw = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
+    is_array = isinstance(data, np.ndarray)
+    raw = np.ascontiguousarray(data) if is_array else np.frombuffer(data, np.uint8)
     if not len(starts):
         return np.empty(0, np.uint64)
     lengths = stops - starts
+    native = native_code.worth(int(lengths.sum()))
+    if native is not None:
+        return native(raw, starts, stops)
     found = np.empty(len(starts), np.uint64)
     # The longest first: those that have a packet left are then the first rows.
     equal = bool((lengths == lengths[0]).all())
@@ -72,11 +88,51 @@ def hashes_of(messages: Sequence[bytes | bytearray | memoryview]) -> Lanes:
     return hashes(b"".join(messages), stops - lengths, stops)
 
 
+def is_native() -> bool:
+    """Whether there is native code for hashes, which is made now if it was not before."""
+    return native_code.worth(_NATIVE_WORTH_BYTES) is not None
+
+
 def seconds(lengths: Ints) -> float:
     """What hashing messages of these lengths costs on one core, estimated."""
+    total = int(lengths.sum())
+    if native_code.worth(total) is not None:
+        last = len(lengths) * _LAST_STEPS
+        return _NATIVE_CALL_S + (total // _PACKET + last) * _NATIVE_PACKET_S
     packets = np.sort(lengths)[::-1] // _PACKET + _LAST_STEPS
     steps = int(packets[::_ROWS].sum()) if len(packets) else 0
     return steps * _STEP_S + int(packets.sum()) * _ROW_S
+
+
+class NativeCode:
+    """The native code: made once, at the latest when so much is to be hashed that it is worth that."""
+
+    def __init__(self) -> None:
+        self._hashes: NativeHash | None = None
+        self._until_bytes = _NATIVE_WORTH_BYTES
+        self._lock = threading.Lock()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is there."""
+        return self._hashes is not None
+
+    def worth(self, size_bytes: int) -> NativeHash | None:
+        """The code, to hash so much; None where NumPy is to do it."""
+        if self._until_bytes <= 0:
+            return self._hashes
+        with self._lock:
+            if self._until_bytes - size_bytes <= 0:
+                # Not installed, of another version, or not for this processor: then NumPy does it all.
+                with contextlib.suppress(Exception):
+                    from windrow.sources.highway_hash_native import NativeHash
+
+                    self._hashes = NativeHash(np.stack(_BEGIN), _ZIP.tolist())
+            self._until_bytes -= size_bytes
+            return self._hashes
+
+
+native_code: Final = NativeCode()
 
 
 def _hashed(data: Bytes, starts: Ints, lengths: Ints) -> Lanes:
@@ -130,10 +186,7 @@ class _State:
     """The four vectors of each message: uint64 `(messages, 4)`."""
 
     def __init__(self, rows: int) -> None:
-        self._all: list[Lanes] = [
-            np.repeat(row[None], rows, axis=0)
-            for row in (_START_0 ^ _KEY, _START_1 ^ _KEY_SWAPPED, _START_0, _START_1)
-        ]
+        self._all: list[Lanes] = [np.repeat(row[None], rows, axis=0) for row in _BEGIN]
         self._scratch = np.empty((rows, 4), np.uint64), np.empty((rows, 2, 16), np.uint8)
         self._live = -1
         self.keep(rows)

@@ -1,8 +1,11 @@
-"""HighwayHash-64 of many messages, against a plain implementation and the array_record package."""
+"""HighwayHash-64 of many messages, by NumPy and in native code, against a plain implementation."""
 
 from __future__ import annotations
 
 import random
+import sys
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_sources_array_record_crafted import hash_of
-from windrow.sources.highway_hash import hashes, seconds
+from windrow.sources import highway_hash
+from windrow.sources.highway_hash import hashes, is_native, seconds
+
+
+@pytest.fixture(params=["numpy", "native"], autouse=True)
+def who(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who computes the hashes of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(highway_hash, "native_code", highway_hash.NativeCode())
+        if request.param == "native":
+            assert is_native(), "the tests need the extra fast"
+        else:
+            patch.setattr(highway_hash, "_NATIVE_WORTH_BYTES", 1 << 60)
+            patch.setattr(highway_hash, "native_code", highway_hash.NativeCode())
+        yield request.param
 
 
 def hashed(messages: list[bytes], gap: bytes = b"") -> list[int]:
@@ -59,7 +76,61 @@ def test_messages_may_overlap_and_come_in_any_order() -> None:
     assert [int(h) for h in found] == [hash_of(data[a:b]) for a, b in bounds]
 
 
-def test_many_messages_are_estimated_cheaper_than_one_of_all_their_bytes() -> None:
+def test_many_messages_are_estimated_cheaper_than_one_of_all_their_bytes_by_numpy(who: str) -> None:
     many, one = np.full(256, 3_000), np.array([256 * 3_000])
-    assert seconds(many) * 10 < seconds(one)
-    assert seconds(np.empty(0, np.int64)) == 0
+    factor = 10 if who == "numpy" else 0.5
+    assert seconds(many) * factor < seconds(one)
+    assert seconds(np.empty(0, np.int64)) < 1e-4
+
+
+def test_native_code_is_made_once_enough_is_to_be_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highway_hash, "_NATIVE_WORTH_BYTES", 1_000)
+    monkeypatch.setattr(highway_hash, "native_code", highway_hash.NativeCode())
+    data = random.Random(3).randbytes(900)
+    found = []
+    for _ in range(3):
+        found += hashed([data])
+        found.append(highway_hash.native_code.is_made)
+    assert found == [hash_of(data), False, hash_of(data), True, hash_of(data), True]
+
+
+def test_an_estimate_counts_as_what_is_to_be_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highway_hash, "_NATIVE_WORTH_BYTES", 1_000)
+    monkeypatch.setattr(highway_hash, "native_code", highway_hash.NativeCode())
+    before = seconds(np.array([999]))
+    assert seconds(np.array([999])) < before
+
+
+def test_without_llvmlite_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "windrow.sources.highway_hash_native", None)
+    monkeypatch.setattr(highway_hash, "_NATIVE_WORTH_BYTES", 1_000)
+    monkeypatch.setattr(highway_hash, "native_code", highway_hash.NativeCode())
+    assert not is_native()
+    data = random.Random(4).randbytes(5_000)
+    assert hashed([data, b""]) == [hash_of(data), hash_of(b"")]
+
+
+def test_several_threads_at_once() -> None:
+    draw = random.Random(5)
+    messages = [[draw.randbytes(draw.randrange(300)) for _ in range(50)] for _ in range(8)]
+    found: dict[int, list[int]] = {}
+    start = threading.Barrier(len(messages))
+
+    def work(at: int) -> None:
+        start.wait()
+        found[at] = hashed(messages[at])
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(messages))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {at: [hash_of(one) for one in some] for at, some in enumerate(messages)}
+
+
+def test_items_that_lie_apart_in_memory() -> None:
+    data = np.frombuffer(random.Random(6).randbytes(2_000), np.uint8)[::2]
+    starts = np.array([0, 9, 5, 9], np.int64)[::2]
+    found = hashes(data, starts, starts + 70)
+    whole = data.tobytes()
+    assert found.tolist() == [hash_of(whole[0:70]), hash_of(whole[5:75])]

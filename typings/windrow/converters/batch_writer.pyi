@@ -1,0 +1,1 @@
+from converters.batch_writer import *

@@ -1,0 +1,1 @@
+from sources.highway_hash_native import *

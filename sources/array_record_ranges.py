@@ -243,7 +243,7 @@ class RangeReader:
         if file.far is not None or not is_native():
             return None
         check_unchanged(file.file)
-        data = _read_file(file.file.path, start, stop + HEAD_BYTES)
+        data = file_bytes(file.file.path, start, stop + HEAD_BYTES)
         found = decode_run(data, start, plan.begin, plan.end)
         return None if found is None else [found[at] for at in plan.which.tolist()]
 
@@ -307,7 +307,7 @@ class RangeReader:
             for run in np.split(mine, np.flatnonzero(gaps) + 1):
                 start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
                 if stop - start >= _LONG_RUN_BYTES:
-                    data = _read_file(file.path, start, stop)
+                    data = file_bytes(file.path, start, stop)
                 else:
                     data, start = self._mapped.get(file.path), 0
                 self._add(plan, run, start, data, [], stored)
@@ -380,7 +380,7 @@ def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> 
     return int(narrow[count - 1]) if count else -1
 
 
-def _read_file(path: str, start: int, stop: int) -> bytes:
+def file_bytes(path: str, start: int, stop: int) -> bytes:
     """Bytes of a file, fewer if it ends before: these take no memory once they are decoded."""
     try:
         with open(path, "rb", buffering=0) as file:

@@ -11,7 +11,13 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from windrow.sources.array_record_chunks import CHUNK_HEADER, contiguous, ends, heads, parse_headers
-from windrow.sources.array_record_decode import ChunkError, StoredChunk, decode
+from windrow.sources.array_record_decode import (
+    HEAD_BYTES,
+    ChunkError,
+    StoredChunk,
+    decode,
+    decode_run,
+)
 from windrow.sources.array_record_format import TAIL_BYTES, Index, footer_span, parse_footer
 from windrow.sources.highway_hash import hashes_of
 
@@ -118,14 +124,27 @@ def attack(folder: Path, first: int, cases: int) -> int:
     for seed in range(first, first + cases):
         draw = random.Random(seed)
         chunk = with_right_hashes(draw.choice(draw.choice(makes)), draw)
+        run = run_of([chunk])
         for verify in ("headers", "all"):
             try:
                 # Several: what is read by other threads than this one must not end the process.
                 found, *_ = decode([chunk] * 3, verify="all" if verify == "all" else "headers")
             except ChunkError:
                 refused += 1
+                assert run is None
             else:
                 assert len(found) == chunk.records
                 decoded = struct.unpack_from("<Q", chunk.data, 32)[0]
                 assert sum(map(len, found)) == decoded
+                assert run in (None, found)
     return refused
+
+
+def run_of(chunks: Sequence[StoredChunk]) -> list[bytes] | None:
+    """The records of chunks that lie one behind the other, decoded as a run."""
+    offsets = np.array([chunk.offset for chunk in chunks])
+    data = b"".join(bytes(chunk.data) for chunk in chunks)
+    stop = int(offsets[-1]) + len(chunks[-1].data)
+    # In a file the index follows.
+    data += bytes(HEAD_BYTES)
+    return decode_run(data, int(offsets[0]), offsets, np.append(offsets[1:], stop))

@@ -20,6 +20,7 @@ from tests.array_record_bytes import (
     CODECS,
     chunks_of,
     proto,
+    run_of,
     sealed,
     some_records,
     stripped,
@@ -27,7 +28,7 @@ from tests.array_record_bytes import (
 )
 from windrow.sources import array_record_memory as memory
 from windrow.sources.array_record_chunks import heads, parse_headers
-from windrow.sources.array_record_decode import ChunkError, StoredChunk, Verify, decode
+from windrow.sources.array_record_decode import ChunkError, StoredChunk, Verify, decode, decode_run
 from windrow.sources.array_record_simple import DamageError, unpacked
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -287,6 +288,44 @@ def test_headers_with_right_hashes_that_say_the_wrong_thing(
     struct.pack_into("<Q", header, 32, decoded)
     for verify in ("headers", "all"):
         refused(sealed(header, data), message, "all" if verify == "all" else "headers")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_a_run_is_its_records_or_is_left_to_others(tmp_path: Path, kind: str, codec: str) -> None:
+    records = records_of(kind)
+    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
+    expected = records if codec in ("uncompressed", "zstd") else None
+    # A record whose frame does not tell its size is not as most are.
+    assert run_of(chunks) in (
+        (expected, None) if kind in ("large", "around a block") else (expected,)
+    )
+    third = len(records) // 3
+    assert run_of(chunks[third : third + 5]) in (expected and records[third : third + 5], None)
+    # A hole: not all bytes of the last are there.
+    assert run_of([*chunks[:-1], chunks[-1]._replace(data=chunks[-1].data[:-1])]) is None
+
+
+@pytest.mark.parametrize("options", ["group_size:2,zstd", "group_size:1,zstd,transpose:true"])
+def test_a_run_of_other_chunks_is_left_to_others(tmp_path: Path, options: str) -> None:
+    assert run_of(chunks_of(written(tmp_path / "a", [b"a" * 50] * 6, options))) is None
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_no_bit_of_a_run_changes_in_silence(tmp_path: Path, codec: str) -> None:
+    draw = random.Random(codec)
+    records = [draw.randbytes(40) * 30 for _ in range(60)]
+    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
+    data = b"".join(chunk.data for chunk in chunks)
+    offsets = np.array([chunk.offset for chunk in chunks])
+    stops = np.append(offsets[1:], offsets[-1] + len(chunks[-1].data))
+    # Headers of blocks within are not looked at: who reads on goes by the index.
+    blocks = {64 * 1024 * k + byte - 64 for k in range(1, 9) for byte in range(24)}
+    for at in (*range(100), *(draw.randrange(len(data)) for _ in range(400))):
+        bad = bytearray(data + bytes(136))
+        bad[at] ^= 1 << draw.randrange(8)
+        found = decode_run(bytes(bad), 64, offsets, stops)
+        assert found == (records if at in blocks else None), at
 
 
 def test_a_frame_that_promises_much_takes_no_memory() -> None:

@@ -19,7 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.errors import NotFoundError, ReadError
-from windrow.sources import ArrayRecordDataSource, IntArray, LaidOutSource, ListPart
+from windrow.sources import (
+    ArrayRecordDataSource,
+    IntArray,
+    LaidOutSource,
+    ListPart,
+    array_record_ranges,
+)
+from windrow.sources.array_record_decode import decode_run
+from windrow.sources.array_record_ranges import file_bytes
 
 
 def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
@@ -205,6 +213,68 @@ def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None
     with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
         source.read(asked)
     assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1"])
+def test_neighbours_by_byte_ranges_are_read_as_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    records = [bytes([n % 251]) * (n % 700) for n in range(900)]
+    write(tmp_path / "a.array_record", records[:400], f"group_size:1,{codec}")
+    write(tmp_path / "b.array_record", records[400:], f"group_size:1,{codec}")
+    source = ArrayRecordDataSource(tmp_path, direct=True)
+    runs: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        runs.append(len(given[2]))
+        return decode_run(*given)
+
+    monkeypatch.setattr(array_record_ranges, "decode_run", counted)
+    monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
+    for first, stop in ((0, 400), (10, 11), (395, 405), (400, 900), (0, 900)):
+        assert source.read(np.arange(first, stop)) == records[first:stop]
+    # Not those of two files, with one twice, or with one left out.
+    assert runs == [400, 1, 500]
+    assert source.read(np.arange(20, 9, -1)) == records[20:9:-1]
+    assert runs.pop() == 11
+    for odd in ([5, 5], [5, 7]):
+        assert source.read(np.array(odd)) == [records[n] for n in odd]
+    assert len(runs) == 3
+
+
+def test_a_damaged_record_in_a_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
+    path = write(tmp_path / "a.array_record", [os.urandom(500) for _ in range(100)])
+    raw = bytearray(path.read_bytes())
+    raw[64 + 50 * 545] ^= 1
+    path.write_bytes(raw)
+    source = ArrayRecordDataSource(path, direct=True)
+    with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
+        source.read(np.arange(100))
+    assert caught.value.records is not None
+    bad = caught.value.records[0]
+    assert 45 <= bad <= 51
+    assert len(source.read(np.arange(bad))) == bad
+    assert len(source.read(np.arange(bad + 1, 100))) == 99 - bad
+
+
+def test_a_file_that_ends_within_a_run_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
+    path = write(tmp_path / "a.array_record", [os.urandom(5_000) for _ in range(40)])
+    source = ArrayRecordDataSource(path, direct=True)
+    monkeypatch.setattr(
+        array_record_ranges, "file_bytes", lambda *given: file_bytes(*given)[:100_000]
+    )
+    with pytest.raises(ReadError, match=r"a\.array_record.*cut off"):
+        source.read(np.arange(40))
+    monkeypatch.setattr(array_record_ranges, "file_bytes", file_bytes)
+    path.unlink()
+    with pytest.raises((ReadError, NotFoundError), match=r"a\.array_record"):
+        source.read(np.arange(40))
 
 
 def test_files_that_change_while_open(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ from windrow.converters.stages import Expected, Report, Stage
 from windrow.converters.zarr_layout import METADATA, ArrayLayout, metadata_files
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.features import Feature, Ragged, features_from_json, features_to_json
+from windrow.sources.highway_hash import NATIVE_BYTES, is_native
 from windrow.sources.process import cores
 
 # Rows of one piece of the work: worth the way to them, and not much to do again.
@@ -259,6 +260,11 @@ class RecordsWork:
 
     # Converting.
 
+    @property
+    def _native_bytes(self) -> int:
+        """What native code takes of the memory of a process that reads ArrayRecord files."""
+        return NATIVE_BYTES if self.format == "array_record" and is_native() else 0
+
     def pieces(self, folder: OutputFolder, results: list[Part]) -> list[_PieceItem]:
         ordered = sorted(results, key=lambda part: int(part.key.split("-")[1]))
         values = [value for part in ordered for value in part.told["files"]]
@@ -278,7 +284,9 @@ class RecordsWork:
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
         memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
         check_room(
-            self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
+            self.memory_bytes,
+            memory + self._native_bytes,
+            "what is encoded of all features, and blocks of records",
         )
         return [
             _PieceItem(piece, features, layouts, row_bytes, memory)
@@ -297,7 +305,7 @@ class RecordsWork:
         steps = Steps(report, _piece_bytes(item))
 
         def make() -> Part:
-            with room(self.memory_bytes).taken(item.memory_bytes):
+            with room(self.memory_bytes - self._native_bytes).taken(item.memory_bytes):
                 return self._convert(folder, item, steps)
 
         part = folder.part(item.key, make)

@@ -38,6 +38,8 @@ _LAST_STEPS: Final = 5
 _NATIVE_CALL_S: Final = 20e-6
 _NATIVE_PACKET_S: Final = 7e-9
 _NATIVE_WORTH_BYTES: Final = 1 << 24
+# What it takes of a process: the library, most of it pages of its file.
+NATIVE_BYTES: Final = 72 << 20
 _U32: Final = np.uint64(32)
 _START_0: Final[Lanes] = np.array(
     [0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3], np.uint64

@@ -26,8 +26,8 @@ import tensorstore as ts
 from array_record.python import array_record_module
 
 from windrow.converters import array_record_to_zarr, encode_example
-from windrow.converters.row_files import Storage
-from windrow.converters.zarr_layout import ArrayLayout, encode_each, metadata_files
+from windrow.converters.row_files import Storage, shard_index
+from windrow.converters.zarr_layout import ArrayLayout, encode_rows, metadata_files
 from windrow.sources.features import Feature
 
 _SIDE = 32
@@ -98,8 +98,11 @@ def encoder_alone(source: pathlib.Path, output: pathlib.Path, case: Case) -> flo
     def write(shard: tuple[ArrayLayout, int]) -> None:
         layout, first = shard
         rows = columns[layout.name][first : first + layout.file_shape[0]]
-        for name, data in encode_each(layout, (first, *(0 for _ in layout.shape[1:])), rows):
-            _store(output / name, data)
+        parts = list(encode_rows(layout, rows))
+        lengths = [length for some, _ in parts for length in some]
+        index = shard_index(lengths, layout.file_shape[0] // layout.chunk_shape[0])
+        at = (first // layout.file_shape[0], *(0 for _ in layout.shape[1:]))
+        _store(output / layout.key(at), b"".join([*(data for _, data in parts), index]))
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(write, shards))

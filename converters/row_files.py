@@ -27,7 +27,7 @@ from windrow.converters.zarr_layout import (
     ArrayLayout,
     codecs_of,
     encode_each,
-    encode_parts,
+    encode_rows,
     rows_layout,
     training_rows,
 )
@@ -217,29 +217,23 @@ class RowFiles:
                 self.files.append(self._folder.write_staged(name, data, records=records))
                 self._at += size
             return
-        # As a shard of their own, of which the chunks are wanted, and not the index behind them.
-        whole = -(-len(rows) // chunk) * chunk
-        alone = dataclasses.replace(
-            layout, shape=rows.shape, shard_shape=(whole, *layout.chunk_shape[1:])
-        )
-        (parts,) = (list(stored) for _, stored in encode_parts(alone, (0, *beside), rows))
-        del parts[-1]
         first = self._at // file
         if self._shard is None:
             name = layout.key((first, *beside))
             self._shard = self._unfinished.enter_context(self._folder.staged(name))
-        self._shard.write(b"".join(parts))
-        self._lengths += map(len, parts)
+        for lengths, data in encode_rows(layout, rows):
+            self._shard.write(data)
+            self._lengths += lengths
         self._at += len(rows)
         if self._at == self._stop or self._at % file == 0:
-            self._shard.write(_index(self._lengths, file // chunk))
+            self._shard.write(shard_index(self._lengths, file // chunk))
             records = self._at - first * file if self._counted else 0
             self.files.append(self._shard.finished(records=records))
             self._unfinished.close()
             self._shard, self._lengths = None, []
 
 
-def _index(lengths: Sequence[int], chunks: int) -> bytes:
+def shard_index(lengths: Sequence[int], chunks: int) -> bytes:
     """The end of a shard: offset and length of each of its chunks, and their checksum."""
     index = np.full((chunks, 2), _NOT_STORED, "<u8")
     stored = np.asarray(lengths, np.uint64)

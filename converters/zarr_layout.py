@@ -477,6 +477,52 @@ def _chunks(
         ahead.extend(itertools.islice(jobs, 1))
 
 
+def encode_rows(layout: ArrayLayout, rows: AnyArray) -> Iterator[tuple[list[int], bytes]]:
+    """The stored bytes of rows whose chunks are whole rows, some chunks at a time.
+
+    A third quicker, for chunks of 3 KB, than `encode_parts`, which cuts along every axis.
+
+    Args:
+        layout: The array; its chunks are as wide as its rows.
+        rows: From a chunk's beginning on, to the end of one or of the array.
+
+    Yields:
+        How many bytes each chunk takes, and the chunks, end to end.
+
+    Raises:
+        ConversionError: If the rows are of another dtype or shape.
+    """
+    if rows.dtype != layout.numpy_dtype or rows.shape[1:] != layout.shape[1:]:
+        raise ConversionError(
+            f"array {layout.name!r}: rows of {rows.dtype} {list(rows.shape[1:])} are none of"
+            f" {layout.dtype} {list(layout.shape[1:])}"
+        )
+    steps = [_encoder(codec, layout) for codec in layout.codecs]
+    whole = len(rows) // layout.chunk_shape[0]
+    raw = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    size = layout.chunk_bytes
+    turn = min(_TURN_CHUNKS, max(1, _TURN_BYTES // max(1, size))) * size
+    cuts = [raw[at : min(at + turn, whole * size)] for at in range(0, whole * size, turn)]
+    # Never on the main thread, as in `_chunks`.
+    pool = shared_pool()
+    jobs = (pool.submit(_encoded_rows, cut, size, steps) for cut in cuts)
+    ahead = collections.deque(itertools.islice(jobs, 2 * cores()))
+    while ahead:
+        yield ahead.popleft().result()
+        ahead.extend(itertools.islice(jobs, 1))
+    rest = rows[whole * layout.chunk_shape[0] :]
+    if len(rest):
+        (data,) = pool.submit(_encoded, [rest], layout, steps).result()
+        yield [len(data)], data
+
+
+def _encoded_rows(raw: AnyArray, size: int, steps: Sequence[_Step]) -> tuple[list[int], bytes]:
+    chunks: list[Any] = [raw[at : at + size] for at in range(0, len(raw), size)]
+    for step in steps:
+        chunks = step(chunks)
+    return [len(chunk) for chunk in chunks], b"".join(chunks)
+
+
 def encoding_bytes(chunk_bytes: int) -> int:
     """Memory for a chunk, or for small ones that are encoded together: values, and as stored."""
     return 2 * max(chunk_bytes, _TURN_BYTES)

@@ -228,3 +228,17 @@ def test_fill_values_keep_their_bits(dtype: str) -> None:
         found = fill_scalar(json.loads(json.dumps(stored_fill(value))), numpy_dtype(dtype))
         # A number that is no NaN may be told by its value.
         assert found.tobytes() == value.tobytes() or found == value
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("int16", 3), ("int32", 2)])
+def test_rows_that_are_none_of_the_array_are_refused(dtype: str, width: int) -> None:
+    layout = rows_layout("x", "int32", (8, 3), chunk_rows=2, shard_rows=4)
+    with pytest.raises(
+        ConversionError, match=rf"array 'x': rows of {dtype} \[{width}\] are none of"
+    ):
+        list(zarr_layout.encode_rows(layout, np.zeros((4, width), dtype)))
+
+
+def test_no_rows_are_no_chunks() -> None:
+    layout = rows_layout("x", "int32", (8, 3), chunk_rows=2, shard_rows=4)
+    assert list(zarr_layout.encode_rows(layout, np.zeros((0, 3), np.int32))) == []

@@ -53,8 +53,8 @@ def tfrecord_to_array_record(
     Records and their order stay as they are; an empty file gives an empty file.
     `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
     `y.array_record`. A run that was stopped goes on when it is called again with the same
-    arguments; one that was finished is not done again. ArrayRecordWriter compresses on one core of
-    a process: `processes=4` uses four.
+    arguments; one that was finished is not done again. Two files are compressed at a time with the
+    extra `fast`, and one without it: `processes=4` uses more cores.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or

@@ -126,7 +126,7 @@ class BatchWriter:
         """Add records, in their order."""
         self._held += records
         self._held_bytes += sum(map(len, records))
-        if self._held_bytes >= _HELD_BYTES:
+        if self._held_bytes >= _HELD_BYTES and len(self._held) >= self._group:
             self._write_groups(len(self._held) // self._group * self._group)
 
     def close(self) -> None:

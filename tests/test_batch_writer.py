@@ -95,6 +95,23 @@ def test_any_number_of_empty_records(tmp_path: Path, options: str, count: int) -
     assert len(found) == len(written(tmp_path / "package", records, options))
 
 
+def test_a_large_group_is_not_gone_through_at_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "_HELD_BYTES", 1)
+    write_groups, stops = getattr(BatchWriter, "_write_groups"), []  # noqa: B009, it has no stub
+
+    def counted(writer: BatchWriter, stop: int) -> None:
+        stops.append(stop)
+        write_groups(writer, stop)
+
+    monkeypatch.setattr(BatchWriter, "_write_groups", counted)
+    records = [b"abc"] * 5_000 + [b""] * 30_000
+    written_here(tmp_path / "here", records, "group_size:20000,zstd", at_once=10)
+    assert read_back(tmp_path / "here") == records
+    assert stops == [20_000, 15_000]
+
+
 def test_an_index_of_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "_ENTRIES", 100)
     records = [bytes([number % 251]) * (number % 300) for number in range(2_049)]

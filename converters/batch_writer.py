@@ -41,6 +41,8 @@ from windrow.sources.highway_hash import hashes
 _HELD_BYTES: Final = 1 << 21
 # Chunks whose entries of the index are made at a time.
 _ENTRIES: Final = 1 << 16
+# Larger groups take several times their bytes here, and the package as much as once.
+_MOST_GROUP: Final = 1 << 12
 # Of one call of the system: IOV_MAX of Linux and macOS.
 _PARTS: Final = 1024
 _PADDING: Final = ord("p")
@@ -48,8 +50,8 @@ _NO_HEADER: Final = bytes(CHUNK_HEADER)
 _MANY_AT_ONCE: Final = "multi_compress_to_buffer" in zstandard.backend_features
 _KNOWN_LEADS: Final = 1 << 12
 _OPTION: Final = re.compile(
-    r"group_size:(?P<group>[1-9]\d{0,8})|zstd(:(?P<level>-?\d{1,6}))?|(?P<plain>uncompressed)"
-    r"|window_log:(?P<window>\d{1,2})"
+    r"group_size:(?P<group>[1-9][0-9]{0,8})|zstd(:(?P<level>-?[0-9]{1,6}))?|(?P<plain>uncompressed)"
+    r"|window_log:(?P<window>[0-9]{1,2})"
 )
 
 
@@ -90,6 +92,8 @@ def options_of(writer_options: str) -> Options | None:
         if given.keys() & found:
             return None
         found |= given
+    if int(found.get("group") or 1) > _MOST_GROUP:
+        return None
     packing = found.get("packing")
     plain = packing == "uncompressed"
     if plain and "window" in found:
@@ -113,9 +117,9 @@ class BatchWriter:
     """
 
     def __init__(self, path: str, options: Options) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115, `close` or `abandon` ends it
         self._group, self._text = options.group, options.text
         self._packing: _Packing = _Plain() if options.level is None else _Zstd(options)
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115, `close` or `abandon` ends it
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._entries: list[tuple[Ints, Ints, Ints]] = []
@@ -328,7 +332,7 @@ _Packing = _Plain | _Zstd
 
 
 def _write_all(descriptor: int, parts: list[Buffer]) -> None:
-    """Write the parts one behind the other, without a copy."""
+    """Write the parts one behind the other, without a copy where the system takes all of them."""
     for first in range(0, len(parts), _PARTS):
         some = parts[first : first + _PARTS]
         written, size = os.writev(descriptor, some), sum(map(len, some))

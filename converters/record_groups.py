@@ -27,7 +27,7 @@ _MOST_OPENED: Final = 8
 
 
 class OpenFiles:
-    """ArrayRecord files as one source; the indices of their groups are read when they are needed."""
+    """ArrayRecord files as one source, and what their groups take in memory."""
 
     def __init__(self, files: Sequence[Input]) -> None:
         self.options = files[0].options

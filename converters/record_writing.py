@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import zstandard
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from windrow.converters.batch_writer import BatchWriter, Options, options_of
@@ -156,11 +157,11 @@ def _writing(path: str) -> Iterator[None]:
     """Have what a writer raises be the error for a full disk, among others."""
     try:
         yield
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, zstandard.ZstdError) as error:
         raise _unwritable(path, error) from error
 
 
-def _unwritable(path: str, error: RuntimeError | OSError) -> ConversionError:
+def _unwritable(path: str, error: Exception) -> ConversionError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
     return ConversionError(
         f"{path}: cannot be written: {why}; make room or choose another folder, and run it again:"

@@ -497,6 +497,8 @@ def encode_rows(layout: ArrayLayout, rows: AnyArray) -> Iterator[tuple[list[int]
             f"array {layout.name!r}: rows of {rows.dtype} {list(rows.shape[1:])} are none of"
             f" {layout.dtype} {list(layout.shape[1:])}"
         )
+    if not rows.size:
+        return  # without values there are no chunks
     steps = [_encoder(codec, layout) for codec in layout.codecs]
     whole = len(rows) // layout.chunk_shape[0]
     raw = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)

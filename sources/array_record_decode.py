@@ -2,7 +2,7 @@
 
 Headers are always verified, all at once. What follows goes one of two ways:
 
-1. Here, for plain and zstd chunks: parsed in NumPy, decompressed some at a time. For chunks of one
+1. Here, for plain and zstd chunks: parsed in NumPy, decompressed one by one. For chunks of one
    record of 3 KB some 4 us of one core each, and 150 us for a call. In native code their data hashes
    are 0.5 us more each; in NumPy 4 us where 1,000 come together, 12 us among 64, and 550 us alone.
 2. Through the array_record package and a file in memory (`array_record_memory`), for everything else
@@ -19,7 +19,7 @@ lies where another of equally many records should is taken for it, as the packag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,9 +69,6 @@ _MOST_RECORDS: Final = 1 << 26
 _SPARE_BYTES: Final = 1 << 16
 # Of a zstd frame, what tells the size of its content.
 _FRAME_BYTES: Final = 9
-_MANY_AT_ONCE: Final = "multi_decompress_to_buffer" in zstandard.backend_features
-# Frames that are decompressed together: as many as stay in a core's cache.
-_ROUND: Final = 256
 # Of a varint of what fits memory here.
 _SIZE_BYTES: Final = 5
 _MAGIC: Final = np.frombuffer(zstandard.FRAME_HEADER, np.uint8)
@@ -401,16 +398,7 @@ def _leading(ahead: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _decompressed(frames: list[Buffer], sizes: Ints) -> list[bytes]:
-    """Records of zstd frames of these sizes."""
-    if _MANY_AT_ONCE and bool(sizes.all()):
-        many = zstandard.ZstdDecompressor().multi_decompress_to_buffer
-        found: list[bytes] = []
-        # Without the GIL but between rounds; it refuses a frame of another size.
-        for at in range(0, len(frames), _ROUND):
-            size = sizes[at : at + _ROUND].astype(np.uint64).tobytes()
-            some: Any = many(frames[at : at + _ROUND], decompressed_sizes=size)
-            found += [one.tobytes() for one in some]
-        return found
+    """Records of zstd frames of these sizes; a ZstdError if there is more than a frame."""
     decompress = decompressor().decompress
     return [
         decompress(frame, size, False, False)

@@ -34,7 +34,7 @@ from windrow.sources.base import IntArray
 from windrow.sources.checks import Places
 from windrow.sources.fetching import LIBRARY, ByteRange, FarFile, Fetcher
 from windrow.sources.halts import result_of
-from windrow.sources.highway_hash import is_native
+from windrow.sources.highway_hash import native_code
 from windrow.sources.kept_ranges import KeptRange, KeptRanges
 from windrow.sources.open_files import OpenFiles
 from windrow.sources.process import refuse_forked
@@ -44,8 +44,10 @@ from windrow.sources.threads import Here
 # What came is decoded when it is so much: decoding many groups costs less for each.
 _DECODE_GROUPS: Final = 1024
 _DECODE_BYTES: Final = 8 << 20
-# Neighbours of a local file are read together if they are so much; less is taken from the mapped file.
+# Neighbours of a local file are read together if they are so much; less, and what would take too much
+# memory until it is decoded, is taken from the mapped file.
 _LONG_RUN_BYTES: Final = 1 << 18
+_MOST_RUN_BYTES: Final = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -240,12 +242,21 @@ class RangeReader:
         if not (neighbours and alone) or stop - start < _LONG_RUN_BYTES or self._verify != "all":
             return None
         file = self._files[first]
-        if file.far is not None or not is_native():
+        if file.far is not None or native_code.worth(stop - start) is None:
             return None
         check_unchanged(file.file)
-        data = file_bytes(file.file.path, start, stop + HEAD_BYTES)
-        found = decode_run(data, start, plan.begin, plan.end)
-        return None if found is None else [found[at] for at in plan.which.tolist()]
+        found: list[bytes] = []
+        while len(found) < len(plan.chunks):
+            # Portions, so that what is stored of them takes little memory beside the records.
+            at, most = len(found), plan.begin[len(found)] + _DECODE_BYTES
+            until = max(at + 1, int(np.searchsorted(plan.end, most, side="right")))
+            begin, end = plan.begin[at:until], plan.end[at:until]
+            data = file_bytes(file.file.path, int(begin[0]), int(end[-1]) + HEAD_BYTES)
+            some = decode_run(data, int(begin[0]), begin, end)
+            if some is None:
+                return None
+            found += some
+        return [found[at] for at in plan.which.tolist()]
 
     def _batches(self, plan: _Plan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
         """Groups that are there, by number, in portions that are decoded at once."""
@@ -306,7 +317,7 @@ class RangeReader:
             gaps = plan.begin[mine[1:]] != plan.end[mine[:-1]]
             for run in np.split(mine, np.flatnonzero(gaps) + 1):
                 start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
-                if stop - start >= _LONG_RUN_BYTES:
+                if _LONG_RUN_BYTES <= stop - start <= _MOST_RUN_BYTES:
                     data = file_bytes(file.path, start, stop)
                 else:
                     data, start = self._mapped.get(file.path), 0
@@ -381,9 +392,10 @@ def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> 
 
 
 def file_bytes(path: str, start: int, stop: int) -> bytes:
-    """Bytes of a file, fewer if it ends before: these take no memory once they are decoded."""
+    """Bytes of a file, fewer if it ends before: they take no memory once they are decoded."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        # The buffered file asks the system again when it gives less than was asked for.
+        with open(path, "rb") as file:
             file.seek(start)
             return file.read(stop - start)
     except OSError as error:

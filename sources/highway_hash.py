@@ -12,6 +12,8 @@ Little-endian machines only, as everything that reads these files here.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -64,12 +66,18 @@ def hashes(data: Bytes | bytes | bytearray | memoryview, starts: Ints, stops: In
 
     Returns:
         uint64 `(messages,)`.
+
+    Raises:
+        IndexError: If a message does not lie within `data`.
     """
     is_array = isinstance(data, np.ndarray)
     raw = np.ascontiguousarray(data) if is_array else np.frombuffer(data, np.uint8)
     if not len(starts):
         return np.empty(0, np.uint64)
+    starts, stops = (np.ascontiguousarray(places, np.int64) for places in (starts, stops))
     lengths = stops - starts
+    if min(int(starts.min()), int(lengths.min())) < 0 or int(stops.max()) > len(raw):
+        raise IndexError(f"messages lie outside of the {len(raw):,} bytes given")
     native = native_code.worth(int(lengths.sum()))
     if native is not None:
         return native(raw, starts, stops)
@@ -126,15 +134,21 @@ class NativeCode:
         with self._lock:
             if self._until_bytes - size_bytes <= 0:
                 # Not installed, of another version, or not for this processor: then NumPy does it all.
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(ImportError, AttributeError, OSError, RuntimeError):
                     from windrow.sources.highway_hash_native import NativeHash
 
                     self._hashes = NativeHash(np.stack(_BEGIN), _ZIP.tolist())
             self._until_bytes -= size_bytes
             return self._hashes
 
+    def begin_anew(self) -> None:
+        """In a forked child: nobody there is making the code, whoever was doing so in the parent."""
+        self._lock = threading.Lock()
+
 
 native_code: Final = NativeCode()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=native_code.begin_anew)
 
 
 def _hashed(data: Bytes, starts: Ints, lengths: Ints) -> Lanes:

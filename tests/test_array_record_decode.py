@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,13 +296,13 @@ def test_headers_with_right_hashes_that_say_the_wrong_thing(
 def test_a_run_is_its_records_or_is_left_to_others(tmp_path: Path, kind: str, codec: str) -> None:
     records = records_of(kind)
     chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
-    expected = records if codec in ("uncompressed", "zstd") else None
     # A record whose frame does not tell its size is not as most are.
-    assert run_of(chunks) in (
-        (expected, None) if kind in ("large", "around a block") else (expected,)
-    )
+    long = codec == "zstd" and kind in ("large", "around a block")
+    expected = records if codec in ("uncompressed", "zstd") and not long else None
+    assert run_of(chunks) == expected
     third = len(records) // 3
-    assert run_of(chunks[third : third + 5]) in (expected and records[third : third + 5], None)
+    some = run_of(chunks[third : third + 5])
+    assert some == (expected[third : third + 5] if expected else None)
     # A hole: not all bytes of the last are there.
     assert run_of([*chunks[:-1], chunks[-1]._replace(data=chunks[-1].data[:-1])]) is None
 
@@ -314,18 +315,31 @@ def test_a_run_of_other_chunks_is_left_to_others(tmp_path: Path, options: str) -
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 def test_no_bit_of_a_run_changes_in_silence(tmp_path: Path, codec: str) -> None:
     draw = random.Random(codec)
-    records = [draw.randbytes(40) * 30 for _ in range(60)]
+    records = [draw.randbytes(900) + bytes(400) for _ in range(80)]
     chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
     data = b"".join(chunk.data for chunk in chunks)
     offsets = np.array([chunk.offset for chunk in chunks])
     stops = np.append(offsets[1:], offsets[-1] + len(chunks[-1].data))
     # Headers of blocks within are not looked at: who reads on goes by the index.
     blocks = {64 * 1024 * k + byte - 64 for k in range(1, 9) for byte in range(24)}
-    for at in (*range(100), *(draw.randrange(len(data)) for _ in range(400))):
+    assert decode_run(data + bytes(136), 64, offsets, stops) == records
+    there = [at for at in blocks if at < len(data)]
+    assert there, "a file of more than a block"
+    for at in (*there, *range(100), *(draw.randrange(len(data)) for _ in range(400))):
         bad = bytearray(data + bytes(136))
         bad[at] ^= 1 << draw.randrange(8)
         found = decode_run(bytes(bad), 64, offsets, stops)
         assert found == (records if at in blocks else None), at
+
+
+@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
+def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
+    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    longer = sealed(header, data + more)
+    assert run_of([longer]) is None
+    with pytest.raises(ChunkError, match="zstd"):
+        decode([longer] * 1_000)
 
 
 def test_a_frame_that_promises_much_takes_no_memory() -> None:

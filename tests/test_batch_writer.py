@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,13 @@ from windrow.sources.array_record_decode import decode
 
 # With a chunk's header, and what is before its record, these end around the end of a block.
 AROUND_A_BLOCK = [65_512 - less for less in range(20, 140)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _any_group() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_writer, "_MOST_GROUP", 1 << 20)
+        yield
 
 
 def written_here(path: Path, records: Sequence[bytes], options: str, *, at_once: int = 7) -> bytes:
@@ -160,6 +167,17 @@ def test_a_library_that_compresses_one_at_a_time(
 )
 def test_options_that_are_taken(text: str, expected: Options | None) -> None:
     assert options_of(text) == expected
+
+
+def test_large_groups_are_left_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "_MOST_GROUP", 100)
+    assert options_of("group_size:100") == Options(100, 3, 20)
+    assert options_of("group_size:101") is None
+
+
+@pytest.mark.parametrize("text", ["group_size:\u0663", "zstd:\u0663", "window_log:\u0661\u0662"])
+def test_digits_of_other_scripts_are_left_to_the_package(text: str) -> None:
+    assert options_of(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "zstd:7", "group_size:5,uncompressed", "window_log:14"])

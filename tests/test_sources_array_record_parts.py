@@ -27,7 +27,9 @@ from windrow.sources import (
     array_record_ranges,
 )
 from windrow.sources.array_record_decode import decode_run
+from windrow.sources.array_record_format import indexed_places
 from windrow.sources.array_record_ranges import file_bytes
+from windrow.sources.highway_hash import is_native
 
 
 def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
@@ -219,15 +221,19 @@ def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None
 def test_neighbours_by_byte_ranges_are_read_as_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
+    assert is_native()
     records = [bytes([n % 251]) * (n % 700) for n in range(900)]
     write(tmp_path / "a.array_record", records[:400], f"group_size:1,{codec}")
     write(tmp_path / "b.array_record", records[400:], f"group_size:1,{codec}")
     source = ArrayRecordDataSource(tmp_path, direct=True)
     runs: list[int] = []
+    found: set[bool] = set()
 
     def counted(*given: Any) -> Any:
+        records = decode_run(*given)
         runs.append(len(given[2]))
-        return decode_run(*given)
+        found.add(records is not None)
+        return records
 
     monkeypatch.setattr(array_record_ranges, "decode_run", counted)
     monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
@@ -235,6 +241,7 @@ def test_neighbours_by_byte_ranges_are_read_as_runs(
         assert source.read(np.arange(first, stop)) == records[first:stop]
     # Not those of two files, with one twice, or with one left out.
     assert runs == [400, 1, 500]
+    assert found == {not codec.startswith("brotli")}
     assert source.read(np.arange(20, 9, -1)) == records[20:9:-1]
     assert runs.pop() == 11
     for odd in ([5, 5], [5, 7]):
@@ -245,24 +252,45 @@ def test_neighbours_by_byte_ranges_are_read_as_runs(
 def test_a_damaged_record_in_a_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert is_native()
     monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
     path = write(tmp_path / "a.array_record", [os.urandom(500) for _ in range(100)])
     raw = bytearray(path.read_bytes())
-    raw[64 + 50 * 545] ^= 1
+    place, _, _ = indexed_places(str(path))[50]  # type: ignore[index]
+    raw[place + 300] ^= 1
     path.write_bytes(raw)
     source = ArrayRecordDataSource(path, direct=True)
     with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
         source.read(np.arange(100))
-    assert caught.value.records is not None
-    bad = caught.value.records[0]
-    assert 45 <= bad <= 51
-    assert len(source.read(np.arange(bad))) == bad
-    assert len(source.read(np.arange(bad + 1, 100))) == 99 - bad
+    assert caught.value.records == (50, 51)
+    assert len(source.read(np.arange(50))) == 50
+    assert len(source.read(np.arange(51, 100))) == 49
+
+
+def test_a_long_run_is_read_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
+    monkeypatch.setattr(array_record_ranges, "_DECODE_BYTES", 2_000)
+    assert is_native()
+    records = [os.urandom(size) for size in (100, 5_000, 0, 700, 700, 700, 1, 70_000, 3)]
+    path = write(tmp_path / "a.array_record", records, "group_size:1,uncompressed")
+    source = ArrayRecordDataSource(path, direct=True)
+    sizes: list[int] = []
+
+    def counted(path: str, start: int, stop: int) -> bytes:
+        sizes.append(stop - start)
+        return file_bytes(path, start, stop)
+
+    monkeypatch.setattr(array_record_ranges, "file_bytes", counted)
+    assert source.read(np.arange(9)) == records
+    # Two are larger than a portion, and come alone.
+    assert len(sizes) == 6
+    assert sorted(sizes)[-3] < 2_500
 
 
 def test_a_file_that_ends_within_a_run_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert is_native()
     monkeypatch.setattr(array_record_ranges, "_LONG_RUN_BYTES", 1)
     path = write(tmp_path / "a.array_record", [os.urandom(5_000) for _ in range(40)])
     source = ArrayRecordDataSource(path, direct=True)

@@ -38,7 +38,7 @@ from windrow.sources.array_record_simple import PLAIN, ZSTD
 from windrow.sources.highway_hash import hashes
 
 # Records that are compressed together: as many as stay in the cache of a core.
-_HELD_BYTES: Final = 1 << 21
+HELD_BYTES: Final = 1 << 20
 # Chunks whose entries of the index are made at a time.
 _ENTRIES: Final = 1 << 16
 # Larger groups take several times their bytes here, and the package as much as once.
@@ -130,7 +130,7 @@ class BatchWriter:
         """Add records, in their order."""
         self._held += records
         self._held_bytes += sum(map(len, records))
-        if self._held_bytes >= _HELD_BYTES and len(self._held) >= self._group:
+        if self._held_bytes >= HELD_BYTES and len(self._held) >= self._group:
             self._write_groups(len(self._held) // self._group * self._group)
 
     def close(self) -> None:

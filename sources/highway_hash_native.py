@@ -16,9 +16,15 @@ from collections.abc import Sequence
 from string import Template
 from typing import Any, Final
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
+
+from windrow.errors import missing_extra
+
+try:
+    import llvmlite.binding as llvm
+except ImportError as error:
+    raise missing_extra("windrow.sources.highway_hash_native", "fast") from error
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

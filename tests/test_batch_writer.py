@@ -72,7 +72,7 @@ def test_plain_files_are_those_of_the_package_bit_for_bit(
     folder = tmp_path_factory.mktemp("files")
     options = f"group_size:{group},uncompressed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_writer, "_HELD_BYTES", held)
+        patch.setattr(batch_writer, "HELD_BYTES", held)
         found = written_here(folder / "here", records, options, at_once=at_once)
     assert found == written(folder / "package", records, options)
 
@@ -105,7 +105,7 @@ def test_any_number_of_empty_records(tmp_path: Path, options: str, count: int) -
 def test_a_large_group_is_not_gone_through_at_every_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_writer, "_HELD_BYTES", 1)
+    monkeypatch.setattr(batch_writer, "HELD_BYTES", 1)
     write_groups, stops = getattr(BatchWriter, "_write_groups"), []  # noqa: B009, it has no stub
 
     def counted(writer: BatchWriter, stop: int) -> None:
@@ -128,7 +128,7 @@ def test_an_index_of_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_more_lengths_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "_KNOWN_LEADS", 10)
-    monkeypatch.setattr(batch_writer, "_HELD_BYTES", 100)
+    monkeypatch.setattr(batch_writer, "HELD_BYTES", 100)
     records = [bytes(number % 97) for number in range(500)]
     written_here(tmp_path / "here", records, "zstd")
     assert read_back(tmp_path / "here") == records

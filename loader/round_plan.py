@@ -79,7 +79,7 @@ def round_plan(
     bounds = [0]
     ends: list[int] = []
     while bounds[-1] < stop:
-        made = len(ends)
+        made, planned = len(ends), len(bounds)
         at = bounds[made]
         most = min(MOST_ROUNDS, 1 + step * (1 + made)) if parts else 1 + is_ahead
         while bounds[-1] < stop:
@@ -93,7 +93,8 @@ def round_plan(
         )
         if settled and bounds[made + 1] - at == rows:
             break
-        rows = min(most_rows, 4 * rows)
+        if len(bounds) > planned:  # rounds are at most four times those that were planned before
+            rows = min(most_rows, 4 * rows)
     return _continued(np.array(bounds), np.array(ends, np.int64), stop, rows)
 
 

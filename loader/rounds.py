@@ -58,7 +58,12 @@ class BlockSize:
         self._goal_bytes = goal_bytes
         self._most = max(unit, most)
         self._unit = unit
-        self.rows = unit
+        self._rows = self._given = unit
+
+    def next_rows(self) -> int:
+        """Rows of the next block: at most four times those of the last one."""
+        self._given = self._rows
+        return self._given
 
     def saw(self, rows: int, size_bytes: int, took_s: float, *, too_few: bool = False) -> None:
         """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make.
@@ -68,8 +73,9 @@ class BlockSize:
         """
         by_bytes = self._goal_bytes / max(1, size_bytes)
         by_time = max(_GOAL_S / max(1e-9, took_s), 2 if too_few else 0)
-        wanted = min(int(rows * min(by_bytes, by_time)), 4 * self.rows, self._most)
-        self.rows = max(1, wanted // self._unit) * self._unit
+        # Of the last block that was begun: the outcomes of several may come before the next one is.
+        wanted = min(int(rows * min(by_bytes, by_time)), 4 * self._given, self._most)
+        self._rows = max(1, wanted // self._unit) * self._unit
 
 
 def block_size(options: ReadOptions, unit: int, lookahead: Lookahead | None) -> BlockSize:
@@ -144,7 +150,7 @@ class _Rounds(Iterator["Round"]):
         while self._following < self._length and (
             len(waiting) < _planned_rounds(self._options, lookahead, self._made)
         ):
-            stop = min(self._length, self._following + self._size.rows)
+            stop = min(self._length, self._following + self._size.next_rows())
             number = self._made + len(waiting)
             reader = self._run.reader(self._options, lookahead, number)
             waiting.append(Round(self._chain, self._following, stop, reader))

@@ -106,7 +106,7 @@ def _staged(stage: Stage, position: Sequence[int], run: Run, unit: int | None) -
 def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:
     block, start = task.block, 0
     while start < len(block):
-        stop = min(len(block), start + size.rows)
+        stop = min(len(block), start + size.next_rows())
         part = block if stop - start == len(block) else block.sliced(start, stop)
         yield BlockTask(task.stage, part, task.seen + start)
         start = stop
@@ -347,7 +347,8 @@ def _mixed(node: StreamMixNode, position: Sequence[int], run: Run) -> Blocks:
     given = position[-1]
     while True:
         began = time.perf_counter()
-        which, _ = orders.mix_choose(np.arange(given, given + size.rows), node.proportions)
+        coming = np.arange(given, given + size.next_rows())
+        which, _ = orders.mix_choose(coming, node.proportions)
         rows = len(which)
         ended: _Feed | None = None
         taken: list[list[Block]] = []

@@ -10,7 +10,7 @@ import io
 import os
 import pkgutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,10 +31,13 @@ from tests.explained_chains import (
 )
 from tests.full_queues import counted
 from tests.range_server import RangeServer
+from tests.teams import until
 from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.costs import Amount, SourceCosts, known
+from windrow.crew import WorkerCrew
 from windrow.errors import ReadError
 from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
+from windrow.steps import Work
 from windrow.transforms import block_nodes, nodes, streams
 from windrow.transforms.nodes import STREAM, SourceNode
 
@@ -169,6 +172,33 @@ def test_what_is_told_happens(stores: Stores, name: str) -> None:
     size = explanation.batch_bytes
     if case.knows_bytes and size is not None and size.is_exact:
         assert explanation.buffers.high <= 2 * explanation.buffers.low
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_workers_that_answer_together_have_no_more_held(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    # Rounds grow by what the first ones took. Here so many are begun, and all done, before that is
+    # seen of any of them.
+    asked = WorkerCrew._wants_more
+    taken: list[int] = []
+
+    def wants_more(self: WorkerCrew, waiting: Sequence[tuple[Work, Any]]) -> bool:
+        if taken and not waiting:
+            monkeypatch.setattr(WorkerCrew, "_wants_more", asked)
+            return True
+        if not taken and len(waiting) < count:
+            return True
+        taken.append(len(waiting))
+        assert until(lambda: all(begun.is_done() for _, begun in waiting))
+        return False
+
+    monkeypatch.setattr(WorkerCrew, "_wants_more", wants_more)
+    dataset = short_queue(CASES["chunks by blocks, mapped in workers"].make(stores))
+    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
+    assert taken == list(range(count, 0, -1))
+    assert 0.8 * told.held_bytes.low <= found.held_bytes.low <= 1.2 * told.held_bytes.high
 
 
 def test_intervals_are_worth_telling(stores: Stores) -> None:

@@ -342,6 +342,40 @@ def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
         decode([longer] * 1_000)
 
 
+def of_one_frame(folder: Path, record: bytes, frame: bytes) -> StoredChunk:
+    """A chunk of a record, which is stored as `frame`."""
+    (chunk,) = chunks_of(written(folder / "a", [record], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    before = data[: data.rindex(zstandard.FRAME_HEADER)]
+    return sealed(header, before + frame)
+
+
+FRAMED = {
+    "compressed": b"abcdefgh" * 400,
+    "as it is": random.Random(1).randbytes(3_000),
+    "a byte again and again": b"a" * 3_000,
+    "two blocks": b"abc" * 60_000,
+    "a byte": b"a",
+}
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("kind", FRAMED)
+def test_frames_of_every_kind_of_block(tmp_path: Path, kind: str, checksum: bool) -> None:
+    record = FRAMED[kind]
+    frame = zstandard.ZstdCompressor(write_checksum=checksum).compress(record)
+    chunk = of_one_frame(tmp_path, record, frame)
+    assert run_of([chunk]) == [record]
+    assert decode([chunk] * 300) == [[record]] * 300
+    for more in (b"x", frame, zstandard.compress(b"")):
+        longer = of_one_frame(tmp_path, record, frame + more)
+        assert run_of([longer]) is None
+        with pytest.raises(ChunkError, match="chunk 999: zstd"):  # so many are decoded here
+            decode([chunk] * 999 + [longer])
+    for stop in (1, 2, len(frame) // 2):
+        assert run_of([of_one_frame(tmp_path, record, frame[:-stop])]) is None
+
+
 def test_a_frame_that_promises_much_takes_no_memory() -> None:
     # A frame that says that it holds 2**40 bytes.
     frame = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"

@@ -370,6 +370,8 @@ class ArrayRecordFiles(RecordFiles):
         return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
 
     def count(self, files: Sequence[Input], told: Progress = _untold) -> list[Counted]:
+        open_files = opened(files, among=True)
+        known = [(file, open_files.file(file)) for file in files]
         return [
             Counted(
                 file,
@@ -377,7 +379,7 @@ class ArrayRecordFiles(RecordFiles):
                 record_bytes=int(found.decoded_bytes_each),
                 group=found.group,
             )
-            for file, found in zip(files, opened(files).source.files, strict=True)
+            for file, found in known
         ]
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> Block:
@@ -408,7 +410,8 @@ class ArrayRecordFiles(RecordFiles):
         files = list({span.source.url: span.source for span in spans}.values())
         if not files:
             return
-        open_files = opened(files)
+        # Bad records are told by their number in the one file that they are of.
+        open_files = opened(files, among=bad is None)
         source = open_files.source
         todo = collections.deque((span, span.start) for span in spans if span.rows)
         while todo:

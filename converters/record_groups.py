@@ -21,6 +21,7 @@ import numpy.typing as npt
 from windrow.converters.inputs import Input
 from windrow.errors import WindrowError
 from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record_parts import File
 from windrow.sources.highway_hash import is_native
 
 _MOST_OPENED: Final = 8
@@ -40,19 +41,33 @@ class OpenFiles:
             direct=True if self._direct else None,
         )
         ends = np.cumsum([file.records for file in self.source.files], dtype=np.int64)
-        self._numbers = {file.url: at for at, file in enumerate(files)}
+        self._numbers = {_key(file): at for at, file in enumerate(files)}
         self._firsts = [
             int(end) - file.records for end, file in zip(ends, self.source.files, strict=True)
         ]
         self._ends: dict[int, npt.NDArray[np.float64]] = {}
 
+    def has(self, files: Sequence[Input]) -> bool:
+        """Whether files are among these, as they are now."""
+        known = all(_key(file) in self._numbers for file in files)
+        return known and self.options == files[0].options
+
+    @property
+    def count(self) -> int:
+        """Number of files."""
+        return len(self._firsts)
+
+    def file(self, file: Input) -> File:
+        """What is known of a file."""
+        return self.source.files[self._numbers[_key(file)]]
+
     def first(self, file: Input) -> int:
         """The number, among the records of all files, of the first one of `file`."""
-        return self._firsts[self._numbers[file.url]]
+        return self._firsts[self._numbers[_key(file)]]
 
     def fitting(self, file: Input, start: int, stop: int, room_bytes: int) -> int:
         """Where to stop reading records `[start, stop)` of a file, behind a group or at `stop`."""
-        at = self._numbers[file.url]
+        at = self._numbers[_key(file)]
         ends, size = self._sizes(at), self.source.files[at].group
         first = start // size
         if first + 1 >= len(ends):
@@ -62,7 +77,7 @@ class OpenFiles:
 
     def nbytes(self, file: Input, start: int, stop: int) -> int:
         """Bytes in memory of the groups that records `[start, stop)` of a file lie in."""
-        at = self._numbers[file.url]
+        at = self._numbers[_key(file)]
         ends, size = self._sizes(at), self.source.files[at].group
         last = min(-(-stop // size), len(ends) - 1)
         return int(ends[last] - ends[min(start // size, last)])
@@ -98,26 +113,28 @@ class OpenFiles:
         return stored
 
 
+def _key(file: Input) -> tuple[Any, ...]:
+    return file.url, file.size_bytes, file.version
+
+
 # Those that were opened last, since a large file is read in many parts.
-_opened: Final[collections.OrderedDict[Any, OpenFiles]] = collections.OrderedDict()
+_opened: Final[collections.deque[OpenFiles]] = collections.deque(maxlen=_MOST_OPENED)
 _lock: Final = threading.Lock()
 
 
-def opened(files: Sequence[Input]) -> OpenFiles:
-    """The files, opened now or a while ago.
+def opened(files: Sequence[Input], *, among: bool = False) -> OpenFiles:
+    """Files, opened now or a while ago; with `among` there may be others with them.
 
     Raises:
         NotFoundError, SourceError, ReadError: As for `ArrayRecordDataSource`.
     """
-    key = tuple((file.url, file.size_bytes, file.version) for file in files)
     with _lock:
-        held = _opened.get(key)
-        if held is not None and held.options == files[0].options:
-            _opened.move_to_end(key)
-            return held
+        for held in _opened:
+            if held.has(files) and (among or held.count == len(files)):
+                _opened.remove(held)
+                _opened.append(held)
+                return held
     found = OpenFiles(files)
     with _lock:
-        _opened[key] = found
-        while len(_opened) > _MOST_OPENED:
-            _opened.popitem(last=False)
+        _opened.append(found)
     return found

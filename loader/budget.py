@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources import ArrayPart, BoxPart, LaidOutSource, Part
+from windrow.sources import ArrayPart, BoxPart, LaidOutSource, Part, is_far
 
 IntArray = npt.NDArray[np.int64]
 
@@ -21,6 +21,8 @@ _SAMPLED = 1 << 20
 # column too.
 _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
+# Tickets of parts to plan from one round to the next.
+_TICKETS, _FEW_TICKETS = 16, 4
 # The part of a budget that pieces take, where a store does not fit.
 USUAL_KEPT = 0.25
 # The largest part of a budget that pieces take, where a store then fits.
@@ -102,6 +104,18 @@ class Room:
     def fits(self) -> bool:
         """Whether all pieces have a slot."""
         return self.part.piece_count <= self.slots
+
+
+def rounds_at_once(rooms: Sequence[Room]) -> int:
+    """Rounds to plan from one to the next, until the horizon is full; 0 for no parts.
+
+    To know more of the future saves reads where pieces are read again, and requests under way hide
+    each other's delay. Where neither is so, the threads that decode should not wait for plans.
+    """
+    if not rooms:
+        return 0
+    few = all(room.fits and not is_far(room.source) for room in rooms)
+    return max(1, (_FEW_TICKETS if few else _TICKETS) // len(rooms))
 
 
 def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[Room], Budget]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from windrow import demand
 from windrow.asked import rows_of
-from windrow.budget import Room
+from windrow.budget import Room, rounds_at_once
 from windrow.costs import Amount
 from windrow.fullness import Holdings, RowBytes, calls, flow_of, full_of
 from windrow.holdings import MOST_ROUNDS, Held, held
@@ -223,7 +223,7 @@ def _plan(stretch: Stretch, stop: int, rows: int) -> RoundPlan:
         unit=facts.unit,
         most_rows=rows,
         full=horizon_elements(facts, stretch.planned_bytes, stretch.index_bytes),
-        parts=len(facts.rooms),
+        at_once=rounds_at_once(facts.rooms),
         is_ahead=facts.options.ahead,
     )
 

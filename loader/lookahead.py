@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.box_shelf import BoxShelf
-from windrow.budget import Budget, Room, rooms
+from windrow.budget import Budget, Room, rooms, rounds_at_once
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
 from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part, is_far
 from windrow.tallies import PartTally, Tallies
@@ -535,6 +535,7 @@ class Lookahead:
             self._ahead[id(room.source), room.part.name] = PartAhead(tally, room, pool)
         self._planned = {id(room.source) for room in planned}
         self._fits = all(room.fits for room in planned)
+        self.rounds_at_once = rounds_at_once(planned)
         self.horizon_bytes = budget.horizon_bytes
 
     @property

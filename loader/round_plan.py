@@ -16,7 +16,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from windrow.rounds import MOST_ROUNDS, PARTS_AT_ONCE
+from windrow.rounds import MOST_ROUNDS
 
 IntArray = npt.NDArray[np.int64]
 
@@ -61,7 +61,7 @@ class RoundPlan:
 
 
 def round_plan(
-    stop: int, *, unit: int, most_rows: int, full: float, parts: int, is_ahead: bool
+    stop: int, *, unit: int, most_rows: int, full: float, at_once: int, is_ahead: bool
 ) -> RoundPlan:
     """The rounds of elements `[0, stop)`.
 
@@ -70,10 +70,9 @@ def round_plan(
         unit: Elements of the first round; every round is a multiple of it.
         most_rows: Elements of a round at most.
         full: Elements that the horizon has room for.
-        parts: Parts that are read through the look-ahead; without any two rounds are planned.
+        at_once: As `budget.rounds_at_once`; for 0, no look-ahead, two rounds are planned.
         is_ahead: Whether rounds are planned before they are asked for.
     """
-    step = max(1, PARTS_AT_ONCE // max(1, parts))
     most_rows = max(unit, most_rows // unit * unit)
     rows = unit
     bounds = [0]
@@ -81,7 +80,7 @@ def round_plan(
     while bounds[-1] < stop:
         made, planned = len(ends), len(bounds)
         at = bounds[made]
-        most = min(MOST_ROUNDS, 1 + step * (1 + made)) if parts else 1 + is_ahead
+        most = min(MOST_ROUNDS, 1 + at_once * (1 + made)) if at_once else 1 + is_ahead
         while bounds[-1] < stop:
             most_now = min(2, most) if bounds[-1] - at >= full else most
             if len(bounds) - 1 - made >= most_now:
@@ -89,7 +88,7 @@ def round_plan(
             bounds.append(min(stop, bounds[-1] + rows))
         ends.append(bounds[-1])
         settled = rows == most_rows and (
-            bounds[-1] - at >= full or most == MOST_ROUNDS or not parts
+            bounds[-1] - at >= full or most == MOST_ROUNDS or not at_once
         )
         if settled and bounds[made + 1] - at == rows:
             break

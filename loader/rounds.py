@@ -43,9 +43,8 @@ _GOAL_S = 0.1
 # Rounds that a look-ahead's horizon has room for at least, if a batch is no longer than a round.
 ROUNDS_AHEAD = 32
 
-# Rounds planned ahead at most, and tickets of parts to plan from one round to the next.
+# Rounds planned ahead at most.
 MOST_ROUNDS = 512
-PARTS_AT_ONCE = 16
 
 # Rows that a batched function gets where no batch says how many.
 BLOCK_ROWS = 256
@@ -196,8 +195,7 @@ def _planned_rounds(options: ReadOptions, lookahead: Lookahead | None, made: int
     if not lookahead or lookahead.is_full:
         return 2
     # Little by little, since all that is planned at once delays the next batch.
-    step = max(1, PARTS_AT_ONCE // len(lookahead))
-    return min(MOST_ROUNDS, 1 + step * (1 + made))
+    return min(MOST_ROUNDS, 1 + lookahead.rounds_at_once * (1 + made))
 
 
 def calls_on_rows(node: Node) -> bool:

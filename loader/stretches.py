@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from windrow import demand
 from windrow.asked import Asked, asked_for, rows_of
-from windrow.budget import largest_bytes
+from windrow.budget import largest_bytes, rounds_at_once
 from windrow.lookahead import FREE_BYTES
 from windrow.part_forecast import ROUND_S, SLOW_BYTES_PER_S
 from windrow.record_sizes import record_bytes
@@ -131,7 +131,7 @@ def stretch_of(facts: StreamFacts, count: int, *, again: bool = False) -> Stretc
             unit=facts.unit,
             most_rows=int(rows),
             full=full,
-            parts=len(facts.rooms),
+            at_once=rounds_at_once(facts.rooms),
             is_ahead=facts.options.ahead,
         )
 

@@ -272,14 +272,16 @@ def test_bounds_of_any_order(records: list[int], slots: int, full: int) -> None:
     own = room(pieces=10, slots=slots)
     wanted = np.array(records)
     uses = Uses.of(own.part, Asked(np.arange(len(wanted)), wanted))
-    plan = round_plan(len(wanted), unit=1, most_rows=4, full=full, parts=1, is_ahead=True)
+    plan = round_plan(len(wanted), unit=1, most_rows=4, full=full, at_once=16, is_ahead=True)
     found = part_forecast(uses, own, plan, plan)
     distinct = len(set((wanted // 4).tolist()))
     assert distinct <= found.reads.low <= found.reads.high
     if not own.fits:
         assert found.reads.high <= uses.rounds(plan)
     # Whoever plans everything at once reads each piece once.
-    whole = round_plan(len(wanted), unit=len(wanted), most_rows=60, full=1, parts=1, is_ahead=True)
+    whole = round_plan(
+        len(wanted), unit=len(wanted), most_rows=60, full=1, at_once=16, is_ahead=True
+    )
     assert part_forecast(uses, own, whole, whole).reads == Amount.exactly(distinct)
 
 
@@ -288,14 +290,14 @@ def test_bounds_of_any_order(records: list[int], slots: int, full: int) -> None:
     unit=st.integers(1, 40),
     most_rows=st.integers(1, 200),
     full=st.floats(1, 2_000) | st.just(math.inf),
-    parts=st.integers(0, 20),
+    at_once=st.integers(0, 20),
     is_ahead=st.booleans(),
 )
 def test_plans_of_rounds(
-    stop: int, unit: int, most_rows: int, full: float, parts: int, is_ahead: bool
+    stop: int, unit: int, most_rows: int, full: float, at_once: int, is_ahead: bool
 ) -> None:
     plan = round_plan(
-        stop, unit=unit, most_rows=most_rows, full=full, parts=parts, is_ahead=is_ahead
+        stop, unit=unit, most_rows=most_rows, full=full, at_once=at_once, is_ahead=is_ahead
     )
     sizes = np.diff(plan.bounds)
     assert plan.bounds[0] == 0

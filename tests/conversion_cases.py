@@ -228,10 +228,10 @@ class _Counted:
     def _finish(self, folder: Any, results: Any) -> None:
         raise StoppedError
 
-    def run(self, output: Path) -> int:
+    def run(self, output: Path | str, **run: Any) -> int:
         """Carry it out; how many items were done."""
         with pytest.raises(StoppedError):
-            carry_out(self.conversion, output, progress=False)
+            carry_out(self.conversion, output, progress=False, **run)
         return self._done
 
 
@@ -265,8 +265,17 @@ def reference(case: Case) -> Reference:
 def stopped(case: Case, inputs: str, output: Path, *, share: float = 1.0) -> None:
     """Begin a conversion and break it off when a share of its items is done; 1: before the end."""
     last = None if share == 1.0 else max(1, int(reference(case).items * share))
-    _Counted(planned(case, inputs), last).run(output)
+    stopped_behind(case, inputs, output, last)
     assert state(case, output) == "unfinished"
+
+
+def stopped_behind(
+    case: Case, inputs: str, output: Path | str, items: int | None, **run: Any
+) -> None:
+    """Begin a conversion and break it off when so many items are done; None: before the end."""
+    assert _Counted(planned(case, inputs), items).run(output, **run) == (
+        items or reference(case).items
+    )
 
 
 # Programs that are killed.

@@ -83,6 +83,7 @@ SIDES = {
             install="datasets",
             also_written="arrow",
         ),
+        Side("bare loop", "bare_side", tuned=True),
         Side("floor", "floor", tuned=True),
     )
 }
@@ -171,7 +172,13 @@ CASES = (
         ),
     ),
     Case("zarr.order", "zarr", _IN_ORDER, "whole chunks, no shuffle"),
-    Case("zarr.block", "zarr", _BLOCK, "each chunk is decoded once, its rows go to many batches"),
+    Case(
+        "zarr.block",
+        "zarr",
+        _BLOCK,
+        "each chunk is decoded once, its rows go to many batches",
+        (*_USUAL[:-1], "bare loop", "floor"),
+    ),
     Case("zarr.global", "zarr", _GLOBAL, "every batch needs every chunk: it pays to keep them"),
     Case(
         "zarr.quarter",

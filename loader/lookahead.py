@@ -24,7 +24,7 @@ import functools
 import heapq
 import operator
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from windrow.box_shelf import BoxShelf
 from windrow.budget import Budget, Room, rooms, rounds_at_once
 from windrow.shelves import ArrayShelf, ListShelf, Place, Shelf
 from windrow.sources import ArrayPart, BoxPart, LaidOutSource, ListPart, Part, is_far
+from windrow.sources.threads import HelpedPool
 from windrow.tallies import PartTally, Tallies
 
 IntArray = npt.NDArray[np.int64]
@@ -108,7 +109,7 @@ class _Ticket:
 class PartAhead:
     """The look-ahead of one part of a source, for one stream."""
 
-    def __init__(self, tally: PartTally, room: Room, pool: Executor) -> None:
+    def __init__(self, tally: PartTally, room: Room, pool: HelpedPool) -> None:
         part, slots = room.part, room.slots
         self._far_away = is_far(room.source)
         self._tally = tally
@@ -419,6 +420,7 @@ class PartAhead:
                     self._reads.append(read)
 
     def _take(self, read: _Read) -> None:
+        self._pool.help_until(read.future)
         try:
             self._shelf.arrived([piece.slot for piece in read.pieces], read.future)
         except Exception as error:
@@ -526,7 +528,7 @@ class Lookahead:
     """The look-aheads of all parts of all sources of one stream."""
 
     def __init__(
-        self, sources: Sequence[LaidOutSource], budget: Budget, pool: Executor, tallies: Tallies
+        self, sources: Sequence[LaidOutSource], budget: Budget, pool: HelpedPool, tallies: Tallies
     ) -> None:
         planned, budget = rooms(sources, budget)
         self._ahead: dict[tuple[int, str], PartAhead] = {}

@@ -20,6 +20,7 @@ from windrow.sources import LaidOutSource, is_far
 from windrow.sources.daemons import DaemonPool
 from windrow.sources.halts import Halt
 from windrow.sources.process import cores
+from windrow.sources.threads import HelpedPool
 from windrow.spread import Spread
 from windrow.steps import Outcome, Stage
 from windrow.tallies import sources_of
@@ -49,7 +50,7 @@ class Run:
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[int, Executor] = {}
-        self._decoding: ThreadPoolExecutor | None = None
+        self._decoding: HelpedPool | None = None
         self._streams = len(parts)
         self._here = Here()
         if self.options.ahead:
@@ -102,8 +103,7 @@ class Run:
         if not found or not node.read_options.ahead:
             return None
         if self._decoding is None:
-            # One more than cores: one of them waits for the interpreter now and then.
-            self._decoding = self._new_pool(cores() + 1, "windrow-decode")
+            self._decoding = HelpedPool(self._new_pool(cores(), "windrow-decode"), cores())
         far = any(map(is_far, found.values()))
         budget = budget_of(node.read_options, far=far).share(1 / self._streams)
         return Lookahead(list(found.values()), budget, self._decoding, self._tallies) or None

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
+from windrow.sources.threads import answer_with
+
 # A thread without work ends after so long.
 _IDLE_S: Final = 2.0
 
@@ -137,10 +139,5 @@ class DaemonPool(Executor):
     def _work(self) -> None:
         self._enter()
         while (job := self._jobs.get()) is not None:
-            answer, call = job
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(call())
-                except BaseException as error:
-                    answer.set_exception(error)
-            del job, answer, call  # they hold what was read
+            answer_with(*job)
+            del job  # it holds what was read

@@ -1,10 +1,12 @@
-"""Threads on which arrays are decoded, shared by all arrays of a process.
+"""Threads on which arrays are decoded: those that all arrays of a process share, and a stream's own.
 
 Invariant: what runs on them waits for no other work that runs on them.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -26,6 +28,89 @@ def shared_pool() -> ThreadPoolExecutor:
         if _pool is None:
             _pool = ThreadPoolExecutor(cores(), thread_name_prefix="windrow-zarr")
         return _pool
+
+
+def answer_with(answer: Future[Any], call: Callable[[], Any]) -> None:
+    """Call, unless nobody wants the answer any more: it is what is returned or raised."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(call())
+    except BaseException as error:
+        answer.set_exception(error)
+        del answer  # the error holds this frame, and the answer the error
+
+
+class HelpedPool(Executor):
+    """Jobs that threads do in the order in which they come, and that who waits for one does too.
+
+    A thread that sleeps is woken late, and where all cores have a thread at work one more disturbs
+    them: of short jobs that is a tenth of what the cores can do.
+    """
+
+    def __init__(self, pool: Executor, threads: int) -> None:
+        """Use up to so many `threads` of `pool`, which is shut down with this one."""
+        self._pool, self._threads = pool, threads
+        self._lock = threading.Lock()
+        self._jobs: collections.deque[tuple[Future[Any], Callable[[], Any]]] = collections.deque()
+        self._busy = 0  # threads that do jobs, or are about to
+        self._ended = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """What `fn` returns or raises.
+
+        Raises:
+            RuntimeError: If the pool was shut down.
+        """
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._ended:
+                raise RuntimeError("no jobs are taken after shutdown")
+            self._jobs.append((answer, functools.partial(fn, *args, **kwargs)))
+            if self._busy == self._threads:
+                return answer
+            self._busy += 1
+        try:
+            self._pool.submit(self._work)
+        except RuntimeError:  # the interpreter ends
+            answer.cancel()
+            raise
+        return answer
+
+    def help_until(self, answer: Future[Any]) -> None:
+        """Do jobs that nobody has begun until `answer` is there, or there are none left."""
+        while not answer.done() and self._do_one():
+            pass
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more jobs, and wait for those that run if told to."""
+        with self._lock:
+            self._ended = True
+        while cancel_futures:
+            try:
+                answer, _ = self._jobs.popleft()
+            except IndexError:
+                break
+            answer.cancel()
+        self._pool.shutdown(wait)
+
+    def _work(self) -> None:
+        while True:
+            while self._do_one():
+                pass
+            with self._lock:
+                if not self._jobs:
+                    self._busy -= 1
+                    return
+
+    def _do_one(self) -> bool:
+        """Do the job that came first; whether there was one."""
+        try:
+            # In no variable: the error of a job holds this frame, and its answer the error.
+            answer_with(*self._jobs.popleft())
+        except IndexError:
+            return False
+        return True
 
 
 class Ends:

@@ -420,7 +420,7 @@ class PartAhead:
                     self._reads.append(read)
 
     def _take(self, read: _Read) -> None:
-        self._pool.help_until(read.future)
+        self._pool.help_begin(read.future)
         try:
             self._shelf.arrived([piece.slot for piece in read.pieces], read.future)
         except Exception as error:

@@ -44,8 +44,7 @@ def answer_with(answer: Future[Any], call: Callable[[], Any]) -> None:
 class HelpedPool(Executor):
     """Jobs that threads do in the order in which they come, and that who waits for one does too.
 
-    A thread that sleeps is woken late, and where all cores have a thread at work one more disturbs
-    them: of short jobs that is a tenth of what the cores can do.
+    A thread that sleeps is woken late: of short jobs that is a twentieth of what two cores can do.
     """
 
     def __init__(self, pool: Executor, threads: int) -> None:
@@ -77,9 +76,9 @@ class HelpedPool(Executor):
             raise
         return answer
 
-    def help_until(self, answer: Future[Any]) -> None:
-        """Do jobs that nobody has begun until `answer` is there, or there are none left."""
-        while not answer.done() and self._do_one():
+    def help_begin(self, answer: Future[Any]) -> None:
+        """Do jobs until that of `answer` is begun: those before it, and it, if no thread does."""
+        while not (answer.running() or answer.done()) and self._do_one():
             pass
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -493,16 +493,16 @@ def test_streams_that_are_mixed_come_in_blocks(tmp_path: Path) -> None:
     assert len({made for _, *made_of in blocks for made in [tuple(made_of)]}) < len(blocks) / 2
 
 
-def _is_blocked(iterator: Any, before_s: float) -> bool:
-    """Whether the loader has waited for room, or does."""
-    return bool(iterator.stats().blocked_s > before_s)
+def _is_full(iterator: Any, before_s: float) -> bool:
+    """Whether something waits, and the loader has waited for room, or does."""
+    return bool(iterator._blocks._shared._rows and iterator.stats().blocked_s > before_s)
 
 
 def until_full(iterator: Any) -> list[int]:
     """Elements that wait for the loop, each time that it takes one, when it is the slow one."""
     waiting = []
     for _ in iterator:
-        assert until(functools.partial(_is_blocked, iterator, iterator.stats().blocked_s))
+        assert until(functools.partial(_is_full, iterator, iterator.stats().blocked_s))
         waiting.append(iterator._blocks._shared._rows)
         if len(waiting) == 20:
             return waiting

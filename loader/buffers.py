@@ -26,6 +26,8 @@ from windrow.lookahead import TICKET_BYTES
 from windrow.part_forecast import PartForecast, Uses, part_forecast
 from windrow.record_sizes import MADE, element_bytes, record_bytes
 from windrow.round_plan import RoundPlan, round_plan
+from windrow.sources import ArrayPart, BoxPart, Part
+from windrow.sources.zarr_python import PythonBoxReader, PythonReader
 from windrow.stream_facts import StreamFacts
 from windrow.stretches import SLOW_ROUND_BYTES, Stretch, horizon_elements, stretch_of
 from windrow.transforms.nodes import Node
@@ -202,8 +204,9 @@ def _plans(stretch: Stretch, looks: list[PartLook], each: _Bytes) -> list[RoundP
     counted = max(1, stretch.stop - stretch.since)
     decoded = sum(look.forecast.reads.high * look.room.piece_bytes for look in looks) / counted
     slow = int(SLOW_ROUND_BYTES / max(1.0, decoded, each.read.high))
-    # The rounds of slow functions are as short as they can be.
-    least = facts.unit if calls(facts.node) else min(most, slow)
+    # The rounds of slow functions are as short as they can be, and those of slow pieces.
+    is_slow = calls(facts.node) or any(_is_slow(look.room.part) for look in looks)
+    least = facts.unit if is_slow else min(most, slow)
     count = stretch.count
     if demand.repeats_for_ever(facts.node.parent):
         count = max(count, MOST_ROUNDS * most)
@@ -214,6 +217,15 @@ def _plans(stretch: Stretch, looks: list[PartLook], each: _Bytes) -> list[RoundP
         stop = max(stretch.stop, min(count, MOST_ROUNDS * rows))
         plans.append(_plan(stretch, stop, rows))
     return plans
+
+
+def _is_slow(part: Part) -> bool:
+    """Whether a piece takes milliseconds however small it is, as with zarr-python."""
+    match part:
+        case ArrayPart() | BoxPart():
+            return isinstance(part.reader, PythonReader | PythonBoxReader)
+        case _:
+            return False
 
 
 def _plan(stretch: Stretch, stop: int, rows: int) -> RoundPlan:

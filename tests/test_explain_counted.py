@@ -151,10 +151,7 @@ def test_somebody_elses_source_is_asked_as_often_as_told(kind: type[Foreign]) ->
         for name, case in CASES.items()
     ],
 )
-def test_what_is_told_happens(stores: Stores, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "zarr-python" in name:
-        # It takes milliseconds for a piece: on a busy machine rounds get shorter than is told.
-        monkeypatch.setattr(rounds, "_GOAL_S", 10.0)
+def test_what_is_told_happens(stores: Stores, name: str) -> None:
     case = CASES[name]
     dataset = short_queue(case.make(stores))
     explanation, stats = dataset.explain(), counted(dataset)
@@ -175,6 +172,15 @@ def test_what_is_told_happens(stores: Stores, name: str, monkeypatch: pytest.Mon
     size = explanation.batch_bytes
     if case.knows_bytes and size is not None and size.is_exact:
         assert explanation.buffers.high <= 2 * explanation.buffers.low
+
+
+def test_pieces_that_take_long_are_held_as_told(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_GOAL_S", 0.0)  # as on a busy machine: a batch is a round
+    dataset = short_queue(CASES["patches that zarr-python reads, by blocks"].make(stores))
+    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
+    assert found.held_bytes.low <= told.held_bytes.high
 
 
 @pytest.mark.jobs
@@ -236,7 +242,7 @@ def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
     assert explanation.epoch[0].reads == Amount.exactly(100)
     assert explanation.later_epoch[0].reads == Amount.exactly(0)
     little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
-    assert little.later_epoch[0].reads.low > 90  # most are read again
+    assert little.later_epoch[0].reads.low > 100
 
 
 @pytest.mark.parametrize("options", [SHORT, SMALL], ids=["room for all", "little room"])

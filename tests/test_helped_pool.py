@@ -71,9 +71,9 @@ def test_who_waits_for_a_job_that_is_at_work_is_not_kept_by_others() -> None:
 def test_as_many_threads_as_asked_for_work_at_once_and_again_after_a_rest() -> None:
     pool = new_pool(3)
     for _ in range(3):
-        barrier = threading.Barrier(3)
-        for meeting in [pool.submit(barrier.wait, 60) for _ in range(3)]:
-            meeting.result(timeout=60)
+        barrier = threading.Barrier(3)  # broken, an error, if one of them waits too long
+        meetings = [pool.submit(barrier.wait, 60) for _ in range(3)]
+        assert {meeting.result(timeout=60) for meeting in meetings} == {0, 1, 2}
     pool.shutdown()
 
 

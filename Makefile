@@ -12,9 +12,10 @@ TFDS_READY := $(TFDS_VENV)/.ready
 # The tests start hundreds of processes, which would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
-marked = $$(grep -lw "mark[.]$(1)" tests/test_*.py)
+marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tfds test test-jobs test-report test-tfds soak lint format bench shuffling wheel coverage clean
+.PHONY: help demo era5 far convert tfds test test-jobs test-brief test-report test-tfds soak hunt lint format bench \
+	bench-small shuffling wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -22,14 +23,17 @@ help:
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
-	@echo "make test      all tests but those of the targets below"
+	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
 	@echo "make test-jobs what takes long: examples, workers, conversions on Beam, Dask and object stores"
+	@echo "make test-brief a few minutes of test-jobs, for .ci/run"
 	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
+	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
+	@echo "make bench-small the same programs on tiny data, to see that they run"
 	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
 	@echo "make coverage  the tests with coverage, at least 90%; pages in htmlcov/"
@@ -71,10 +75,17 @@ test: $(READY)
 test-jobs: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(call marked,jobs)
 
+# Worker processes, conversions on processes, and an example: what a change must never break.
+BRIEF := $(addprefix tests/,workers/test_workers.py workers/test_workers_faults.py workers/test_workers_stream.py \
+	workers/test_worker_review.py converters/test_converters_executor.py verification/test_verify_bombs.py \
+	explain/test_explain_counted.py test_example.py test_hunt.py)
+test-brief: $(READY)
+	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(BRIEF)
+
 # One browser at a time: each keeps two cores busy.
 test-report: $(READY)
 	@CHROMIUM="$$(CHROMIUM="$(CHROMIUM)" sh tools/find_chromium.sh)" && export CHROMIUM && \
-		$(PY) -m pytest -q -m report tests/test_report_*.py
+		$(PY) -m pytest -q -m report tests/reporting/test_report_*.py
 
 # Other files import packages that this environment lacks.
 test-tfds: $(TFDS_READY)
@@ -82,15 +93,22 @@ test-tfds: $(TFDS_READY)
 
 # With the SEED of an earlier run the moments are the same.
 SOAK ?= 50
-SEED := $(shell date +%s)
+SEED :=
+SOAK_SEED := $(or $(SEED),$(shell date +%s))
 soak: $(READY)
-	@echo "SOAK=$(SOAK) SEED=$(SEED)"
-	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SEED) $(call marked,soak)
+	@echo "SOAK=$(SOAK) SEED=$(SOAK_SEED)"
+	@$(PY) -m pytest -q -n 2 -m "soak and not tfds" --soak $(SOAK) --soak-seed $(SOAK_SEED) $(call marked,soak)
+
+# With the SEED of a round that failed it is that round alone, unless MINUTES are given too.
+MINUTES :=
+hunt: $(READY)
+	@$(PY) -m tools.hunt $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 lint: $(READY)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m tools.forward_types --check
+	@$(PY) -m tools.words
 	@$(PY) -m mypy
 
 format: $(READY)
@@ -100,6 +118,9 @@ format: $(READY)
 
 bench: $(READY)
 	@$(PY) -m benchmarks
+
+bench-small: $(READY)
+	@$(PY) -m benchmarks --small
 
 shuffling: $(READY)
 	@$(PY) -m benchmarks.shuffling

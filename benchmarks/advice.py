@@ -1,10 +1,10 @@
 """`python -m benchmarks.advice`: chains before and after following the advice of `explain()`.
 
-Each pair is a chain to which `explain()` gives a piece of advice, and the chain that follows it: to
+Each pair is a chain to which `explain()` gives a chunk of advice, and the chain that follows it: to
 this one the same advice is not given. An epoch of each is read in turns; what is decoded is told
 beforehand and counted. `--page` writes the table into docs/explain.md.
 
-Stores here are small, so that a run takes a minute: what a look-ahead may keep is made small with
+Stores here are small, so that a run takes a minute: what a prefetcher may keep is made small with
 them, and the page cache is warm.
 """
 
@@ -31,8 +31,8 @@ from tqdm import tqdm
 from benchmarks.figures import placed
 from benchmarks.report import table
 from windrow import IterDataset, MapDataset, ReadOptions
-from windrow.costs import known
 from windrow.sources import ArrayRecordDataSource, ArraySpec, ZarrDataSource
+from windrow.stats.costs import known
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "explain.md"
 _BATCH: Final = 64
@@ -133,7 +133,7 @@ def _write_zarr(path: Path, rows: Any, chunk: int, shard: int | None) -> None:
 
 
 def pairs(folder: Path, sizes: Sizes) -> list[Pair]:
-    """Every way that a piece of advice names, from a chain that gets the advice."""
+    """Every way that a chunk of advice names, from a chain that gets the advice."""
     return [
         *_of_shuffles(folder, sizes),
         *_of_room(folder, sizes),

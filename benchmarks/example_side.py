@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.example_encode import encode_examples
-from windrow.sources.example import example_class
-from windrow.sources.example_columns import decode_examples
-from windrow.sources.features import Array, Column, Feature
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.sources.tf_example.columns import decode_examples
+from windrow.sources.tf_example.features import Array, Column, Feature
+from windrow.sources.tf_example.message import example_class
 
 FEATURES = {
     "image": Feature("uint8", (32, 32, 3), raw=True),

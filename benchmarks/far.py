@@ -1,4 +1,4 @@
-"""What lies far away: how much of it there is, and the server that it is read from.
+"""What lies remote: how much of it there is, and the server that it is read from.
 
 Invariant: the server is a process of its own, which ends with the one that asked for it.
 """

@@ -1,4 +1,4 @@
-"""An HTTP server of byte ranges with latency, in a process of its own: what is read from far away.
+"""An HTTP server of byte ranges with latency, in a process of its own: what is read over a network.
 
 `python -m benchmarks.far_server FOLDER --latency-ms 20` prints its port and serves the files of the
 folder on loopback until its stdin ends. It takes little of the machine for itself, since its clients

@@ -83,13 +83,13 @@ class Job:
         return far.serving(self.data.folder, self.data.far.latency_ms)
 
     @property
-    def is_far(self) -> bool:
+    def is_remote_source(self) -> bool:
         """Whether it is read over HTTP."""
         return self.layout.startswith("far_")
 
     @property
     def url(self) -> str:
-        """The store that is read, far away."""
+        """The store that is read, remote."""
         return f"{self.server.url}/{self.stored_layout}"
 
     @property
@@ -215,7 +215,7 @@ class Work:
         warm: Whether `Job.warm_batches` come before the clock starts, without worker processes too.
         mapped: Whether data comes from mapped files or from memory: what was read is then unknown.
         extra: Further figures, asked for after the epoch.
-        server: What is read from far away; it then counts requests and bytes.
+        server: What is read over a network; it then counts requests and bytes.
     """
 
     open: Callable[[], Iterable[Any]]

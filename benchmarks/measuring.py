@@ -25,8 +25,10 @@ from typing import Any, Final
 import windrow
 from benchmarks import data
 from benchmarks.figures import placed
-from windrow import ahead, crew, execute, meter, rounds, steps, tallies
+from windrow.engine import execute, executors, prefetch_thread, stages
+from windrow.engine import read_batches as rounds
 from windrow.sources import ZarrDataSource
+from windrow.stats import profiler, read_counters
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
 _BATCH: Final = 256
@@ -76,21 +78,27 @@ def _no_context(*args: object) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def _next_in_turn(blocks: Any) -> ahead.Handed:
-    return ahead.Handed(next(blocks._blocks), 0, None)
+def _next_in_turn(blocks: Any) -> prefetch_thread.ReadyBlock:
+    return prefetch_thread.ReadyBlock(next(blocks._blocks), 0, None)
 
 
 _REPLACED: Final[tuple[tuple[Any, str, Any], ...]] = (
-    *((module, "doing", _no_context) for module in (execute, rounds, crew, ahead)),
-    *((module, "calling", _no_context) for module in (execute, steps)),
+    *((module, "doing", _no_context) for module in (execute, rounds, executors, prefetch_thread)),
+    *((module, "calling", _no_context) for module in (execute, stages)),
     *(
-        (meter.Maker, name, _nothing)
+        (profiler.ActivityClock, name, _nothing)
         for name in ("begin", "pause", "made_block", "begin_block", "weigh")
     ),
-    *((meter.Meter, name, _nothing) for name in ("asked", "got", "took", "stopped", "dropped")),
-    *((tallies.PartTally, name, _nothing) for name in ("started", "wanted", "has_shelf", "holds")),
-    (tallies.Tallies, "arrived", _nothing),
-    (ahead.InTurn, "__next__", _next_in_turn),
+    *(
+        (profiler.Profiler, name, _nothing)
+        for name in ("asked", "got", "took", "stopped", "dropped")
+    ),
+    *(
+        (read_counters.PartCounters, name, _nothing)
+        for name in ("started", "wanted", "has_cache", "holds")
+    ),
+    (read_counters.ReadCounters, "arrived", _nothing),
+    (prefetch_thread.Inline, "__next__", _next_in_turn),
 )
 
 
@@ -122,17 +130,19 @@ def _cores_s(dataset: Any) -> tuple[float, int]:
 def _elements_of_a_block(dataset: Any) -> float:
     """How many elements come at a time, on average over an epoch."""
     counts: list[int] = []
-    name, own = "took", meter.Meter.took
+    name, own = "took", profiler.Profiler.took
 
-    def noted(self: meter.Meter, elements: int, size_bytes: int, made: meter.Made | None) -> None:
+    def noted(
+        self: profiler.Profiler, elements: int, size_bytes: int, made: profiler.Made | None
+    ) -> None:
         counts.append(elements)
         own(self, elements, size_bytes, made)
 
-    setattr(meter.Meter, name, noted)
+    setattr(profiler.Profiler, name, noted)
     try:
         _cores_s(dataset)
     finally:
-        setattr(meter.Meter, name, own)
+        setattr(profiler.Profiler, name, own)
     return statistics.mean(counts)
 
 

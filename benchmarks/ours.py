@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import windrow
 from benchmarks import functions, timing
 from benchmarks.job import Job, Metrics, Options, Work
-from windrow.memory import budget_of
-from windrow.place_verification import verify_place
+from windrow.engine.budgets import budget_of
+from windrow.formats.verify import verify_place
 
 _Verify: TypeAlias = Literal["headers", "all"]
 
@@ -66,7 +66,7 @@ def array_record_direct(job: Job, setting: tuple[int, _Verify] = (1, "headers"))
 
 
 def far_files(job: Job) -> Metrics:
-    """A source over many files far away."""
+    """A source over many remote files."""
     urls = [f"{job.url}/{job.data.far.file_name(number)}" for number in range(job.data.far.files)]
     job.server.reset()
     start_s = time.perf_counter()
@@ -81,7 +81,7 @@ def zarr(job: Job) -> Work:
     """Rows in batches."""
 
     def opened() -> windrow.MapDataset[Any]:
-        source = windrow.sources.ZarrDataSource(job.url if job.is_far else job.path)
+        source = windrow.sources.ZarrDataSource(job.url if job.is_remote_source else job.path)
         return _ordered(job, windrow.MapDataset.source(source)).batch(job.batch_size)
 
     return _work(job, opened)
@@ -205,7 +205,7 @@ def checkpoint(job: Job) -> Metrics:
 
 
 def _array_record(job: Job) -> windrow.MapDataset[Any]:
-    source = windrow.sources.ArrayRecordDataSource(job.url if job.is_far else job.path)
+    source = windrow.sources.ArrayRecordDataSource(job.url if job.is_remote_source else job.path)
     records = _ordered(job, windrow.MapDataset.source(source))
     return records.map(functions.decode_many, batched=True).batch(job.batch_size)
 
@@ -217,13 +217,13 @@ def _ordered(job: Job, dataset: windrow.MapDataset[Any]) -> windrow.MapDataset[A
         return dataset.shuffle(seed=_SEED)
     few = job.layout == "fields" and job.resident_share is not None
     window = _FEW_BLOCKS if few else job.data.window_blocks
-    # Single records far away: neighbours come in one request.
+    # Single remote records: neighbours come in one request.
     block = job.data.chunk_rows if job.layout == "far_records" else None
     return dataset.block_shuffle(seed=_SEED, block=block, window_blocks=window)
 
 
 def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
-    mapped = job.is_far or job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
+    mapped = job.is_remote_source or job.layout in ("zarr_raw", "zarr_shards", "tokens_cached")
     warm = job.is_cached
     if job.resident_bytes is None:
         budget_mb = _default_bytes() / _MB
@@ -232,7 +232,7 @@ def _work(job: Job, opened: Callable[[], windrow.MapDataset[Any]]) -> Work:
             warm=warm,
             mapped=mapped,
             extra=lambda: {"budget_mb": budget_mb},
-            server=job.server if job.is_far else None,
+            server=job.server if job.is_remote_source else None,
         )
     read, read_bytes = _little_memory(job)
     budget_mb = read_bytes / _MB

@@ -89,7 +89,7 @@ def _measured(job: Job) -> Metrics:
 
 def _longer(job: Job) -> int:
     """With functions of milliseconds, batches of megabytes and latency it takes longer."""
-    if job.is_far:
+    if job.is_remote_source:
         return 4
     return 2 if job.in_memory is not None or job.layout in ("fields", "patches") else 1
 

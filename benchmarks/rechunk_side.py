@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from windrow.converters.rechunk import zarr_to_zarr, zarr_to_zarr_conversion
-from windrow.converters.zarr_layout import ArrayLayout
+from windrow.converters.zarr.layout import ArrayLayout
+from windrow.converters.zarr.rechunk import zarr_to_zarr
 
 _SLAB_BYTES = 64 << 20
 _MEMORY_BYTES = 512 << 20
@@ -95,7 +95,7 @@ def write_alone(source: pathlib.Path, output: pathlib.Path) -> float:
 
 def target_layout(source: pathlib.Path) -> ArrayLayout:
     """The layout that ours chooses."""
-    conversion = zarr_to_zarr_conversion(source, memory_bytes=_MEMORY_BYTES)
+    conversion = zarr_to_zarr.conversion(source, memory_bytes=_MEMORY_BYTES)
     work: Any = conversion.stages[-1].work
     found: ArrayLayout = work.__self__.jobs[0].converted.layout
     return found

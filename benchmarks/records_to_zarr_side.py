@@ -26,9 +26,9 @@ import tensorstore as ts
 from array_record.python import array_record_module
 
 from windrow.converters import array_record_to_zarr, encode_example
-from windrow.converters.row_files import Storage, shard_index
-from windrow.converters.zarr_layout import ArrayLayout, encode_rows, metadata_files
-from windrow.sources.features import Feature
+from windrow.converters.zarr.layout import ArrayLayout, encode_rows, metadata_files
+from windrow.converters.zarr.rows import Storage, shard_index
+from windrow.sources.tf_example.features import Feature
 
 _SIDE = 32
 _FEATURES = {

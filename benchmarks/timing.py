@@ -247,7 +247,7 @@ def peak_bytes(pid: int | None = None) -> int:
     process that started it.
 
     Args:
-        pid: Another process than this one; where its mark can not be had, the answer is 0.
+        pid: Another process than this one; where its mark cannot be had, the answer is 0.
     """
     try:
         status = Path(f"/proc/{pid or 'self'}/status").read_text()

@@ -30,7 +30,7 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from windrow.converters import read_records, tfrecord_to_array_record, write_records
-from windrow.sources.process import cores
+from windrow.core.process import cores
 
 RECORDS = 200_000
 RECORD_BYTES = 3_072

@@ -131,7 +131,7 @@ def _work(job: Job, workers: int) -> Work:
             num_workers=workers,
             collate_fn=torch.as_tensor,
             prefetch_factor=_AHEAD if workers else None,
-            # A forked child of a process that has used TensorStore can not use it.
+            # A forked child of a process that has used TensorStore cannot use it.
             multiprocessing_context="forkserver" if workers else None,
         )
 

@@ -8,10 +8,11 @@ element, the `Manifest`. It is planned when it is constructed: inputs have to be
 arguments are errors. Nothing is written before the pipeline runs.
 
 The first step of the pipeline takes a lease on the output, on local folders too, and the last one
-gives it back. A pipeline that fails leaves its lease: then construct it anew with `take_over=True`,
-and it goes on. A step that a runner repeats finds the lease of its own pipeline.
+gives it back. A pipeline that fails leaves its lease: construct it anew with `take_over=True`, and
+it resumes. A step that a runner repeats finds the lease of its own pipeline.
 
-Invariant: of several pipelines into one folder one writes, the others fail in their first step.
+Invariant: if several pipelines write into one folder, one writes and the others fail in their first
+step.
 """
 
 from __future__ import annotations
@@ -22,30 +23,25 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from windrow.converters.array_record import tfrecord_to_array_record_conversion
-from windrow.converters.folder import (
+from windrow.converters.job.folder import (
     OutputFolder,
     begin,
     finished_before,
     is_begun,
     refuse_foreign,
 )
-from windrow.converters.inputs import refuse_own_input
-from windrow.converters.locks import has_lease, locked_here, release_lease, take_lease
-from windrow.converters.manifest import Manifest
-from windrow.converters.pipeline import NUMBERS, transform
-from windrow.converters.rechunk import zarr_to_zarr_conversion
-from windrow.converters.records_to_zarr import (
-    array_record_to_zarr_conversion,
-    tfrecord_to_zarr_conversion,
-)
-from windrow.converters.reshard import (
-    array_record_to_array_record_conversion,
-)
-from windrow.converters.rows_to_records import zarr_to_array_record_conversion
-from windrow.converters.stages import Conversion
-from windrow.converters.targets import target_of
-from windrow.converters.tfds_to_zarr import tfds_to_zarr_conversion
+from windrow.converters.job.inputs import refuse_own_input
+from windrow.converters.job.locks import has_lease, locked_here, release_lease, take_lease
+from windrow.converters.job.manifest import Manifest
+from windrow.converters.job.pipeline import NUMBERS, transform
+from windrow.converters.job.stages import Conversion
+from windrow.converters.job.targets import target_of
+from windrow.converters.records.array_record import file_to_file, tfrecord_to_array_record
+from windrow.converters.records.reshard import array_record_to_array_record
+from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
+from windrow.converters.zarr.rechunk import zarr_to_zarr
+from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import missing_extra
 
 try:
@@ -58,18 +54,24 @@ class ConversionTransform(beam.PTransform[Any, Any]):
     """A conversion on a Beam pipeline; abstract. Yields one element, the `Manifest`.
 
     Args:
-        inputs: What is converted.
+        inputs: The inputs of the conversion.
         output: A folder or URL that all workers see, new, empty, or of an earlier run.
         overwrite: Whether to remove what another conversion has left in the output.
-        take_over: Whether to go on in the place of a pipeline that failed, and ended.
+        take_over: Whether to resume in the place of a pipeline that failed, and ended.
         output_options: Settings of the output's file system, as in fsspec.
-        **settings: The other arguments of the function, but for those that say how it runs.
+        **settings: The other arguments of the function, except `RunOptions`.
 
     Raises:
         WindrowError: What the function raises for its arguments and inputs.
     """
 
     conversion_of: ClassVar[Callable[..., Conversion]]
+
+    def __init_subclass__(cls, *, of: Callable[..., Conversion] | None = None) -> None:
+        """A transform whose conversion `of` plans, from the inputs and the settings."""
+        super().__init_subclass__()
+        if of is not None:
+            cls.conversion_of = staticmethod(of)
 
     def __init__(
         self,
@@ -99,46 +101,36 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         return numbers | transform(self._conversion, self._folder, begin=self._begin, end=_end)
 
 
-class TFRecordToArrayRecord(ConversionTransform):
+class TFRecordToArrayRecord(ConversionTransform, of=tfrecord_to_array_record.conversion):
     """`tfrecord_to_array_record` on a Beam pipeline."""
 
-    conversion_of = staticmethod(tfrecord_to_array_record_conversion)
 
-
-class TFRecordToZarr(ConversionTransform):
+class TFRecordToZarr(ConversionTransform, of=tfrecord_to_zarr.conversion):
     """`tfrecord_to_zarr` on a Beam pipeline."""
 
-    conversion_of = staticmethod(tfrecord_to_zarr_conversion)
 
-
-class ArrayRecordToZarr(ConversionTransform):
+class ArrayRecordToZarr(ConversionTransform, of=array_record_to_zarr.conversion):
     """`array_record_to_zarr` on a Beam pipeline."""
 
-    conversion_of = staticmethod(array_record_to_zarr_conversion)
 
-
-class ArrayRecordToArrayRecord(ConversionTransform):
+class ArrayRecordToArrayRecord(ConversionTransform, of=array_record_to_array_record.conversion):
     """`array_record_to_array_record` on a Beam pipeline."""
 
-    conversion_of = staticmethod(array_record_to_array_record_conversion)
 
-
-class ZarrToArrayRecord(ConversionTransform):
+class ZarrToArrayRecord(ConversionTransform, of=zarr_to_array_record.conversion):
     """`zarr_to_array_record` on a Beam pipeline."""
 
-    conversion_of = staticmethod(zarr_to_array_record_conversion)
 
-
-class ZarrToZarr(ConversionTransform):
+class ZarrToZarr(ConversionTransform, of=zarr_to_zarr.conversion):
     """`zarr_to_zarr` on a Beam pipeline."""
 
-    conversion_of = staticmethod(zarr_to_zarr_conversion)
 
-
-class TFDSToZarr(ConversionTransform):
+class TFDSToZarr(ConversionTransform, of=tfds_to_zarr.conversion):
     """`tfds_to_zarr` on a Beam pipeline."""
 
-    conversion_of = staticmethod(tfds_to_zarr_conversion)
+
+class FileToFile(ConversionTransform, of=file_to_file):
+    """`convert_tf_to_arrayrecord_disk_match_shards` on a Beam pipeline; `prefix` names the files."""
 
 
 def _begin(

@@ -1,10 +1,10 @@
-"""From TFRecord files to training on Zarr: a conversion is killed, goes on, and nothing is lost.
+"""From TFRecord files to training on Zarr: a conversion is killed and resumes, and nothing is lost.
 
     python examples/convert_records.py
 
 1. Small pictures are written as TFRecord files of tf.train.Examples, as you may have them.
 2. They are converted to ArrayRecord files: one to one, now with random access. The program that does
-   it is killed in the middle. What it leaves is refused by every source, and says how to go on; the
+   it is killed in the middle. Every source refuses what it leaves, and says how to resume; the
    same call again keeps the files that were finished.
 3. The records are decoded once and for all, into a Zarr group of one array per feature.
 4. A chain reads the group, shuffled, for a classifier that is trained on it; and the batches are those
@@ -28,14 +28,14 @@ import numpy.typing as npt
 import windrow
 from windrow import converters
 from windrow.converters import Feature
-from windrow.progress import Progress
+from windrow.core.progress import Progress
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
 FILES, RECORDS_PER_FILE = 8, 500
 RECORDS = FILES * RECORDS_PER_FILE
 SIDE, CLASSES = 8, 10
 BATCH, EPOCHS, SEED = 50, 3, 42
-# How the features of an Example become arrays: its bytes do not say.
+# How the features of an Example become arrays: its bytes do not say so.
 FEATURES = {
     "image": Feature("uint8", (SIDE, SIDE), raw=True),
     "label": Feature("int64"),
@@ -58,7 +58,7 @@ def make_pictures() -> tuple[Images, npt.NDArray[np.int64]]:
 
 
 def write_tfrecords(folder: pathlib.Path) -> str:
-    """The pictures as TFRecord files; the pattern that names them."""
+    """Write the pictures as TFRecord files; return the glob pattern of the files."""
     images, labels = make_pictures()
     folder.mkdir()
     for number in range(FILES):
@@ -73,11 +73,11 @@ def write_tfrecords(folder: pathlib.Path) -> str:
     return str(folder / "pictures.tfrecord-*")
 
 
-# --- 2. killed, and gone on with ---------------------------------------------------------------------
+# --- 2. killed, and resumed --------------------------------------------------------------------------
 
 
 def die_in_the_middle(progress: Progress) -> None:
-    """Stands for a machine that goes down: kill -9 of this process at half of the bytes."""
+    """Simulate a machine failure: kill -9 of this process after half of the bytes."""
     if progress.total_bytes and progress.done_bytes > progress.total_bytes / 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -104,16 +104,16 @@ def convert_in_two_runs(pattern: str, output: pathlib.Path) -> None:
     manifest = converters.tfrecord_to_array_record(pattern, output, progress=False)
     kept = sum((output / name).stat().st_ino == inode for name, inode in finished.items())
     print(f"second run: {kept} files kept, {FILES - kept} written; {manifest.records} records")
-    # The last ones may have come into their place just before it was noted that they are finished.
+    # The last files may have been put in place just before the run noted that they are finished.
     if not kept or manifest.records != RECORDS:
-        raise SystemExit("the second run has not gone on with the first")
+        raise SystemExit("the second run did not resume the first")
 
 
 # --- 4. training on what was written -----------------------------------------------------------------
 
 
 def train(group: pathlib.Path) -> float:
-    """A softmax regression by plain NumPy; the share of the last epoch that it got right."""
+    """Train a softmax regression in plain NumPy; return its accuracy in the last epoch."""
     batches = windrow.MapDataset.source(ZarrDataSource(str(group))).shuffle(SEED)
     weights = np.zeros((SIDE * SIDE + 1, CLASSES))
     right = 0
@@ -132,7 +132,7 @@ def train(group: pathlib.Path) -> float:
 
 
 def check_same(records: pathlib.Path, group: pathlib.Path) -> None:
-    """The rows of the group are the decoded records, in the same shuffled order."""
+    """Check that the rows of the group are the decoded records, in the same shuffled order."""
 
     def decode(record: bytes) -> dict[str, object]:
         features = converters.decode_example(record)

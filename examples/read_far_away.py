@@ -2,12 +2,12 @@
 
     python examples/read_far_away.py
 
-1. A small HTTP server on this machine plays the store far away: it serves byte ranges of files, takes
+1. A small HTTP server on this machine plays the remote store: it serves byte ranges of files, takes
    20 ms for each request, and can fail one in ten of them. No account and no network are needed.
 2. Windows of a month of ERA5 (examples/data) are written as ArrayRecord files, a record each. The Zarr
-   array that they come from is served beside them.
+   array that they come from is served alongside them.
 3. A chain reads them from the disk and from the URL. The batches must be the same, and a state that
-   was taken over the disk goes on over the URL.
+   was taken over the disk resumes over the URL.
 4. What each order asks of the store: one by one, shuffled globally, and shuffled in blocks; then with
    requests that fail, which must change nothing but the time.
 """
@@ -37,11 +37,11 @@ FILES = [f"era5-{number:05d}-of-00004.array_record" for number in range(4)]
 BATCH, SEED = 32, 42
 RESUME_AT = 3  # batches
 ONE_BY_ONE = 64  # records
-# The default waits longer before a request is made again, as a busy store wants it.
+# By default retries wait longer, which a busy store needs.
 REMOTE = RemoteOptions(backoff_s=0.05)
 
 
-# --- 1. the store far away ---------------------------------------------------------------------------
+# --- 1. the remote store ---------------------------------------------------------------------------
 
 
 class Store(http.server.ThreadingHTTPServer):
@@ -93,14 +93,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """No line for each request."""
+        """Log no line for each request."""
 
 
 # --- 2. the data -------------------------------------------------------------------------------------
 
 
 def write(folder: pathlib.Path) -> None:
-    """The Zarr group, and its windows as records of ArrayRecord files."""
+    """Write the Zarr group, and its windows as records of ArrayRecord files."""
     shutil.copytree(STORE, folder / "era5.zarr")
     source = WindowDataSource(folder / "era5.zarr", fields=WINDOW)
     for name, indices in zip(
@@ -133,15 +133,15 @@ def from_array_record(place: str) -> windrow.MapDataset[Any]:
 
 
 def from_zarr(place: str) -> windrow.MapDataset[Any]:
-    """The same batches; the windows are cut out of the array as they are wanted."""
-    # The names spare it to list the group, too.
+    """The same batches; the windows are cut out of the array when needed."""
+    # With names, the group need not be listed.
     source = WindowDataSource(f"{place}/era5.zarr", fields=WINDOW, names=["t2m"], remote=REMOTE)
     windows = windrow.MapDataset.source(source).shuffle(seed=SEED)
     return windows.map(lambda window: window["t2m"]).batch(BATCH)
 
 
 def check_same(first: Iterable[Any], second: Iterable[Any]) -> int:
-    """How many batches there are; it is an error if one differs."""
+    """Return the number of batches; fail if one differs."""
     pairs = list(itertools.zip_longest(first, second))
     if not all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs):
         raise SystemExit("the batches differ")
@@ -149,7 +149,7 @@ def check_same(first: Iterable[Any], second: Iterable[Any]) -> int:
 
 
 def read_here_and_there(here: str, there: str) -> None:
-    """From the disk, from the URL, and from the URL where the disk's iterator was stopped."""
+    """Compare batches from the disk, from the URL, and from the URL after resuming a disk state."""
     for name, dataset in {"ArrayRecord": from_array_record, "Zarr": from_zarr}.items():
         with (
             iter(dataset(here)) as near,
@@ -168,31 +168,31 @@ def read_here_and_there(here: str, there: str) -> None:
         print(
             f"{name:>11}: {batches} batches and the state are the same from disk and URL;", end=" "
         )
-        print(f"stopped on disk after {RESUME_AT}, gone on at the URL", flush=True)
+        print(f"stopped on disk after {RESUME_AT}, resumed at the URL", flush=True)
 
 
 # --- 4. what it costs --------------------------------------------------------------------------------
 
 
 def one_by_one(source: ArrayRecordDataSource) -> Iterator[Any]:
-    """What a loop does that knows of no batches: it waits for each record."""
+    """Read one record at a time, and wait for each, as a simple loop does."""
     order = np.random.default_rng(SEED).permutation(len(source))
     return (decode(source[index])[None] for index in order[:ONE_BY_ONE])
 
 
 def global_shuffle(source: ArrayRecordDataSource) -> Iterator[Any]:
-    """Records of a batch lie anywhere. They are asked for together, for several batches at a time."""
+    """Records of a batch lie anywhere; the records of several batches are requested together."""
     return iter(windrow.MapDataset.source(source).shuffle(seed=SEED).map(decode).batch(BATCH))
 
 
 def block_shuffle(source: ArrayRecordDataSource) -> Iterator[Any]:
-    """Blocks of 32 neighbours come in random order, and four of them are mixed: a request for each."""
+    """Blocks of 32 neighbours come in random order, four of them mixed: one request per block."""
     records = windrow.MapDataset.source(source)
     return iter(records.block_shuffle(SEED, block=32, window_blocks=4).map(decode).batch(BATCH))
 
 
 def compare(store: Store) -> None:
-    """What the store was asked for, as the source counts it: opening is part of it."""
+    """Print the requests to the store, as the source counts them, including its opening."""
     print(f"\n{'':24} records  requests  retries    MB  records per second")
     seen: dict[Any, list[Any]] = {}
     for store.fail_every in (0, 10):
@@ -205,7 +205,7 @@ def compare(store: Store) -> None:
             name = order.__name__ + (", 10% fail" if store.fail_every else "")
             print(f"{name:24} {records:7} {counts['requests']:9} {counts['retries']:8}", end=" ")
             print(f"{counts['bytes'] / 1e6:5.1f} {records / seconds:19,.0f}", flush=True)
-    print("with requests that fail the batches are the same")
+    print("with failing requests the batches are the same")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Train on handwritten digits, be killed in the middle of an epoch, and go on as if nothing happened.
+"""Train on handwritten digits, be killed in the middle of an epoch, and resume as if nothing happened.
 
     python examples/train_digits.py
 
@@ -6,9 +6,9 @@
    by Beam pipelines to ArrayRecord files and to Zarr arrays.
 2. A small convolutional network is trained in JAX, with a checkpoint of parameters and iterator
    every few steps: once through from the ArrayRecord files, whose records two worker processes
-   decode, once through from the Zarr arrays, and once killed and gone on in a new process with
+   decode, once through from the Zarr arrays, and once killed and resumed in a new process with
    another number of workers. All three must see the same batches and end with the same loss.
-3. The same chain is timed beside Grain's, over the same files.
+3. The same chain and Grain's are timed over the same files.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WORKERS = 2
 RESUMED_WORKERS = 3  # the stream and its state do not depend on it
 KILL_AT = 3 * STEPS_PER_EPOCH + 15  # the middle of the fourth epoch
 
-# Orbax tells of the half-written checkpoint that the killed run leaves: nothing to worry about.
+# Orbax warns of the half-written checkpoint that the killed run leaves; it is harmless.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
 
@@ -80,7 +80,7 @@ def decode(record: bytes) -> dict[str, Any]:
 
 
 def convert(folder: pathlib.Path) -> None:
-    """TFRecord to ArrayRecord, file by file, and to a Zarr group with an array per field."""
+    """Convert TFRecord to ArrayRecord, file by file, and to a Zarr group with an array per field."""
     from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr
 
     inputs = str(folder / "tfrecord" / "*")
@@ -95,7 +95,7 @@ def convert(folder: pathlib.Path) -> None:
 
 
 def from_array_record(folder: pathlib.Path, library: Any = windrow) -> Any:
-    """Batches of images and labels, shuffled anew in each epoch. A thread reads ahead.
+    """Batches of images and labels, in another order in each epoch. A thread reads ahead.
 
     The chain is Grain's: with `library=grain` the same lines are a program for Grain.
     """
@@ -150,7 +150,7 @@ def train(folder: pathlib.Path, run: str, kill_at: int | None, workers: int) -> 
     ):
         latest = checkpoints.latest_step()
         if latest is not None:
-            # One checkpoint holds both: the parameters, and where the stream of batches was.
+            # One checkpoint holds both: the parameters and the position in the stream of batches.
             parts = ocp.args.Composite(
                 params=ocp.args.StandardRestore(params), batches=CheckpointRestore(batches)
             )
@@ -174,20 +174,20 @@ def train(folder: pathlib.Path, run: str, kill_at: int | None, workers: int) -> 
 def run_training(
     folder: pathlib.Path, run: str, *, kill_at: int | None = None, workers: int = WORKERS
 ) -> int:
-    """Train in a process of its own; its exit code."""
+    """Train in a separate process; return its exit code."""
     command = [sys.executable, __file__, "--train", run, "--folder", str(folder)]
     command += ["--workers", str(workers)]
     return subprocess.run([*command, *(["--kill-at", str(kill_at)] if kill_at else [])]).returncode
 
 
 def logged(folder: pathlib.Path, run: str) -> list[dict[str, Any]]:
-    """What a run did at each step; a step that was done again, after a restart, counts once."""
+    """Read the log of a run by step; a step that was repeated after a restart counts once."""
     lines = (folder / f"{run}.log").read_text().splitlines()
     return list({line["step"]: line for line in map(json.loads, lines)}.values())
 
 
 def train_thrice(folder: pathlib.Path) -> None:
-    """Through, through from Zarr, and killed and resumed; fails unless all come to the same."""
+    """Train without a stop, from Zarr, and killed and resumed; fail unless all results are equal."""
     for run in ("array_record", "zarr", "killed"):  # what an earlier program left in the folder
         shutil.rmtree(folder / "runs" / run, ignore_errors=True)
         (folder / f"{run}.log").unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def train_thrice(folder: pathlib.Path) -> None:
 
 
 def records_per_second(dataset: Any, most_s: float = 4.0) -> float:
-    """Records that come out of an endless dataset of batches per second, once it is warm."""
+    """Records per second of an endless dataset of batches, after a warm-up."""
     iterator = iter(dataset)
     for _ in range(STEPS_PER_EPOCH):
         next(iterator)
@@ -226,7 +226,7 @@ def records_per_second(dataset: Any, most_s: float = 4.0) -> float:
 
 
 def compare(folder: pathlib.Path) -> None:
-    """The same chain over the same files, in Windrow and in Grain."""
+    """Time the same chain over the same files in Windrow and in Grain."""
     import grain
 
     ours = records_per_second(from_array_record(folder).repeat())

@@ -6,7 +6,7 @@
    before, and the six hours that are to be forecast. Training and validation are chosen by date, and
    no window reaches from one into the other.
 2. A small convolutional network is trained in JAX.
-3. Its errors are compared with those of three plain forecasts, and one case is drawn.
+3. Its errors are compared with the errors of three plain forecasts, and one case is drawn.
    (The network was chosen with these days in sight: for a claim about weather, keep other days.)
 
 The data are a month of hourly temperatures (examples/data); --store takes any other Zarr group with
@@ -67,7 +67,7 @@ def windows(store: str | pathlib.Path, days: slice) -> Any:
 
 
 def normalised(record: dict[str, Array]) -> dict[str, Array]:
-    """Temperatures of about -2 to 2, and the hour t as a part of the day; of one record or many."""
+    """Scale temperatures to about -2 to 2, and the hour t to a part of the day; one record or many."""
     now = record["x_time"][..., -1]
     passed = (now - now.astype("M8[D]")) / np.timedelta64(1, "D")
     scaled = {name: (record[name] - MEAN_K) / SPREAD_K for name in ("x", "day_before", "y")}
@@ -75,7 +75,7 @@ def normalised(record: dict[str, Array]) -> dict[str, Array]:
 
 
 def stretched(record: dict[str, Array], rng: np.random.Generator) -> dict[str, Array]:
-    """Warmer where it is warm and colder where it is cold, or less so: weather is never the same."""
+    """Augment: randomly strengthen or weaken the differences in temperature."""
     factor, mean = np.float32(np.exp(0.2 * rng.standard_normal())), record["x"].mean()
     changed = {name: mean + factor * (record[name] - mean) for name in ("x", "day_before", "y")}
     return record | changed
@@ -97,7 +97,7 @@ def batches_of(source: Any, batch: int, seed: int) -> Any:
 
 
 def initial(key: Any, area: tuple[int, ...]) -> Any:
-    """Parameters: the layers, and some numbers for each place, which may learn land from sea."""
+    """Initial parameters: the layers, and numbers for each place, which can learn land and sea."""
     places, *keys = jax.random.split(key, 1 + len(DILATIONS))
     inputs = len(BEFORE) + len(DAY_BEFORE) + 1 + 2 + PLACE_CHANNELS
     widths = [inputs, CHANNELS, CHANNELS, CHANNELS, 5 * len(AHEAD)]
@@ -156,7 +156,7 @@ def update(
 
 
 def train(source: Any, *, steps: int, batch: int, seed: int) -> Any:
-    """The parameters after so many steps; prints the error of the batches as it goes."""
+    """Train for `steps` steps and return the parameters; prints the error of the batches."""
     params = initial(jax.random.key(seed), source[0]["y"].shape[1:])
     mean = square = jax.tree.map(jnp.zeros_like, params)
     start, losses = time.perf_counter(), []
@@ -177,7 +177,7 @@ def train(source: Any, *, steps: int, batch: int, seed: int) -> Any:
 
 
 def forecasts_of(params: Any, record: dict[str, Array]) -> dict[str, Array]:
-    """What the network and three plain rules forecast for records, in kelvin, by name."""
+    """Forecast records with the network and three simple rules, in kelvin, by name."""
     now, start = record["x"][:, -1:], record["day_before"][:, :1]
     said = jax.jit(forecast)(params, normalised(record))
     return {
@@ -189,7 +189,7 @@ def forecasts_of(params: Any, record: dict[str, Array]) -> dict[str, Array]:
 
 
 def rmse(error: Array, axis: tuple[int, ...]) -> Array:
-    """The root of the mean of squares."""
+    """The root mean square."""
     found: Array = np.sqrt(np.mean(np.square(error, dtype=np.float64), axis=axis))
     return found
 
@@ -241,7 +241,7 @@ def draw_map(
     colours: str,
     ends: tuple[float, float],
 ) -> Any:
-    """A field over degrees, in colours from one end to the other; what a colour bar is made of."""
+    """Draw a field over degrees; return the image, which a colour bar needs."""
     drawn = axis.pcolormesh(
         case["longitude"], case["latitude"], field, cmap=colours, vmin=ends[0], vmax=ends[1]
     )
@@ -279,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=300, help="steps of training [300]")
     parser.add_argument("--batch", type=int, default=16, help="windows in a batch [16]")
-    parser.add_argument("--store", default=STORE, help="Zarr group [that of examples/data]")
+    parser.add_argument("--store", default=STORE, help="Zarr group [the one in examples/data]")
     parser.add_argument(
         "--plot",
         type=pathlib.Path,

@@ -1,15 +1,15 @@
-"""From a builder of TensorFlow Datasets to a trained model, as Grain's guide has it, without TensorFlow.
+"""From a builder of TensorFlow Datasets to a trained model, as in Grain's guide, without TensorFlow.
 
     make tfds
 
 1. `windrow tfds-build` builds the dataset of examples/shapes: ArrayRecord files as `tfds build
-   --file_format=array_record` writes them, and beside them a Zarr group for each split. This is the
+   --file_format=array_record` writes them, and a Zarr group for each split. This is the
    only step that needs tfds and TensorFlow.
 2. `TFDSDataSource` reads four fifths of the split in batches: shuffled, mapped, batched. That is the
    guide's first program. The second is a stream whose functions run in two worker processes. Both give
    the same batches; so does a chain over the Zarr group, where pictures are arrays already.
-3. A small model is trained in JAX, once through, and once stopped in the middle of an epoch and gone
-   on with in a new process. Both come to the same parameters, bit for bit.
+3. A small model is trained in JAX, once through, and once stopped in the middle of an epoch and
+   resumed in a new process. Both end with the same parameters, bit for bit.
 4. The model is tried on the last fifth of the split, and on the other split.
 
 Everything lies in a folder that is removed at the end. No network.
@@ -51,7 +51,7 @@ def build(data: pathlib.Path) -> None:
 
 
 def transform(record: dict[str, Any]) -> dict[str, Any]:
-    """A picture as float32 `(16, 16, 1)` around 0, and what it shows."""
+    """A picture as float32 `(16, 16, 1)` around 0, and its label."""
     return {"image": record["image"] / np.float32(128) - 1, "label": record["label"]}
 
 
@@ -62,19 +62,19 @@ def elements(data: pathlib.Path, split: str) -> Any:
 
 
 def batches_of(data: pathlib.Path, split: str) -> Any:
-    """The first program: random access throughout, and a state that is a few integers."""
+    """The first program: random access only, and a state of a few integers."""
     return elements(data, split).batch(BATCH, drop_remainder=True)
 
 
 def stream_of(data: pathlib.Path, split: str) -> Any:
-    """The second program: a stream, by worker processes."""
+    """The second program: a stream in worker processes."""
     options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
     stream = elements(data, split).to_iter_dataset().batch(BATCH, drop_remainder=True)
     return stream.mp_prefetch(options)
 
 
 def same(first: Iterator[Any], second: Iterator[Any]) -> int:
-    """The number of batches of both.
+    """Return the number of batches, after comparing both.
 
     Raises:
         SystemExit: If they differ.
@@ -101,7 +101,7 @@ def check_programs(data: pathlib.Path) -> None:
 
 
 def train(data: pathlib.Path, checkpoint: pathlib.Path, stop_at: int | None = None) -> Any:
-    """Parameters after all epochs, from the checkpoint if there is one; None if it was stopped."""
+    """Train all epochs, from the checkpoint if there is one; return parameters, or None if stopped."""
     import jax
     import jax.numpy as jnp
 
@@ -132,7 +132,7 @@ def train(data: pathlib.Path, checkpoint: pathlib.Path, stop_at: int | None = No
 
 
 def train_and_go_on(data: pathlib.Path) -> dict[str, Any]:
-    """The parameters of a run without a stop; fails unless one with a stop comes to the same."""
+    """Train without and with a stop; fail unless both end with the same parameters."""
     through = train(data, data / "none.npz")
     steps = len(batches_of(data, TRAINED_ON))
     train(data, data / "stopped.npz", stop_at=2 * steps + steps // 3)
@@ -142,12 +142,12 @@ def train_and_go_on(data: pathlib.Path) -> dict[str, Any]:
     with np.load(data / "gone_on.npz") as gone_on:
         if any(not np.array_equal(through[name], gone_on[name]) for name in through):
             raise SystemExit("the two runs differ")
-    print("gone on with in a new process: the same parameters")
+    print("resumed in a new process: the same parameters")
     return dict(through)
 
 
 def right(data: pathlib.Path, split: str, params: dict[str, Any]) -> float:
-    """The share of a split that the model gets right."""
+    """The accuracy of the model on a split."""
     chain = elements(data, split)
     all_of_it = chain.batch(len(chain))[0]
     images = all_of_it["image"].reshape(len(chain), -1)

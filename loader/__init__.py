@@ -2,32 +2,55 @@
 
 A chain of `MapDataset` and `IterDataset` nodes over random-access sources; the whole order is known
 in advance, so reads are planned and batched, and an iterator's state is a few integers.
+
+Public names are imported when they are first used, so that a command or a worker process loads only what
+it needs.
 """
 
+import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from windrow import errors, multiprocessing, sources, transforms
-from windrow.dataset import IterDataset, MapDataset
-from windrow.errors import WindrowError
-from windrow.explanation import Advice, Explanation
-from windrow.findings import BadPiece, Report
-from windrow.iterator import DatasetIterator
-from windrow.multiprocessing import MultiprocessingOptions
-from windrow.quality import shuffle_quality
-from windrow.shuffle_quality import ShuffleQuality
-from windrow.stats import Stats
-from windrow.transforms.options import ReadOptions
-from windrow.verification import verify
-
 if TYPE_CHECKING:
-    from windrow.inspection import inspect
-    from windrow.report_page import report
+    from windrow import checkpoint, converters, errors, multiprocessing, sources, transforms
+    from windrow.dataset import IterDataset, MapDataset
+    from windrow.errors import WindrowError
+    from windrow.explain.explanation import Advice, Explanation
+    from windrow.formats.inspect import inspect
+    from windrow.iterator import DatasetIterator
+    from windrow.order_quality import shuffle_quality
+    from windrow.quality.shuffle_quality import ShuffleQuality
+    from windrow.reporting.page import report
+    from windrow.stats.stats import Stats
+    from windrow.transforms.options import MultiprocessingOptions, ReadOptions
+    from windrow.verification.report import BadChunk, Report
+    from windrow.verification.verify import verify
 
 __version__ = "0.1.0"
 
+_MODULE_OF = {
+    "Advice": "windrow.explain.explanation",
+    "BadChunk": "windrow.verification.report",
+    "DatasetIterator": "windrow.iterator",
+    "Explanation": "windrow.explain.explanation",
+    "IterDataset": "windrow.dataset",
+    "MapDataset": "windrow.dataset",
+    "MultiprocessingOptions": "windrow.transforms.options",
+    "ReadOptions": "windrow.transforms.options",
+    "Report": "windrow.verification.report",
+    "ShuffleQuality": "windrow.quality.shuffle_quality",
+    "Stats": "windrow.stats.stats",
+    "WindrowError": "windrow.errors",
+    "inspect": "windrow.formats.inspect",
+    "report": "windrow.reporting.page",
+    "shuffle_quality": "windrow.order_quality",
+    "verify": "windrow.verification.verify",
+}
+_MODULES = ("checkpoint", "converters", "errors", "multiprocessing", "sources", "transforms")
+
 __all__ = [
     "Advice",
-    "BadPiece",
+    "BadChunk",
     "DatasetIterator",
     "Explanation",
     "IterDataset",
@@ -53,18 +76,19 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # These need optional packages, or cost what most runs do not use.
-    if name in ("checkpoint", "converters"):
-        import importlib
-
+    if name in _MODULES:
         return importlib.import_module(f"windrow.{name}")
-    if name == "inspect":
-        from windrow.inspection import inspect
-
-        return inspect
-    if name == "report":
-        from windrow.report_page import report
-
-        return report
+    if name == "BadPiece":
+        warnings.warn("windrow.BadPiece is now windrow.BadChunk", DeprecationWarning, stacklevel=2)
+        name = "BadChunk"
+    if name in _MODULE_OF:
+        found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        globals()[name] = found
+        return found
+    sources = importlib.import_module("windrow.sources")
     hint = f"; it is windrow.sources.{name}" if hasattr(sources, name) else ""
     raise AttributeError(f"module 'windrow' has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,19 +6,19 @@ Invariant: no record is read but for `read_spec`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from windrow import execute, specs
+from windrow.engine import execute
 from windrow.errors import ArgumentError
-from windrow.explain import explained
-from windrow.explanation import Explanation
 from windrow.iterator import DatasetIterator
-from windrow.transforms import nodes, tables
-from windrow.transforms.nodes import STREAM, Node
+from windrow.transforms import nodes, specs, tables
+from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
 from windrow.transforms.positions import positions
-from windrow.transforms.streams import ProcessNode, StreamLimitNode
+
+if TYPE_CHECKING:
+    from windrow.explain.explanation import Explanation
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ class Dataset(Generic[T]):
         """The tree of an element with a `windrow.sources.ArraySpec` for each array or number.
 
         Other leaves are types: `bytes`, `str`, and `list` for what a batch does not stack. A length
-        that differs, as that of the last batch may, is None. An absent element is told as if it were
-        there, in a tuple of `zip` too. Nothing is read, and no function is called: a transform tells
-        what it makes by a method `output_spec(spec)`.
+        that differs between elements, as in a short last batch, is None. An absent element has the
+        spec that it would have if it were present, also in a tuple of `zip`. No record is read and no
+        function is called: a transform declares its result in a method `output_spec(spec)`.
 
         Raises:
-            PlanError: If a source or a function does not tell; `read_spec()` reads an element.
-            ArgumentError: If what one of them tells is no spec.
+            PlanError: If a source or a function declares no spec; use `read_spec()` then.
+            ArgumentError: If a declared spec is invalid.
 
         Example:
             >>> import numpy as np, windrow
@@ -52,12 +52,12 @@ class Dataset(Generic[T]):
             >>> dataset.batch(4, drop_remainder=True).element_spec["x"]
             ArraySpec(shape=(4, 3), dtype=dtype('float64'), dims=None)
         """
-        return specs.element_spec(self._node)
+        return self._node.element_spec()
 
     def read_spec(self) -> Any:
-        """The spec of the first element there is, which is read for it: see `element_spec`.
+        """Read the first element and return its spec: see `element_spec`.
 
-        It is that element's own: others may have other shapes, and names of axes are not known.
+        Other elements may have other shapes, and names of axes are unknown.
 
         Raises:
             PlanError: If the dataset is empty, or none of the first 64 elements is there.
@@ -73,17 +73,17 @@ class Dataset(Generic[T]):
         raise specs.no_element()
 
     def explain(self) -> Explanation:
-        """What the chain is and costs, before anything is read.
+        """Describe the chain and its costs, before anything is read.
 
-        Lengths, layouts and metadata of the sources are looked at, and orders worked out. No
+        Uses the lengths, layouts and metadata of the sources, and works out the orders. No
         function of the user's is called but selection maps and methods `output_spec`.
 
         Returns:
-            The chain as written and as run, and for each source the pieces, reads and bytes of an
+            The chain as written and as run, and for each source the chunks, reads and bytes of an
             epoch and of a batch. `print` shows it as tables, and so do notebooks.
 
         Raises:
-            ReadError: If metadata that tell a layout can not be read.
+            ReadError: If metadata that describe a layout cannot be read.
 
         Example:
             >>> import numpy as np, windrow
@@ -92,6 +92,9 @@ class Dataset(Generic[T]):
             >>> print(explanation.batches, "batches of", explanation.batch_bytes, "bytes")
             4 batches of 1,024 bytes
         """
+        # Few processes ask: a worker and a training loop do not load it.
+        from windrow.explain.explained import explained
+
         return explained(self._node)
 
     def __repr__(self) -> str:
@@ -100,7 +103,7 @@ class Dataset(Generic[T]):
 
 def _first_elements(node: Node) -> Iterator[Any]:
     """Elements from the first on, each read when it is asked for; None where absent."""
-    while isinstance(node, ProcessNode):
+    while node.is_unseen:
         node = node.parent  # one element needs no workers
     if node.length == STREAM:
         with DatasetIterator[Any](StreamLimitNode((node,), 1)) as iterator:
@@ -117,7 +120,7 @@ def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, .
     Raises:
         ArgumentError: If they are something else.
     """
-    # A dataset is iterable too, but its elements are no datasets, and reading them is not asked for.
+    # A dataset is iterable too, but its elements are not datasets, and must not be read here.
     if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
         raise ArgumentError(f"{who}: needs a list of {kind.__name__}, got {datasets!r}")
     datasets = list(datasets)

@@ -1,7 +1,7 @@
 """Checkpoints with Orbax: parameters and the iterator in one CheckpointManager step.
 
-Every process writes the state of its own iterator as JSON, `process_<i>-of-<n>.json`. States are
-free of host counts, so where all processes had the same one, any number of processes restores it.
+Every process writes the state of its own iterator as JSON, `process_<i>-of-<n>.json`. States
+have no host counts, so if all processes had the same state, any number of processes can restore it.
 
 Example:
     >>> import tempfile
@@ -82,7 +82,7 @@ def _saved(directory: pathlib.Path) -> str:
         )
     if len(states) > 1:
         raise StateError(
-            f"{directory} holds {len(states)} states that differ, of another number of processes"
+            f"{directory} holds {len(states)} different states, saved by another number of processes"
             f" than the {jax.process_count()} of this run; restore with as many processes as saved"
             " it"
         )

@@ -1,7 +1,7 @@
-"""The chain that users write: random access first, then, where it is asked for, a stream.
+"""The chain that users write: first with random access, then, if wanted, as a stream.
 
-Every method returns a new dataset with one more node; nothing is read until elements are asked for.
-Names, arguments and meaning are Grain's. Where Grain loses or repeats records, Windrow does not.
+Every method returns a new dataset with one more node; nothing is read until elements are requested.
+Names, arguments and meaning are Grain's, but Windrow never loses or repeats a record.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from windrow import execute
 from windrow.base import Dataset, nodes_of
-from windrow.defaults import default_options, reads_records_alone
+from windrow.engine import execute
+from windrow.engine.defaults import default_options, reads_records_alone
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iterator import DatasetIterator
-from windrow.multiprocessing import as_multiprocessing_options
-from windrow.sources import as_source
-from windrow.transforms import functions, nodes, streams, tables
+from windrow.sources.adapt import as_source
+from windrow.transforms import functions, nodes, tables
 from windrow.transforms.arguments import checked_seed, integer, weights_given
-from windrow.transforms.block_nodes import BlockShuffleNode
-from windrow.transforms.options import ReadOptions, as_read_options
+from windrow.transforms.options import ReadOptions, as_multiprocessing_options, as_read_options
 from windrow.transforms.positions import positions
 
 T = TypeVar("T")
@@ -56,7 +54,7 @@ class MapDataset(Dataset[T]):
                 or torch's kind with `__len__` and `__getitem__`.
 
         Raises:
-            ArgumentError: If it is nothing of that kind.
+            ArgumentError: If it is anything else.
         """
         return MapDataset(nodes.SourceNode((), as_source(source)))
 
@@ -79,7 +77,7 @@ class MapDataset(Dataset[T]):
     ) -> MapDataset[Any]:
         """Elements of the datasets in the proportions of `weights` (equal ones by default).
 
-        One epoch ends before the first dataset would come to its end; the next goes on from there.
+        An epoch ends before the first dataset would run out; the next epoch continues from there.
 
         Raises:
             PlanError: If there is no dataset, one is empty, or weights are too few or not positive.
@@ -94,12 +92,12 @@ class MapDataset(Dataset[T]):
         """Element `i` is element `k` of dataset `d`, where `selection_map[i]` is `(d, k)`.
 
         `selection_map` is a `windrow.transforms.DatasetSelectionMap` or anything with its two
-        methods. It is asked for any index, also beyond its length, in later epochs. Where it has a
-        `fingerprint`, a str, that is part of a state's; otherwise a state of another selection of
-        the same class and length is taken.
+        methods. It is asked for any index, also beyond its length, in later epochs. If it has a
+        `fingerprint`, a str, the state's fingerprint includes it; without one, a state of another
+        selection of the same class and length is accepted.
 
         Raises:
-            PlanError: If there is no dataset, or one is empty; on reading, if the map names none.
+            PlanError: If there is no dataset, or one is empty; on reading, if the map names a missing one.
         """
         parents = nodes_of(datasets, MapDataset, "select_from_datasets")
         return MapDataset(nodes.SelectNode(parents, selection_map))
@@ -125,7 +123,7 @@ class MapDataset(Dataset[T]):
     # --- order -----------------------------------------------------------------------------------
 
     def seed(self, seed: int) -> MapDataset[T]:
-        """Derive the seeds of the nodes above, where they are given none, from `seed`.
+        """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
             PlanError: If it is not in `[0, 2**64)`.
@@ -133,13 +131,13 @@ class MapDataset(Dataset[T]):
         return MapDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
     def shuffle(self, seed: int | None = None) -> MapDataset[T]:
-        """A true global shuffle, another one in each epoch.
+        """Shuffle globally, in another order in each epoch.
 
         Epoch `e` of seed `s` has the order of epoch 0 of seed `s + e`, as in Grain: choose seeds
-        far apart for runs that must not resemble one another.
+        far apart for runs whose orders must differ.
 
         Args:
-            seed: An integer in `[0, 2**32)`; by default derived from `seed(...)` below.
+            seed: An integer in `[0, 2**32)`; by default derived from an earlier `seed(...)`.
 
         Raises:
             PlanError: If there is no seed at all, or it is out of range.
@@ -148,7 +146,7 @@ class MapDataset(Dataset[T]):
         return MapDataset(nodes.ShuffleNode((self._node,), found))
 
     def window_shuffle(self, window_size: int, seed: int | None = None) -> MapDataset[T]:
-        """A shuffle inside windows of consecutive elements, each element once per epoch.
+        """Shuffle inside windows of consecutive elements, each element once per epoch.
 
         The last window of an epoch is shorter where `window_size` does not divide the length. The
         order is Grain's, whose definition makes a window cost about 1 ms however small it is
@@ -164,25 +162,25 @@ class MapDataset(Dataset[T]):
     def block_shuffle(
         self, seed: int | None = None, *, block: int | None = None, window_blocks: int = 16
     ) -> MapDataset[T]:
-        """A shuffle that reads each block of the data once: blocks, then elements in windows.
+        """Shuffle blocks, then elements in windows, so that each block of the data is read once.
 
         Blocks of consecutive elements come in a random order over the whole epoch. All elements of
-        `window_blocks` blocks in a row come in a random order too. Another order in each epoch.
+        `window_blocks` blocks in a row come in a random order too. Each epoch has another order.
 
         Args:
-            seed: An integer in `[0, 2**32)`; by default derived from `seed(...)` below.
-            block: Elements per block. By default the source's own pieces: chunks of a Zarr array,
+            seed: An integer in `[0, 2**32)`; by default derived from an earlier `seed(...)`.
+            block: Elements per block. By default the source's own chunks: chunks of a Zarr array,
                 groups of records of ArrayRecord files.
-            window_blocks: Blocks per window; as many are in memory at a time.
+            window_blocks: Blocks per window; this many are in memory at a time.
 
         Raises:
             PlanError: If there is no seed, a number is out of range, the dataset is endless, or
-                `block` is not given and the chain below has no layout: the message names the node.
+                `block` is not given and the chain so far has no layout: the message names the node.
         """
         found = nodes.seed_for(self._node, seed, "block_shuffle", _SEEDS)
         size = None if block is None else integer(block, "block_shuffle: block")
         window = integer(window_blocks, "block_shuffle: window_blocks")
-        return MapDataset(BlockShuffleNode((self._node,), found, size, window))
+        return MapDataset(nodes.BlockShuffleNode((self._node,), found, size, window))
 
     def slice(self, sl: builtins.slice | Sequence[int] | npt.NDArray[Any]) -> MapDataset[T]:
         """Part of each epoch: a slice, or a sequence of indices in the order wanted.
@@ -219,17 +217,18 @@ class MapDataset(Dataset[T]):
             transform: A function, or a `transforms.Map`. It gets one element, its own to change;
                 None makes the element absent.
             batched: The function gets the columns of many elements at once and returns columns of
-                as many rows. It must treat rows independently of each other: in a stream it is
-                called on the rows of the next batch above, else on aligned blocks.
+                as many rows. It must treat rows independently of each other. In a stream it is
+                called on the rows of the next batch in the chain, else on aligned blocks.
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.Map`.
         """
         function = functions.as_function(transform, "Map")
-        return MapDataset(nodes.MapNode((self._node,), function, batched))
+        make = nodes.ColumnMapNode if batched else nodes.MapNode
+        return MapDataset(make((self._node,), function))
 
     def map_with_index(self, transform: Any) -> MapDataset[Any]:
-        """`transform(index, element)` of each element; indices count on over the epochs.
+        """`transform(index, element)` of each element; indices continue over the epochs.
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.MapWithIndex`.
@@ -240,7 +239,7 @@ class MapDataset(Dataset[T]):
     def random_map(self, transform: Any, *, seed: int | None = None) -> MapDataset[Any]:
         """`transform(element, rng)`, where `rng` depends on the seed and the index alone.
 
-        The generator is good during the call only. Values are those of Grain for the same seed.
+        The generator is valid during the call only. Grain gives the same values for the same seed.
 
         Raises:
             PlanError: If there is no seed at all.
@@ -250,9 +249,9 @@ class MapDataset(Dataset[T]):
         return MapDataset(nodes.RandomMapNode((self._node,), function, found))
 
     def filter(self, transform: Any) -> MapDataset[T]:
-        """Elements for which `transform` is false become absent: None, with the length unchanged.
+        """Make elements for which `transform` is false absent: None, with the length unchanged.
 
-        Iteration leaves them out. `batch` comes after `to_iter_dataset()`.
+        Iteration leaves them out. Call `batch` after `to_iter_dataset()`.
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.Filter`.
@@ -273,36 +272,36 @@ class MapDataset(Dataset[T]):
 
         Args:
             batch_size: Elements per batch; the last batch of an epoch may be shorter.
-            drop_remainder: Leave a shorter last batch out.
-            batch_fn: Makes a batch of a list of elements, in place of stacking.
+            drop_remainder: Leave out a shorter last batch.
+            batch_fn: Makes a batch of a list of elements, instead of stacking.
 
         Raises:
-            PlanError: If `batch_size` is less than 1, or a filter is below.
+            PlanError: If `batch_size` is less than 1, or a filter comes before.
         """
         size = integer(batch_size, "batch: batch_size")
         if nodes.may_be_absent(self._node):
             raise PlanError(
-                "batch: a filter below leaves gaps that random access cannot close; write"
+                "batch: a filter before it leaves gaps that random access cannot close; write"
                 " .filter(f).to_iter_dataset().batch(n), or filter after the batch"
             )
         return MapDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
 
     def apply(self, transformations: Any) -> MapDataset[Any]:
-        """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
         return _applied(self, transformations)
 
     # --- elements --------------------------------------------------------------------------------
 
     def read(self, indices: Sequence[int] | npt.NDArray[Any]) -> Any:
-        """The elements at `indices` as columns, in one planned read.
+        """Return the elements at `indices` as columns, in one planned read.
 
         Args:
             indices: Integers of any epoch, in any order, repeated or not.
 
         Returns:
-            The tree of one element with, per leaf, an array `(len(indices), ...)` where all
-            agree in shape and dtype, else a list. A list of elements, None where absent, if the
-            chain has a filter or an element came out absent.
+            The tree of one element, with an array `(len(indices), ...)` at each leaf whose values
+            agree in shape and dtype, else a list. If the chain has a filter or an element is
+            absent, a list of elements, None where absent.
 
         Example:
             >>> import numpy as np, windrow
@@ -366,7 +365,7 @@ class MapDataset(Dataset[T]):
     ) -> IterDataset[T]:
         """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`."""
         options = default_options(self._node) if read_options is None else read_options
-        node = streams.ToStreamNode((self._node,), as_read_options(options), allow_nones)
+        node = nodes.ToStreamNode((self._node,), as_read_options(options), allow_nones)
         return IterDataset(node)
 
     def mp_prefetch(
@@ -402,7 +401,7 @@ class IterDataset(Dataset[T]):
 
         Args:
             datasets: Streams, in a sequence or by name (in the order of the mapping).
-            weights: As many, or by the same names.
+            weights: One for each, in a sequence or by the same names.
 
         Raises:
             PlanError: If there is no dataset, or weights do not match them or are not positive.
@@ -420,7 +419,7 @@ class IterDataset(Dataset[T]):
         if isinstance(weights, Mapping):
             raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
         parents = nodes_of(datasets, IterDataset, "mix")
-        return IterDataset(streams.StreamMixNode(parents, weights_given(weights)))
+        return IterDataset(nodes.StreamMixNode(parents, weights_given(weights)))
 
     @classmethod
     def zip(
@@ -434,7 +433,7 @@ class IterDataset(Dataset[T]):
         return IterDataset(nodes.ZipNode(nodes_of(datasets, IterDataset, "zip"), strict))
 
     def seed(self, seed: int) -> IterDataset[T]:
-        """Derive the seeds of the nodes above, where they are given none, from `seed`.
+        """Derive the seeds of later nodes from `seed`, unless they are given one.
 
         Raises:
             PlanError: If it is not in `[0, 2**64)`.
@@ -444,7 +443,8 @@ class IterDataset(Dataset[T]):
     def map(self, transform: Any, *, batched: bool = False) -> IterDataset[Any]:
         """`transform` of each element; with `batched`, of the columns of many (see MapDataset)."""
         function = functions.as_function(transform, "Map")
-        return IterDataset(nodes.MapNode((self._node,), function, batched))
+        make = nodes.ColumnMapNode if batched else nodes.MapNode
+        return IterDataset(make((self._node,), function))
 
     def map_with_index(self, transform: Any) -> IterDataset[Any]:
         """`transform(n, element)`, where `n` counts the elements of the stream from 0."""
@@ -467,16 +467,16 @@ class IterDataset(Dataset[T]):
         return IterDataset(nodes.FilterNode((self._node,), function))
 
     def window_shuffle(self, window_size: int, seed: int | None = None) -> IterDataset[T]:
-        """A shuffle inside windows of consecutive elements, each gathered before it is given out.
+        """Shuffle inside windows of consecutive elements; a window is gathered before it is given out.
 
-        Costs per window and prefers large windows, as `MapDataset.window_shuffle` does.
+        Each window has a fixed cost, so prefer large ones: see `MapDataset.window_shuffle`.
 
         Raises:
             PlanError: If the window is smaller than 1, or there is no seed.
         """
         size = integer(window_size, "window_shuffle: window_size")
         found = nodes.seed_for(self._node, seed, "window_shuffle", 2**64)
-        return IterDataset(streams.StreamWindowShuffleNode((self._node,), size, found))
+        return IterDataset(nodes.StreamWindowShuffleNode((self._node,), size, found))
 
     def batch(
         self,
@@ -500,27 +500,27 @@ class IterDataset(Dataset[T]):
             PlanError: If `num_epochs` is less than 1.
         """
         times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
-        return IterDataset(streams.StreamRepeatNode((self._node,), times))
+        return IterDataset(nodes.StreamRepeatNode((self._node,), times))
 
     def limit(self, count: int) -> IterDataset[T]:
         """The first `count` elements.
 
-        A batched function below may be called on more rows than those.
+        A batched function before it may be called on more rows.
 
         Raises:
             PlanError: If `count` is less than 1.
         """
         size = integer(count, "limit: count")
-        return IterDataset(streams.StreamLimitNode((self._node,), size))
+        return IterDataset(nodes.StreamLimitNode((self._node,), size))
 
     def apply(self, transformations: Any) -> IterDataset[Any]:
-        """One transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
         return _applied(self, transformations)
 
     def mp_prefetch(
         self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
     ) -> IterDataset[T]:
-        """The same stream, with the functions of the chain below run in worker processes.
+        """The same stream, but worker processes run the functions of the chain so far.
 
         This process plans and reads. Elements, order and state do not depend on the workers.
 
@@ -531,11 +531,11 @@ class IterDataset(Dataset[T]):
                 anything else.
 
         Raises:
-            ArgumentError: If the options are of another kind; on iteration, if the chain can not
+            ArgumentError: If the options are of another kind; on iteration, if the chain cannot
                 be sent to a worker.
         """
         checked = as_multiprocessing_options(options)
-        return IterDataset(streams.ProcessNode((self._node,), checked, worker_init_fn))
+        return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
 
     def __iter__(self) -> DatasetIterator[T]:
         return DatasetIterator(self._node)
@@ -566,7 +566,7 @@ def _applied(dataset: D, transformations: Any) -> D:
                 )
             case _:
                 raise ArgumentError(
-                    f"apply: {transform!r} is none of Map, RandomMap, MapWithIndex, Filter and"
-                    " Batch of windrow.transforms; for a plain function use map or filter"
+                    f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, Filter or Batch"
+                    " of windrow.transforms; for a plain function use map or filter"
                 )
     return dataset

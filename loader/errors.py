@@ -1,8 +1,8 @@
 """Every error Windrow raises on purpose.
 
 Each class is a `WindrowError` and also the builtin that people already catch. Each can be made from
-one message alone, so that it survives pickling: errors cross processes. What one knows beside its
-message are attributes, which pickling keeps.
+one message alone, so that it survives pickling: errors cross processes. Pickling also keeps its
+attributes.
 
     WindrowError
     ├── PlanError (ValueError)               a chain that cannot be built as written
@@ -49,9 +49,9 @@ class RecordIndexError(WindrowError, IndexError):
 class ReadError(WindrowError, OSError):
     """A record or a chunk could not be read, or is damaged.
 
-    Where they are known, `file` is the file, `offset` the byte of it at which what is damaged
-    begins, `records` the records `[first, stop)` that are lost with it, and `why` what is wrong in a
-    few words; else they are None.
+    If they are known, `file` is the file, `offset` its byte at which the damage begins, `records` the
+    records `[first, stop)` that are lost with it, and `why` a short description of the damage;
+    otherwise they are None.
     """
 
     file: str | None
@@ -72,11 +72,11 @@ class ReadError(WindrowError, OSError):
 
 
 class ElementError(WindrowError, ValueError):
-    """Elements do not fit together in a batch, or a function returned what it may not."""
+    """Elements do not fit together in a batch, or a function returned an invalid value."""
 
 
 class StateError(WindrowError, ValueError):
-    """A state that is no state, or one of another chain or other data."""
+    """The state is invalid, or it belongs to another chain or other data."""
 
 
 class ClosedError(WindrowError, ValueError):

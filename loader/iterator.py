@@ -1,8 +1,8 @@
-"""Iterators: one element after the other, and the state to go on from.
+"""Iterators: one element after the other, and a state to resume from.
 
-An iterator's only memory is the position behind the element it gave last. Everything ahead of that
-can be thrown away at any time, so a failed read is retried at the same step, and restoring is
-setting a few integers.
+An iterator's only memory is the position after the element it gave last. Whatever it made ahead
+can be dropped at any time, so a failed read is retried at the same step, and restoring sets a few
+integers.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ import numbers
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow import stream
-from windrow.ahead import Ahead, InTurn
-from windrow.crew import Crews
+from windrow.engine import streams
+from windrow.engine.context import RunContext
+from windrow.engine.executors import Executors
+from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import ArgumentError, ClosedError, StateError, WorkerError
-from windrow.meter import Meter
-from windrow.run import Run
 from windrow.state import Identity
-from windrow.stats import Stats
+from windrow.stats.profiler import Profiler
+from windrow.stats.stats import Stats
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node
-from windrow.transforms.streams import ToStreamNode, origin, width
+from windrow.transforms.nodes import Node, as_chain, origin
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class DatasetIterator(Iterator[T_co], Generic[T_co]):
-    """Elements of a dataset in order, with a state to go on from.
+    """Iterates over the elements of a dataset in order, with a state to resume from.
 
-    Iterate a `MapDataset` or an `IterDataset` to get one. Not for several threads at once.
+    Iterate a `MapDataset` or an `IterDataset` to get one. Use it from one thread at a time.
 
     Example:
         >>> import windrow
@@ -55,17 +54,17 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._node = node
         self._identity: Identity | None = None
         self._position = origin(node)
-        self._blocks: InTurn | Ahead | None = None
-        self._crews: Crews | None = None
+        self._blocks: Inline | PrefetchThread | None = None
+        self._crews: Executors | None = None
         self._end_crews: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
-        self._meter = Meter(node)
+        self._meter = Profiler(node)
         self._listener: _Listener | None = None
-        self._telling = False
+        self._notifying = False
         _all.add(self)
         _register_with_grain()
 
@@ -76,8 +75,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if self._given == len(self._elements):
             self._next_block()
             if self._listener is not None:
-                self._tell(is_over=False)
-                while self._given == len(self._elements):  # whoever listens took or dropped them
+                self._notify(is_over=False)
+                while self._given == len(self._elements):  # the callback took or dropped them
                     if self._closed:
                         raise StopIteration
                     self._next_block()
@@ -99,7 +98,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if handed is None:
             self._end_workers()
             meter.stopped(is_over=True)
-            self._tell(is_over=True)
+            self._notify(is_over=True)
             raise StopIteration
         block, size_bytes, made = handed
         meter.got()
@@ -129,12 +128,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_crews()
         self._crews = self._end_crews = None
 
-    def _started(self) -> InTurn | Ahead:
+    def _started(self) -> Inline | PrefetchThread:
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
         if self._owner:
             raise WorkerError(
-                f"this iterator works ahead in process {self._owner}, and does not go on in process"
+                f"this iterator works ahead in process {self._owner}, and cannot continue in process"
                 f" {os.getpid()}, which was forked from it: threads and workers are not forked."
                 " Make the iterator where it is used, or start processes by spawn or forkserver:"
                 " multiprocessing.get_context('spawn'), or"
@@ -142,23 +141,23 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             )
         if self._blocks is None:
             if self._crews is None:
-                self._crews = Crews(self._node)
+                self._crews = Executors(self._node)
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_crews = weakref.finalize(self, self._crews.kill)
-                self._crews.start()  # they come up while the first records are read
-            run = Run(self._node, self._crews, self._meter)
-            rest = stream.blocks(self._node, self._position, run, None)
-            self._blocks = Ahead(rest, run) if run.ahead else InTurn(rest, run)
+                self._crews.start()  # they start while the first records are read
+            run = RunContext(self._node, self._crews, self._meter)
+            rest = streams.blocks(self._node, self._position, run, None)
+            self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
         return self._blocks
 
     def _begin_anew(self) -> None:
-        """In a forked child: nothing was counted, and nobody listens."""
-        self._meter, self._listener = Meter(self._node), None
+        """Start with empty statistics and no callback, in a forked child."""
+        self._meter, self._listener = Profiler(self._node), None
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: what was made ahead, and who makes it, is the parent's."""
+        """Leave prefetched elements and their threads to the parent process, in a forked child."""
         self._keep_position()
         self._elements, self._marks, self._given = [], None, 0
         self._owner = self._owner or os.getppid()
@@ -168,19 +167,19 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._started()
 
     def get_state(self) -> dict[str, Any]:
-        """The state behind the element given last: JSON, under 1 kB, without data."""
+        """Return the state after the element given last: JSON, under 1 kB, without data."""
         _register_with_grain()
         self._keep_position()
         return self._named().state(list(self._position))
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state, as `get_state` gave it or after a trip through JSON.
+        """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
-        Reads no records. A state of Grain, `{"next_index": n}`, is taken by a chain whose position
-        is one number: random access, map, filter and batch.
+        Reads no records. A chain whose position is one number (random access, map, filter and
+        batch) also takes a state of Grain, `{"next_index": n}`.
 
         Raises:
-            StateError: If it is no state, or one of another chain or of other data.
+            StateError: If the state is invalid, or belongs to another chain or other data.
             ClosedError: If the iterator was closed.
         """
         if self._closed:
@@ -191,10 +190,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._position = position
 
     def stats(self) -> Stats:
-        """What was done since the iterator was made: times, bytes, and who waited for whom.
+        """Return times, bytes and waits since the iterator was made.
 
-        It is always counted, whatever state was set meanwhile, and stays when the iterator is
-        closed. A pickled or forked iterator counts anew. May be called from any thread.
+        Setting a state does not reset them, and they stay when the iterator is closed. A pickled
+        or forked iterator starts from zero. Any thread may call this.
 
         Example:
             >>> import windrow
@@ -208,24 +207,25 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             return self._meter.stats(len(self._elements) - self._given)
 
     def on_stats(self, callback: Callable[[Stats], Any] | None, every_s: float = 10.0) -> None:
-        """Have `callback` called with the `stats` now and then, and at the end.
+        """Call `callback` with the `stats` at intervals, and at the end.
 
         It is called within `next`, in the thread that iterates: when elements were made and
         `every_s` seconds have passed since the last call, or since now; and once when there are no
-        more elements or the iterator is closed. What it raises is raised by that `next`; the one
-        after it goes on with the element that was to come. It is no part of the state, and is left
-        behind where the iterator is pickled or forked.
+        more elements or the iterator is closed. An exception from it propagates from that `next`;
+        the `next` after it continues with the element that was due. The callback is not part of the
+        state, and a pickled or forked iterator does not have it.
 
-        Within it the iterator can be used: `close` ends the loop, what `next` gives there the loop
-        does not get, and after `set_state` that `next` gives the element of the state. Meanwhile it
-        is not called; an end that came then is told when it is through.
+        The callback may use the iterator. `close` ends the loop. The loop does not get elements that
+        the callback took with `next`. After `set_state` the interrupted `next` gives the element of
+        that state. The callback is not called while it runs; if the end comes then, it is called
+        once more after it returns.
 
         Args:
-            callback: Takes a `Stats`; it takes the place of the one before. None for no more calls.
+            callback: Takes a `Stats`, and replaces the previous callback. None stops the calls.
             every_s: Seconds, at least 0.
 
         Raises:
-            ArgumentError: If `callback` can not be called, or `every_s` is no such number.
+            ArgumentError: If `callback` cannot be called, or `every_s` is negative or not a number.
 
         Example:
             >>> import windrow
@@ -248,24 +248,24 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             )
         self._listener = _Listener(callback, every_s, self._meter.now_s() + every_s)
 
-    def _tell(self, *, is_over: bool) -> None:
-        """Call whoever listens, if it is time, and not from within such a call."""
+    def _notify(self, *, is_over: bool) -> None:
+        """Call the callback if it is due, and not from within itself."""
         listener = self._listener
-        if listener is None or self._telling:
+        if listener is None or self._notifying:
             return
         now_s = self._meter.now_s()
-        wanted = not listener.is_told_end if is_over else now_s >= listener.due_s
-        listener.is_told_end = is_over
+        wanted = not listener.was_called_at_end if is_over else now_s >= listener.due_s
+        listener.was_called_at_end = is_over
         if not wanted:
             return
         listener.due_s = now_s + listener.every_s
-        self._telling = True
+        self._notifying = True
         try:
             listener.callback(self.stats())
         finally:
-            self._telling = False
+            self._notifying = False
         if self._closed and not is_over:
-            self._tell(is_over=True)
+            self._notify(is_over=True)
 
     def _named(self) -> Identity:
         if self._identity is None:
@@ -273,12 +273,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         return self._identity
 
     def close(self) -> None:
-        """Stop working ahead and let everything go. Closing twice does no harm."""
+        """Stop prefetching and release everything. Closing twice is harmless."""
         self._closed = True
         self._drop()
         self._end_workers()
         self._meter.stopped(is_over=True)
-        self._tell(is_over=True)
+        self._notify(is_over=True)
 
     def __enter__(self) -> DatasetIterator[T_co]:
         return self
@@ -297,7 +297,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             error.add_note(f"windrow: closing the iterator raised too: {raised!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as the chain and the position: what was made ahead is made again."""
+        """Pickle the chain and the position; prefetched elements are made again."""
         self._keep_position()
         return _restored, (self._node, list(self._position))
 
@@ -307,12 +307,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
 @dataclasses.dataclass(slots=True)
 class _Listener:
-    """Who is told the stats, how often, and when next by the meter's clock."""
+    """The callback of `on_stats`, its interval, and when it is due by the profiler's clock."""
 
     callback: Callable[[Stats], Any]
     every_s: float
     due_s: float
-    is_told_end: bool = False
+    was_called_at_end: bool = False
 
 
 _all: weakref.WeakSet[DatasetIterator[Any]] = weakref.WeakSet()
@@ -331,17 +331,18 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _check_reach(node: Node, position: list[int]) -> None:
-    if isinstance(node, ToStreamNode):
-        if position[0] > node.parent.length:
+def _check_reach(node: Node, position: Sequence[int]) -> None:
+    chain = as_chain(node)
+    if chain is not None:
+        if position[0] > chain.parent.length:
             raise StateError(
-                f"state is at element {position[0]} of a dataset of {node.parent.length}; it was"
+                f"state is at element {position[0]} of a dataset of {chain.parent.length}; it was"
                 " taken over more data: restore with the dataset it was taken from"
             )
         return
-    for parent in node.parents:
-        _check_reach(parent, position[: width(parent)])
-        position = position[width(parent) :]
+    *parts, _ = node.split_position(position)
+    for parent, part in zip(node.parents, parts, strict=True):
+        _check_reach(parent, part)
 
 
 def _restored(node: Node, position: list[int]) -> DatasetIterator[Any]:
@@ -351,7 +352,7 @@ def _restored(node: Node, position: list[int]) -> DatasetIterator[Any]:
 
 
 def _register_with_grain() -> None:
-    """Make Grain's checkpoint handler know our iterators; it asks for its own base class."""
+    """Register our iterators with Grain, whose checkpoint handler requires its own base class."""
     grain = sys.modules.get("grain")
     base = getattr(grain, "DatasetIterator", None)
     if base is not None and not issubclass(DatasetIterator, base):

@@ -1,7 +1,7 @@
-"""State: what an iterator needs to go on, and how a state of another chain is told apart.
+"""State: what an iterator needs to resume, and how a state of another chain is recognized.
 
-A state is JSON: the position (a few integers), the chain's fingerprint, and the chain in words for
-the message that refuses it elsewhere. It holds no data and no count of threads, workers or hosts.
+A state is JSON: the position (a few integers), the chain's fingerprint, and a description of
+the chain for the message that refuses the state elsewhere. It holds no data and no count of threads, workers or hosts.
 
 Invariant: under 1 kB for every chain, and the same for the same step of the same chain and data.
 """
@@ -16,7 +16,6 @@ from typing import Any
 
 from windrow.errors import StateError
 from windrow.transforms.nodes import Node, described, fingerprint, function_names
-from windrow.transforms.streams import width
 
 VERSION = 1
 _WORDS = 500  # characters of JSON, of the chain's description that a state keeps
@@ -36,7 +35,7 @@ class Identity:
         """The identity of a chain."""
         names = hashlib.sha256("\n".join(function_names(node)).encode()).hexdigest()[:8]
         chain = described(node)
-        return cls(fingerprint(node), names, _shortened(chain), width(node))
+        return cls(fingerprint(node), names, _shortened(chain), node.width)
 
     def state(self, position: list[int]) -> dict[str, Any]:
         """The state of an iterator at a position."""
@@ -49,20 +48,20 @@ class Identity:
         }
 
     def position(self, state: Any) -> list[int]:
-        """The position in a state of this chain, or of Grain's for a chain that means the same.
+        """Return the position in a state of this chain, or in Grain's state of an equal chain.
 
         Raises:
-            StateError: If it is no state, or one of another chain or of other data.
+            StateError: If the state is invalid, or belongs to another chain or other data.
         """
         state = _parsed(state)
         if set(state) == {"next_index"} and self.width == 1:
             return _checked([state["next_index"]], 1)
         if not {"version", "position", "fingerprint"} <= set(state):
             raise StateError(
-                f"this is no state of a Windrow iterator: it has the keys {sorted(map(str, state))}"
-                " where version, position and fingerprint are needed. Pass what get_state() gave."
-                " (Of Grain's states only {'next_index': n} can be read, and only for a chain"
-                " whose position is one number.)"
+                f"not a state of a Windrow iterator: it has the keys {sorted(map(str, state))}, but"
+                " needs version, position and fingerprint. Pass the value that get_state() returned."
+                " (A state of Grain, {'next_index': n}, is only for a chain whose position is one"
+                " number.)"
             )
         if state["version"] != VERSION:
             raise StateError(
@@ -79,14 +78,14 @@ class Identity:
         if state.get("functions") != self.functions:
             warnings.warn(
                 "functions of the chain have other names than when the state was taken; the"
-                " stream goes on at the same place, with the functions of this run",
+                " stream resumes at the same place, with the functions of this run",
                 stacklevel=3,
             )
         return _checked(state["position"], self.width)
 
 
 def _shortened(chain: str) -> str:
-    """`chain` without its middle where it would take more than `_WORDS` characters of JSON."""
+    """Leave out the middle of `chain` if it takes more than `_WORDS` characters of JSON."""
     kept, half = chain, _WORDS // 2
     while len(json.dumps(kept)) > _WORDS:
         kept = f"{chain[:half]} ... {chain[len(chain) - half :]}"

@@ -1,11 +1,11 @@
-"""What a source is: random access to records that never change.
+"""Defines sources: random access to records that never change.
 
-A source knows nothing of chains, orders or epochs. It is asked for many records in one call, since
-one call may be one request, and answers in the order of the indices asked for, duplicates included.
+A source knows nothing of chains, orders or epochs. One call reads many records, since one call may be
+one request. It returns them in the order of the given indices, duplicates included.
 
-Columns, the answer of `read`, are the tree of one record with, per leaf, an array with a leading
-axis of records, or a list with one entry per record where the rows do not agree in shape and dtype
-(bytes and str are always lists). A plain list at the top is a list of records.
+`read` returns columns: the tree of one record. Each leaf is an array with a leading axis of records,
+or a list with one entry per record if the rows differ in shape or dtype (bytes and str are always
+lists). A plain list at the top is a list of records.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Columns = Any  # a tree; see the module's header
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class ArraySpec:
-    """Shape, dtype and names of the axes of an array that need not be there yet.
+    """Shape, dtype and names of the axes of an array that need not exist yet.
 
-    Where JAX wants shape and dtype only, as `jax.eval_shape` does, it stands for the array.
+    It serves as the array where JAX needs shape and dtype only, as in `jax.eval_shape`.
     """
 
     shape: tuple[int | None, ...]
@@ -41,10 +41,10 @@ class ArraySpec:
         dtype: npt.DTypeLike,
         dims: Sequence[str | None] | None = None,
     ) -> None:
-        """Describe an array.
+        """Describes an array.
 
         Args:
-            shape: None for an axis whose length only reading tells.
+            shape: None for an axis whose length is known only after reading.
             dtype: Anything that `np.dtype` takes.
             dims: A name for each axis, None for one without; None where no axis has a name.
 
@@ -66,7 +66,7 @@ class Source(Protocol):
     """Random access to `len(source)` records. Thread-safe and picklable; opens again lazily."""
 
     def __len__(self) -> int:
-        """Number of records. Cheap: it is asked for often."""
+        """Number of records. It is called often, so it must be cheap."""
         ...
 
     def __getitem__(self, index: int) -> Any:
@@ -82,25 +82,25 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the data and its order, from metadata alone: no paths, no times, no contents."""
+        """A string that names the data and its order: no paths, no times, no contents."""
         ...
 
 
 @runtime_checkable
 class Specified(Protocol):
-    """A source that tells what its records are, without reading one."""
+    """A source that knows the spec of its records without reading one."""
 
     @property
     def spec(self) -> Any:
         """The tree of a record, with an `ArraySpec` or the type of the value for each leaf.
 
-        None where only reading tells. Python's numbers are arrays of no axis.
+        None where it is known only after reading. Python's numbers are arrays without axes.
         """
         ...
 
 
 class BatchedSource(abc.ABC):
-    """Base of our own sources: everything follows from `__len__`, `read` and `fingerprint`."""
+    """Base class of Windrow's sources; subclasses define `__len__`, `read` and `fingerprint`."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -112,7 +112,7 @@ class BatchedSource(abc.ABC):
     @property
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Names the data and its order, from metadata alone."""
+        """A string that names the data and its order, from metadata alone."""
 
     @final
     def __getitem__(self, index: int) -> Any:
@@ -135,7 +135,7 @@ def row(columns: Columns, at: int) -> Any:
 
 
 def checked_indices(indices: Any, length: int, what: str) -> IntArray:
-    """`indices` as int64 in `[0, length)`; negative ones count from the end, as in NumPy.
+    """Returns `indices` as int64 in `[0, length)`; negative ones count from the end, as in NumPy.
 
     Raises:
         ArgumentError: If the indices are not integers in one dimension.
@@ -159,7 +159,7 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
 
 
 def run_of(indices: IntArray) -> slice | None:
-    """The slice that `indices` in `[0, length)` amount to, if they count upwards by one."""
+    """The slice equal to `indices` in `[0, length)`; None if they do not ascend by one."""
     count = len(indices)
     if count == 0:
         return slice(0, 0)

@@ -1,14 +1,14 @@
-"""Boxes: records that are cut out of an array of any rank, and which chunks they lie in.
+"""Reads records that are cut out of an array of any rank, and maps them to chunks.
 
-A record takes one or several fields of an array. A field is tiled by cuts; a cut is a box of the
-array at some offset from the record's origin. What of a box lies outside the array is padding.
+A record takes one or several fields of an array. Cuts tile a field. A cut is a box of the array at
+some offset from the record's origin. The cells of a box outside the array are padding.
 
-Each cut of each record has a core: the cells of the array it takes its values from. Without padding
-that is the box itself. A core is never longer than its box, so it is read into the box's own memory;
-then the rest of the box is filled from it.
+Each cut of each record has a core: the cells of the array that give its values. Without padding the
+core is the box itself. A core is never longer than its box, so it is read into the box's memory. Then
+the rest of the box is filled from it.
 
-Invariants: pieces are chunks, numbered in C order of their grid; all arithmetic on cells and pieces
-is exact, in int64; `read` decodes each piece once.
+Invariants: chunks are numbered in C order of their grid. All arithmetic on cells and chunks is exact,
+in int64. `read` decodes each chunk once.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from windrow.core import buffer_pool
+from windrow.core.threads import InlineExecutor, shared_pool
 from windrow.errors import SourceError
-from windrow.sources import recycled
 from windrow.sources.base import IntArray
-from windrow.sources.pieces import AnyArray, Box, BoxReader, Needs, Part
-from windrow.sources.threads import Here, shared_pool
+from windrow.sources.chunks import AnyArray, Box, BoxReader, Needs, Part
 
-# Reads under way in one call of `read`, and how many bytes of pieces make a task of a thread.
+# Bytes of chunks being read in one call of `read`, and bytes of chunks in one task of a thread.
 _IN_FLIGHT_BYTES: Final = 256 * 2**20
 _TASK_BYTES: Final = 256 * 2**10
-# Below this one thread is done before a second one has begun.
+# For fewer bytes, one thread is done before a second one has started.
 _WORTH_THREADS_BYTES: Final = 2**20
-_MOST_PIECES: Final = 2**62
+_MOST_CHUNKS: Final = 2**62
 
 Fields: TypeAlias = tuple[AnyArray, ...]
 
@@ -64,11 +64,11 @@ class BoxField:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Padding:
-    """What lies outside the cells that are read: what `np.pad` of all these has there.
+    """The values of cells outside of those that may be read, as by `np.pad`.
 
     Args:
         mode: As for `np.pad`.
-        value: The cells outside, where `mode` is 'constant'.
+        value: Value of the cells outside for the mode 'constant'.
     """
 
     mode: Literal["constant", "edge", "reflect"]
@@ -77,10 +77,10 @@ class Padding:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Pads:
-    """The boxes that reach out of the array: of record `records[k]`, cut `cuts[k]`.
+    """The boxes that reach out of the array: box `k` is cut `cuts[k]` of record `records[k]`.
 
-    Cells along each axis, int64 `(k, rank)`: the box begins at `first` of the array; its core is
-    `[low, high)` of the array and was read to the box's own cells from `places` on.
+    Cells along each axis, int64 `(k, rank)`: the box begins at `first` of the array. Its core is
+    `[low, high)` of the array and was read into the box from the box's cell `places` on.
     """
 
     records: IntArray
@@ -93,16 +93,16 @@ class _Pads:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BoxFragments:
-    """Parts of boxes, each in one piece: what is to be copied where.
+    """Parts of boxes, each in one chunk, with their places in the array and in a field.
 
-    Fragment `k` is of record `records[k]` and of cut `cuts[k]`, counted over all fields, and lies
-    in piece `pieces[k]`. Its cells, int64 `(k, rank)`: it begins at `first` of the array and at
+    Fragment `k` belongs to record `records[k]` and cut `cuts[k]`, counted over all fields, and lies
+    in chunk `chunks[k]`. Its cells, int64 `(k, rank)`: it begins at `first` of the array and at
     `targets` of its field, and has `lengths` along each axis.
     """
 
     records: IntArray
     cuts: IntArray
-    pieces: IntArray
+    chunks: IntArray
     first: IntArray
     targets: IntArray
     lengths: IntArray
@@ -112,19 +112,19 @@ class BoxFragments:
         return len(self.records)
 
     def taken(self, at: IntArray | slice) -> BoxFragments:
-        """The fragments at `at`, without what is to be padded."""
+        """The fragments at `at`, without their padding."""
         return BoxFragments(
             self.records[at],
             self.cuts[at],
-            self.pieces[at],
+            self.chunks[at],
             self.first[at],
             self.targets[at],
             self.lengths[at],
         )
 
 
-class _Plan:
-    """What all reads of a part share: its fields as arrays with one row per cut."""
+class _CutTable:
+    """The fields of a part as arrays with one row per cut, shared by all reads."""
 
     def __init__(
         self,
@@ -143,10 +143,10 @@ class _Plan:
         self.shift = np.array(shift, np.int64)
         self.grid = -(-(self.shape + self.shift) // self.chunk)
         sizes = [int(count) for count in self.grid]
-        self.pieces = math.prod(sizes)
-        # From one piece to the next along each axis; Python's integers do not overflow unseen.
+        self.chunks = math.prod(sizes)
+        # Chunk numbers from one chunk to the next along each axis; Python's integers do not overflow.
         weights = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-        self.weights = np.array([min(weight, _MOST_PIECES) for weight in weights], np.int64)
+        self.weights = np.array([min(weight, _MOST_CHUNKS) for weight in weights], np.int64)
         self.field_of = [number for number, _ in cuts]
         self.offsets = np.array([cut.offset for _, cut in cuts], np.int64).reshape(rows)
         self.targets = np.array([cut.target for _, cut in cuts], np.int64).reshape(rows)
@@ -155,23 +155,23 @@ class _Plan:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BoxPart(Part):
-    """Some of every record of a source, cut out of one array of any rank.
+    """A part whose records are cut out of one array of any rank.
 
     The column of a part is a tuple with one array `(n, *field.shape)` per field.
 
     Args:
         name: Name of the array in the source.
         shape: Shape of the array; at least one axis.
-        dtype: As delivered.
-        chunk_shape: Cells of a piece along each axis.
+        dtype: The dtype delivered.
+        chunk_shape: Cells of a chunk along each axis.
         reader: Reads boxes of the array.
-        origins: From record indices `(n,)` to the first cell of each record, int64 `(n, rank)`,
-            which may lie outside the array where there is padding.
-        fields: What a record takes, at least one field.
-        padding: What lies outside the array; None where no box ever lies there.
-        shift: Cells of the first chunk that lie before cell 0, along each axis; () for none.
-        readable: The cells that may be read, along each axis; others are outside of the array. ()
-            for all.
+        origins: A function from record indices `(n,)` to the first cell of each record, int64
+            `(n, rank)`, which may lie outside the array if there is padding.
+        fields: The fields of a record, at least one.
+        padding: The values outside the array; None if all boxes lie within it.
+        shift: Cells of the first chunk that lie before cell 0, along each axis; () for 0.
+        readable: The cells that may be read, along each axis; others count as outside of the array.
+            () for all.
 
     Raises:
         SourceError: If the array has more chunks than can be numbered.
@@ -187,30 +187,30 @@ class BoxPart(Part):
     padding: Padding | None = None
     shift: tuple[int, ...] = ()
     readable: tuple[range, ...] = ()
-    _plan: _Plan = dataclasses.field(init=False, repr=False)
+    _table: _CutTable = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         shift = self.shift or (0,) * len(self.shape)
         object.__setattr__(self, "shift", shift)
         readable = self.readable or tuple(map(range, self.shape))
         object.__setattr__(self, "readable", readable)
-        plan = _Plan(self.shape, self.chunk_shape, shift, self.fields, readable)
-        if plan.pieces > _MOST_PIECES:
+        table = _CutTable(self.shape, self.chunk_shape, shift, self.fields, readable)
+        if table.chunks > _MOST_CHUNKS:
             named = f"array {self.name!r}" if self.name else "the array"
             raise SourceError(
-                f"{named} has {plan.pieces:,} chunks, shape {list(self.shape)} in chunks of"
-                f" {list(self.chunk_shape)}, and at most {_MOST_PIECES:,} can be numbered; open a"
+                f"{named} has {table.chunks:,} chunks, shape {list(self.shape)} in chunks of"
+                f" {list(self.chunk_shape)}, and at most {_MOST_CHUNKS:,} can be numbered; open a"
                 " part of it with TensorStore and give that"
             )
-        object.__setattr__(self, "_plan", plan)
+        object.__setattr__(self, "_table", table)
 
     @property
-    def piece_count(self) -> int:
-        return self._plan.pieces
+    def chunk_count(self) -> int:
+        return self._table.chunks
 
     @property
-    def piece_bytes(self) -> int:
-        """Bytes of the largest piece in memory."""
+    def chunk_bytes(self) -> int:
+        """Bytes of the largest chunk in memory."""
         whole = map(min, self.chunk_shape, self.shape)
         return math.prod(whole) * self.dtype.itemsize
 
@@ -225,51 +225,53 @@ class BoxPart(Part):
 
     def needs(self, indices: IntArray) -> Needs:
         fragments = self.fragments(indices)
-        return Needs(fragments.records, fragments.pieces)
+        return Needs(fragments.records, fragments.chunks)
 
-    def decoded_bytes(self, pieces: IntArray) -> IntArray:
-        first, stop = self._bounds(pieces)
+    def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        first, stop = self._bounds(chunks)
         cells: IntArray = np.prod(stop - first, axis=1, dtype=np.int64)
         return cells * self.dtype.itemsize
 
-    def stored_bytes(self, pieces: IntArray) -> IntArray:
-        return self.reader.stored_bytes(pieces)
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return self.reader.stored_bytes(chunks)
 
-    def bounds(self, piece: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The cells `[first, stop)` of a piece, along each axis."""
-        first, stop = self._bounds(np.array([piece], np.int64))
+    def bounds(self, chunk: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The cells `[first, stop)` of a chunk, along each axis."""
+        first, stop = self._bounds(np.array([chunk], np.int64))
         return tuple(first[0].tolist()), tuple(stop[0].tolist())
 
-    def _bounds(self, pieces: IntArray) -> tuple[IntArray, IntArray]:
-        plan = self._plan
-        coords = pieces[:, None] // plan.weights % plan.grid
-        first = coords * plan.chunk - plan.shift
-        return np.maximum(first, 0), np.minimum(first + plan.chunk, plan.shape)
+    def _bounds(self, chunks: IntArray) -> tuple[IntArray, IntArray]:
+        table = self._table
+        coords = chunks[:, None] // table.weights % table.grid
+        first = coords * table.chunk - table.shift
+        return np.maximum(first, 0), np.minimum(first + table.chunk, table.shape)
 
     def home(self, indices: IntArray) -> IntArray:
-        """The piece in which the first box of each record begins, clipped into the array."""
-        return self.home_of_cells(self.origins(indices) + self._plan.offsets[0])
+        """The chunk in which the first box of each record begins, clipped into the array."""
+        return self.home_of_cells(self.origins(indices) + self._table.offsets[0])
 
     def home_of_cells(self, cells: IntArray) -> IntArray:
-        """The piece that holds each of `cells` `(n, rank)`, clipped into the array; 0 if empty."""
-        plan = self._plan
-        if not plan.pieces:
+        """The chunk that holds each of `cells` `(n, rank)`, clipped into the array; 0 if empty."""
+        table = self._table
+        if not table.chunks:
             return np.zeros(len(cells), np.int64)
-        inside = np.clip(cells, 0, plan.shape - 1)
-        found: IntArray = (inside + plan.shift) // plan.chunk @ plan.weights
+        inside = np.clip(cells, 0, table.shape - 1)
+        found: IntArray = (inside + table.shift) // table.chunk @ table.weights
         return found
 
     # --- which cells -----------------------------------------------------------------------------
 
     def fragments(self, indices: IntArray) -> BoxFragments:
-        """What the records at `indices` take, by piece; records never decrease."""
-        plan = self._plan
-        count = len(plan.offsets)
-        first = (self.origins(indices)[:, None, :] + plan.offsets).reshape(-1, len(self.shape))
-        sizes = np.broadcast_to(plan.sizes, (len(indices), *plan.sizes.shape)).reshape(first.shape)
+        """The fragments of the records at `indices`; their records never decrease."""
+        table = self._table
+        count = len(table.offsets)
+        first = (self.origins(indices)[:, None, :] + table.offsets).reshape(-1, len(self.shape))
+        sizes = np.broadcast_to(table.sizes, (len(indices), *table.sizes.shape)).reshape(
+            first.shape
+        )
         low, high, places, pads = self._cores(first, sizes)
-        begin = (low + plan.shift) // plan.chunk
-        counts = np.maximum((high + plan.shift - 1) // plan.chunk - begin + 1, 0)
+        begin = (low + table.shift) // table.chunk
+        counts = np.maximum((high + table.shift - 1) // table.chunk - begin + 1, 0)
         counts[(high <= low).any(axis=1)] = 0
         per_box = counts.prod(axis=1)
         if (per_box == 1).all():
@@ -279,27 +281,27 @@ class BoxPart(Part):
             boxes, coords = _spread(begin, counts, per_box)
             low, high, places = low[boxes], high[boxes], places[boxes]
         records, cuts = np.divmod(boxes, max(1, count))
-        corner = coords * plan.chunk - plan.shift
+        corner = coords * table.chunk - table.shift
         start = np.maximum(low, corner)
         return BoxFragments(
             records,
             cuts,
-            coords @ plan.weights,
+            coords @ table.weights,
             start,
-            start - low + places + plan.targets[cuts],
-            np.minimum(high, corner + plan.chunk) - start,
+            start - low + places + table.targets[cuts],
+            np.minimum(high, corner + table.chunk) - start,
             pads,
         )
 
     def _cores(
         self, first: IntArray, sizes: IntArray
     ) -> tuple[IntArray, IntArray, IntArray, _Pads | None]:
-        """The cores `[low, high)` of boxes and where in its box each is read to; and the pads."""
-        plan, padding = self._plan, self.padding
+        """The cores `[low, high)` of boxes, the place of each core in its box, and the pads."""
+        table, padding = self._table, self.padding
         stop = first + sizes
         if padding is None:
             return first, stop, np.zeros_like(first), None
-        begin, extent = plan.begin, plan.extent
+        begin, extent = table.begin, table.extent
         reaches = ((first < begin) | (stop > begin + extent)).any(axis=1)
         outside = np.flatnonzero(reaches & (sizes > 0).all(axis=1))
         if not len(outside):
@@ -307,11 +309,11 @@ class BoxPart(Part):
         low, high, places = first.copy(), stop.copy(), np.zeros_like(first)
         core = _inside(padding.mode, first[outside] - begin, stop[outside] - begin, extent)
         low[outside], high[outside] = core[0] + begin, core[1] + begin
-        # At its own place as far as that is in the box.
+        # The core keeps its own place if that is in the box.
         places[outside] = np.clip(
             low[outside] - first[outside], 0, sizes[outside] - (high - low)[outside]
         )
-        records, cuts = np.divmod(outside, len(plan.offsets))
+        records, cuts = np.divmod(outside, len(table.offsets))
         return (
             low,
             high,
@@ -322,16 +324,16 @@ class BoxPart(Part):
     # --- columns ---------------------------------------------------------------------------------
 
     def empty(self, count: int) -> Fields:
-        """A column of `count` records to fill."""
+        """An uninitialised column for `count` records."""
         return tuple(self.empty_field(number, count) for number in range(len(self.fields)))
 
     def empty_field(self, number: int, count: int) -> AnyArray:
-        """One field of a column of `count` records, to fill."""
-        return recycled.empty((count, *self.fields[number].shape), self.dtype)
+        """One uninitialised field of a column for `count` records."""
+        return buffer_pool.empty((count, *self.fields[number].shape), self.dtype)
 
     def views(self, out: Fields, fragments: BoxFragments) -> list[AnyArray]:
-        """Where each fragment goes in the column `out`."""
-        field_of = self._plan.field_of
+        """A view of each fragment's place in the column `out`."""
+        field_of = self._table.field_of
         found = zip(
             fragments.records.tolist(),
             fragments.cuts.tolist(),
@@ -345,13 +347,13 @@ class BoxPart(Part):
         ]
 
     def boxes(self, out: Fields, fragments: BoxFragments) -> list[Box]:
-        """The boxes to read so that fragments are where they belong in the column `out`."""
+        """The boxes to read so that fragments fill their places in the column `out`."""
         firsts = map(tuple, fragments.first.tolist())
         return list(map(Box, firsts, self.views(out, fragments)))
 
     def pad(self, out: Fields, fragments: BoxFragments) -> None:
-        """Fill what lies outside the array, of a column whose fragments are all there."""
-        pads, padding, plan = fragments.pads, self.padding, self._plan
+        """Fills the cells outside the array, in a column whose fragments have been read."""
+        pads, padding, table = fragments.pads, self.padding, self._table
         if pads is None or padding is None:
             return
         ends = (pads.places + pads.high - pads.low).tolist()
@@ -365,13 +367,13 @@ class BoxPart(Part):
             strict=True,
         )
         for record, cut, first, low, places, end in rows:
-            box = _within(plan.targets[cut], plan.targets[cut] + plan.sizes[cut])
-            target = out[plan.field_of[cut]][(record, *box)]
+            box = _within(table.targets[cut], table.targets[cut] + table.sizes[cut])
+            target = out[table.field_of[cut]][(record, *box)]
             if padding.mode == "constant":
                 _surround(target, places.tolist(), end, padding.value)
             else:
-                shift = places - low + plan.begin
-                _extend(target, padding.mode, first - plan.begin, plan.extent, shift)
+                shift = places - low + table.begin
+                _extend(target, padding.mode, first - table.begin, table.extent, shift)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -379,18 +381,18 @@ class BoxPart(Part):
         fragments = self.fragments(indices)
         out = self.empty(len(indices))
         if len(fragments):
-            self._read_all(out, fragments.taken(np.argsort(fragments.pieces, kind="stable")))
+            self._read_all(out, fragments.taken(np.argsort(fragments.chunks, kind="stable")))
         self.pad(out, fragments)
         return out
 
     def _read_all(self, out: Fields, fragments: BoxFragments) -> None:
-        """Read fragments, in order of their pieces, side by side."""
-        begins = np.flatnonzero(np.diff(fragments.pieces, prepend=-1))
-        piece_bytes = max(1, self.piece_bytes)
-        few = len(begins) * piece_bytes <= _WORTH_THREADS_BYTES
-        pool: Executor = Here() if few else shared_pool()
-        per_task = max(1, _TASK_BYTES // piece_bytes)
-        most = max(4, _IN_FLIGHT_BYTES // (per_task * piece_bytes))
+        """Reads fragments in parallel, in the order of their chunks."""
+        begins = np.flatnonzero(np.diff(fragments.chunks, prepend=-1))
+        chunk_bytes = max(1, self.chunk_bytes)
+        few = len(begins) * chunk_bytes <= _WORTH_THREADS_BYTES
+        pool: Executor = InlineExecutor() if few else shared_pool()
+        per_task = max(1, _TASK_BYTES // chunk_bytes)
+        most = max(4, _IN_FLIGHT_BYTES // (per_task * chunk_bytes))
         waiting: collections.deque[Future[None]] = collections.deque()
         failed: list[BaseException] = []
 
@@ -414,7 +416,7 @@ class BoxPart(Part):
 
 
 def _spread(begin: IntArray, counts: IntArray, per_box: IntArray) -> tuple[IntArray, IntArray]:
-    """For each piece of each box: which box, and the piece's coordinates in the grid."""
+    """The box, and the coordinates in the grid, for each chunk of each box."""
     boxes = np.repeat(np.arange(len(begin)), per_box)
     number = np.arange(len(boxes)) - np.repeat(np.cumsum(per_box) - per_box, per_box)
     coords = np.empty((len(boxes), begin.shape[1]), np.int64)
@@ -428,14 +430,14 @@ def _spread(begin: IntArray, counts: IntArray, per_box: IntArray) -> tuple[IntAr
 def _inside(
     mode: str, first: IntArray, stop: IntArray, shape: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The cells `[low, high)` of an array that boxes get their values from."""
+    """The cells `[low, high)` of an array that give the values of boxes."""
     if mode == "constant":
         low = np.minimum(np.maximum(first, 0), shape)
         return low, np.maximum(np.minimum(stop, shape), low)
     if mode == "edge":
         return np.clip(first, 0, shape - 1), np.clip(stop - 1, 0, shape - 1) + 1
-    # Reflected, cells walk to and fro: they meet an end of the array where a box holds a cell that
-    # is mirrored there, and else the ends of the box are the ends of what is met.
+    # Reflected cells run back and forth. They reach an end of the array if the box holds a cell that
+    # is mirrored there. Otherwise the ends of the box give the ends of the core.
     period = np.maximum(2 * (shape - 1), 1)
     one, other = _mirrored(first, shape), _mirrored(stop - 1, shape)
     bottom = -(-first // period) * period < stop
@@ -445,7 +447,7 @@ def _inside(
 
 
 def _mirrored(cells: IntArray, shape: IntArray) -> IntArray:
-    """The cell of the array that each cell is a mirror image of."""
+    """The cell of the array whose mirror image each cell is."""
     period = np.maximum(2 * (shape - 1), 1)
     inside = cells % period
     found: IntArray = np.minimum(inside, np.where(shape > 1, period - inside, 0))
@@ -457,7 +459,7 @@ def _within(first: IntArray, stop: IntArray) -> tuple[slice, ...]:
 
 
 def _surround(box: AnyArray, first: Sequence[int], stop: Sequence[int], value: Any) -> None:
-    """Fill all of `box` but its cells `[first, stop)`."""
+    """Fills all of `box` except its cells `[first, stop)`."""
     if any(a >= b for a, b in zip(first, stop, strict=True)):
         box[...] = value
         return
@@ -468,7 +470,7 @@ def _surround(box: AnyArray, first: Sequence[int], stop: Sequence[int], value: A
 
 
 def _extend(box: AnyArray, mode: str, first: IntArray, shape: IntArray, shift: IntArray) -> None:
-    """Fill `box` from its core: cell `c` of the array lies at cell `c + shift` of the box."""
+    """Fills `box` from its core: cell `c` of the array lies at cell `c + shift` of the box."""
     for axis, size in enumerate(box.shape):
         cells = first[axis] + np.arange(size)
         if mode == "edge":
@@ -477,5 +479,5 @@ def _extend(box: AnyArray, mode: str, first: IntArray, shape: IntArray, shift: I
             cells = _mirrored(cells, shape[axis])
         cells = cells + shift[axis]
         if not (cells == np.arange(size)).all():
-            # Cells that are still to be filled are taken too, and filled by a later axis.
+            # Cells not filled yet are copied too; a later axis fills them.
             box[...] = np.take(box, cells, axis=axis)

@@ -1,7 +1,7 @@
-"""Sources that others wrote: Grain's, torch's map-style datasets, anything with `len` and `[i]`.
+"""Wraps sources from elsewhere: Grain's, torch's map-style datasets, any object with `len` and `[i]`.
 
-Invariant: the source is asked with Python ints only, and what it raises keeps its type and says
-which record it was about.
+Invariant: the source gets Python ints only. Its errors keep their type, with a note that names the
+record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCH_METHODS = ("__getitems__", "_getitems")
 
 @runtime_checkable
 class RandomAccessDataSource(Protocol):
-    """What a data source needs at least: a length and records by number (Grain's name for it)."""
+    """The minimum of a data source, under Grain's name: a length, and records by number."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class ForeignDataSource(BatchedSource):
     """Any object with `len` and `[i]`, read in batches where it can, else record by record."""
 
     def __init__(self, source: Any) -> None:
-        """Wrap `source` and take its length, once.
+        """Wraps `source` and reads its length once.
 
         Args:
             source: An object with `__len__` and `__getitem__`. Its `__getitems__(list of ints)`
@@ -90,19 +90,19 @@ class ForeignDataSource(BatchedSource):
 
     @property
     def fingerprint(self) -> str:
-        """Class and length, and the source's own `fingerprint` where that is a text."""
+        """Class and length, and the source's own `fingerprint` where that is a string."""
         theirs = getattr(self._source, "fingerprint", None)
         more = f", {theirs}" if isinstance(theirs, str) else ""
         return f"{_name(self._source)}({self._length} records{more})"
 
     @property
     def spec(self) -> Any:
-        """What a record is, where the source itself has a `spec`; else None."""
+        """The source's own `spec`; None if it has none, or has a method of that name."""
         found = getattr(self._source, "spec", None)
         return None if callable(found) else found
 
     def blocks(self) -> Any:
-        """Which records lie together, where the source itself has a method `blocks`; else None."""
+        """The result of the source's own method `blocks`; None if it has no such method."""
         blocks = getattr(self._source, "blocks", None)
         return blocks() if callable(blocks) else None
 
@@ -112,7 +112,7 @@ class ForeignDataSource(BatchedSource):
             for index in wanted:
                 records.append(own(source[index]))
         except StopIteration as error:
-            # Let through, it would end a generator or a for loop above as if the data had ended.
+            # Unchanged, it would end a generator or a for loop in the caller, as if the data had ended.
             raise ReadError(
                 f"{_name(source)}.__getitem__ raised StopIteration for record {index}; it must"
                 " return the record or raise an IndexError"
@@ -152,7 +152,7 @@ def _name(source: Any) -> str:
 
 def _needs(source: Any, lack: str) -> str:
     shown = source.__name__ if isinstance(source, type) else type(source).__name__
-    what = f"the class {shown} itself is no source" if isinstance(source, type) else lack
+    what = f"the class {shown} itself is not a source" if isinstance(source, type) else lack
     return (
         f"a data source needs __len__ and __getitem__(int): {shown} {what}; give an object that"
         " has both, a list, a NumPy array, or a source of windrow.sources"

@@ -1,7 +1,7 @@
-"""Arrays of `numpy.memmap`, sent to another process by the name of their file.
+"""Sends arrays of `numpy.memmap` to another process by the name of their file.
 
-Invariant: an array that is opened again holds the bytes at the same place of a file of the same
-size; any other array has no place here and pickles with its data.
+Invariant: a reopened array has the bytes at the same place of a file of the same size. Any other array
+is pickled with its data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AnyArray = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MappedArray:
-    """An array in C order in a file: what it takes to open it again, and the file's size."""
+    """The place of a C-order array in a file, and the file's size."""
 
     path: str
     size_bytes: int
@@ -29,7 +29,7 @@ class MappedArray:
     shape: tuple[int, ...]
 
     def open(self) -> AnyArray:
-        """The array, for reading only.
+        """Opens the array for reading only.
 
         Raises:
             NotFoundError: If the file is gone.

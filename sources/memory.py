@@ -1,7 +1,7 @@
-"""Sources over what is in memory already: a range, NumPy arrays, a sequence of anything.
+"""Reads data in memory: a range, NumPy arrays, or a sequence of any objects.
 
-Invariant: what `read` returns is the caller's own. Arrays are copied and containers rebuilt, so
-that changing an answer never changes the data or a later answer.
+Invariant: the caller owns the result of `read`. Arrays are copied and containers rebuilt, so that
+changing a result never changes the data or a later result.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core import buffer_pool
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources import recycled
 from windrow.sources.base import (
     ArraySpec,
     BatchedSource,
@@ -39,7 +39,7 @@ class RangeDataSource(BatchedSource):
     """The integers of `range(start, stop, step)`, as Python ints."""
 
     def __init__(self, start: int, stop: int | None = None, step: int = 1) -> None:
-        """Take the arguments of `range`.
+        """Takes the arguments of `range`.
 
         Args:
             start: First integer; with `stop` left out, the end, and 0 is the first.
@@ -94,12 +94,12 @@ class ArrayDataSource(BatchedSource):
     """Rows of a NumPy array, or of a tree of dicts of arrays with one length."""
 
     def __init__(self, arrays: Any) -> None:
-        """Take an array, or a (nested) dict of arrays whose first axes have one length.
+        """Takes an array, or a (nested) dict of arrays whose first axes have one length.
 
         The arrays are not copied here: do not change them while they are read.
 
         Raises:
-            ArgumentError: If a leaf is no array, or a key no text.
+            ArgumentError: If a leaf is not an array, or a key is not a string.
             SourceError: If an array has no first axis, or the lengths differ.
 
         Example:
@@ -159,10 +159,10 @@ class SequenceDataSource(BatchedSource):
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
-        """Take a sequence; its length is taken now.
+        """Takes a sequence; its length is read once, here.
 
         Raises:
-            ArgumentError: If `items` is a text or bytes, or has no length or no `[i]`.
+            ArgumentError: If `items` is a string or bytes, or has no length or no `[i]`.
 
         Example:
             >>> SequenceDataSource(["a", "b", "c"])[1]
@@ -199,7 +199,7 @@ class SequenceDataSource(BatchedSource):
 
 
 def own(value: Any) -> Any:
-    """`value` with containers rebuilt, and arrays, bytearrays and sets copied; else as it is.
+    """Copies arrays, bytearrays and sets and rebuilds containers; other values are not copied.
 
     Subclasses count too, as in the chain's trees: a dict of any class gives a plain dict in its
     order, a list a list, and a tuple a tuple; NamedTuples keep their class.
@@ -234,7 +234,7 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
         tree: dict[str, ArrayTree] = {}
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ArgumentError(f"ArrayDataSource: keys must be texts, got {key!r}")
+                raise ArgumentError(f"ArrayDataSource: keys must be strings, got {key!r}")
             tree[key] = _checked_tree(item, f"{name}/{key}" if name else key)
         return tree
     shown = f"{name!r} is" if name else "got"
@@ -248,7 +248,7 @@ def _checked_tree(value: Any, name: str) -> ArrayTree:
             f"ArrayDataSource: {shown} a {type(value).__name__}; it must be a NumPy array: use"
             " np.asarray(...)"
         )
-    # asarray also takes the class off np.memmap, whose rows would otherwise be memmaps too.
+    # asarray also turns np.memmap into a plain array, whose rows are not memmaps.
     array: AnyArray = np.asarray(value)
     if array.ndim == 0:
         raise SourceError(
@@ -301,7 +301,7 @@ def _rows(tree: ArrayTree, wanted: IntArray) -> Columns:
     if isinstance(tree, dict):
         return {name: _rows(item, wanted) for name, item in tree.items()}
     run = run_of(wanted)
-    rows: AnyArray = recycled.empty((len(wanted), *tree.shape[1:]), tree.dtype)
+    rows: AnyArray = buffer_pool.empty((len(wanted), *tree.shape[1:]), tree.dtype)
     if run is not None:
         rows[...] = tree[run]
     else:

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from windrow.sources.array_record_chunks import CHUNK_HEADER, contiguous, ends, heads, parse_headers
-from windrow.sources.array_record_decode import (
+from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous, ends, heads, parse_headers
+from windrow.sources.array_record.decode import (
     HEAD_BYTES,
     ChunkError,
     StoredChunk,
     decode,
     decode_run,
 )
-from windrow.sources.array_record_format import TAIL_BYTES, Index, footer_span, parse_footer
-from windrow.sources.highway_hash import hashes_of
+from windrow.sources.array_record.highway_hash import hashes_of
+from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
 
 CODECS = ("uncompressed", "snappy", "zstd", "brotli:3")
 
@@ -39,7 +39,7 @@ def index_of(raw: bytes) -> Index:
 
 
 def chunks_of(raw: bytes, index: Index | None = None) -> list[StoredChunk]:
-    """All chunks of a file, with no more bytes than the index says that they may have."""
+    """All chunks of a file, with no more bytes than the index allows for them."""
     index = index_of(raw) if index is None else index
     numbers = np.arange(index.chunks)
     starts, stops = index.spans(numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -11,15 +10,10 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests import hypothesis_profiles
 from tests.processes import is_left, left, left_in_memory, names_in_memory, until
 
-# No deadline: two workers share two cores, and an example's time says nothing about the code.
-# In CI the examples are those of the run before: whether a change passes is not a matter of chance.
-hypothesis.settings.register_profile(
-    "windrow", deadline=None, print_blob=True, derandomize="CI" in os.environ
-)
-hypothesis.settings.load_profile("windrow")
-
+hypothesis.settings.load_profile(hypothesis_profiles.USUAL)
 
 # In the background of a script SIGINT is ignored, and by all processes that are started there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,9 +21,9 @@ import pytest
 
 from tests.processes import Program
 from windrow import converters
-from windrow.converters.job import carry_out
-from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, Manifest
-from windrow.converters.stages import Conversion
+from windrow.converters.job.job import carry_out
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
+from windrow.converters.job.stages import Conversion
 from windrow.errors import ConversionError, WindrowError
 from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 
@@ -201,9 +200,8 @@ class StoppedError(Exception):
 
 def planned(case: Case, inputs: str, **others: Any) -> Conversion:
     """The conversion, not begun."""
-    module = sys.modules[getattr(converters, case.name).__module__]
-    build = getattr(module, f"{case.name}_conversion")
-    conversion: Conversion = build(inputs, **{**case.settings, **others})
+    function = getattr(converters, case.name)
+    conversion: Conversion = function.conversion(inputs, **{**case.settings, **others})
     return conversion
 
 

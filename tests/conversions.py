@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes import until
-from windrow.converters.folder import OutputFolder, Part
-from windrow.converters.job import planned
-from windrow.converters.manifest import Manifest
-from windrow.converters.stages import Conversion, Expected, Report, Stage
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.job import planned
+from windrow.converters.job.manifest import Manifest
+from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
 
 Work = Callable[[OutputFolder, Any, Report], Any]
 
 
 def conversion(
-    *stages: Stage, finish: Callable[[OutputFolder, list[Any]], None] | None = None
+    *stages: ConversionStage, finish: Callable[[OutputFolder, list[Any]], None] | None = None
 ) -> Conversion:
     """A conversion of these stages."""
     return Conversion(
@@ -32,9 +32,9 @@ def conversion(
     )
 
 
-def stage(items: Sequence[Any], work: Work, *, at_once: int | None = None) -> Stage:
+def stage(items: Sequence[Any], work: Work, *, at_once: int | None = None) -> ConversionStage:
     """A stage whose items are known, each of weight 1."""
-    return Stage("work", functools.partial(given, items), work, weight, at_once)
+    return ConversionStage("work", functools.partial(given, items), work, weight, at_once)
 
 
 def given(items: Sequence[Any], folder: OutputFolder, results: list[Any]) -> Sequence[Any]:
@@ -45,20 +45,20 @@ def weight(item: Any) -> int:
     return 1
 
 
-def write_number(folder: OutputFolder, number: int, report: Report) -> Part:
+def write_number(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
     """Writes a number to a file of its own, if no earlier run has."""
 
-    def make() -> Part:
+    def make() -> FinishedPart:
         tell(folder, "made", number)
         file = folder.write(f"{number:03}", b"%d" % number, records=1)
-        return Part(f"number-{number}", 1, (file,))
+        return FinishedPart(f"number-{number}", 1, (file,))
 
     part = folder.part(f"number-{number}", make)
     report(1, 1)
     return part
 
 
-def write_manifest(folder: OutputFolder, parts: list[Part]) -> None:
+def write_manifest(folder: OutputFolder, parts: list[FinishedPart]) -> None:
     files = tuple(file for part in parts for file in part.files)
     folder.finish(Manifest("numbers", (), {}, files))
 

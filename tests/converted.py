@@ -12,12 +12,12 @@ import numpy as np
 from tests.tfds_folders import write_folder
 from windrow.converters import beam as transforms
 from windrow.converters import encode_example, tfrecord_to_array_record, write_records
-from windrow.converters.manifest import Manifest
-from windrow.converters.rechunk import zarr_to_zarr
-from windrow.converters.records_to_zarr import array_record_to_zarr, tfrecord_to_zarr
-from windrow.converters.reshard import array_record_to_array_record
-from windrow.converters.rows_to_records import zarr_to_array_record
-from windrow.converters.tfds_to_zarr import tfds_to_zarr
+from windrow.converters.job.manifest import Manifest
+from windrow.converters.records.reshard import array_record_to_array_record
+from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
+from windrow.converters.zarr.rechunk import zarr_to_zarr
+from windrow.converters.zarr.to_records import zarr_to_array_record
 
 COUNTS = (5, 0, 9, 26)
 RECORDS = sum(COUNTS)

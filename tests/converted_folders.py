@@ -10,8 +10,8 @@ import zarr
 import zarr.codecs
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from windrow.converters.folder import output_file
-from windrow.converters.manifest import MANIFEST_NAME, UNFINISHED, InputFile, Manifest
+from windrow.converters.job.folder import output_file
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, InputFile, Manifest
 
 RECORDS = 60
 

@@ -322,21 +322,21 @@ SOURCES = {
         lambda f: MapDataset.source(ForeignOfMany(500)).to_iter_dataset(SHORT).batch(7),
         knows_bytes=False,
     ),
-    "ArrayRecord far away, by blocks": Case(
+    "ArrayRecord remote, by blocks": Case(
         lambda f: (
             MapDataset.source(ArrayRecordDataSource(f.url("256.array_record")))
             .block_shuffle(seed=1)
             .batch(32)
         ),
     ),
-    "single records far away, shuffled": Case(
+    "single remote records, shuffled": Case(
         lambda f: (
             MapDataset.source(ArrayRecordDataSource(f.url("1.array_record")))[:500]
             .shuffle(seed=1)
             .batch(32)
         ),
     ),
-    "chunks far away, by blocks": Case(
+    "remote chunks, by blocks": Case(
         lambda f: (
             MapDataset.source(ZarrDataSource(f.url("chunks"))).block_shuffle(seed=1).batch(32)
         ),

@@ -1,4 +1,4 @@
-"""Arrays of Zarr for tests of reading far away, as the objects of a server."""
+"""Arrays of Zarr for tests of reading remote, as the objects of a server."""
 
 from __future__ import annotations
 

@@ -13,25 +13,26 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from windrow.handover import Room
+from windrow.workers import child
+from windrow.workers.messages import MessageBuffer
 
 _kept: list[Any] = []
 
 
-def doubled(request: Any, room: Room) -> Any:
+def doubled(request: Any, room: MessageBuffer) -> Any:
     out = room.empty(request.shape, request.dtype)
     return np.multiply(request, 2, out=out)
 
 
-def returned(request: Any, room: Room) -> Any:
+def returned(request: Any, room: MessageBuffer) -> Any:
     return request
 
 
-def process_id(request: Any, room: Room) -> int:
+def process_id(request: Any, room: MessageBuffer) -> int:
     return os.getpid()
 
 
-def process_id_in_file(request: tuple[Path, Any], room: Room) -> Any:
+def process_id_in_file(request: tuple[Path, Any], room: MessageBuffer) -> Any:
     """Say who is at work, then be busy for ever."""
     path, how = request
     path.with_suffix(".new").write_text(str(os.getpid()))
@@ -42,7 +43,7 @@ def process_id_in_file(request: tuple[Path, Any], room: Room) -> Any:
         pass
 
 
-def called(request: tuple[Any, ...], room: Room) -> Any:
+def called(request: tuple[Any, ...], room: MessageBuffer) -> Any:
     """A function with its arguments."""
     function, *arguments = request
     return function(*arguments)
@@ -76,20 +77,20 @@ def ended(how: str) -> NoReturn:
     raise AssertionError(how)
 
 
-def keeps_its_request(request: Any, room: Room) -> Any:
+def keeps_its_request(request: Any, room: MessageBuffer) -> Any:
     """The sums of all requests so far: what was kept must not change."""
     _kept.append(request)
     return os.getpid(), [int(kept.sum()) for kept in _kept]
 
 
-def keeps_and_returns(request: Any, room: Room) -> Any:
+def keeps_and_returns(request: Any, room: MessageBuffer) -> Any:
     """The first request of this worker, over and over, and changed later."""
     _kept.append(request)
     _kept[0] += 1
     return _kept[0]
 
 
-def keeps_its_reply(request: Any, room: Room) -> Any:
+def keeps_its_reply(request: Any, room: MessageBuffer) -> Any:
     """One array of the room, filled anew for each reply."""
     if not _kept or _kept[-1].shape != request.shape:
         _kept.append(room.empty(request.shape, request.dtype))
@@ -97,7 +98,7 @@ def keeps_its_reply(request: Any, room: Room) -> Any:
     return _kept[-1]
 
 
-def about_this_process(request: Any, room: Room) -> Any:
+def about_this_process(request: Any, room: MessageBuffer) -> Any:
     return {
         "environment": {name: os.environ.get(name) for name in request},
         "modules": sorted(name for name in sys.modules if "." not in name),
@@ -108,11 +109,29 @@ def about_this_process(request: Any, room: Room) -> Any:
     }
 
 
+def reports(request: int, buffer: MessageBuffer) -> int:
+    """Report every number below the request."""
+    for number in range(request):
+        child.report(number)
+    return request
+
+
+def reports_until_stopped(request: Path, buffer: MessageBuffer) -> None:
+    """Report until the parent stops, and leave a file then."""
+    try:
+        while True:
+            child.report(None)
+            time.sleep(0.01)
+    except child.StoppedError:
+        request.touch()
+        raise
+
+
 def write_number(index: int, count: int) -> None:
     _kept.append((index, count))
 
 
-def number(request: Any, room: Room) -> Any:
+def number(request: Any, room: MessageBuffer) -> Any:
     return _kept[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.sources.features import Ragged
+from windrow.sources.tf_example.features import Ragged
 
 _ZIP = pathlib.Path(__file__).parent / "data" / "tfds-kitchen.zip"
 

@@ -1,4 +1,4 @@
-"""A source in memory that is read in pieces and counts what is read: a fake for the look-ahead."""
+"""A source in memory that is read in chunks and counts what is read: a fake for the prefetcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AnyArray = npt.NDArray[Any]
 
 
 class CountingRows:
-    """Rows of an array in memory, read as a store is; `started` lists the first rows of pieces."""
+    """Rows of an array in memory, read as a store is; `started` lists the first rows of chunks."""
 
     def __init__(self, array: AnyArray, *, name: str = "", broken: int | None = None) -> None:
         self.array = array
@@ -32,7 +32,7 @@ class CountingRows:
         with self._lock:
             self.started.extend(span.first for span in spans)
             self.into.extend(span.out for span in spans)
-        # At once, so that what a look-ahead does next does not depend on the machine.
+        # At once, so that what a prefetcher does next does not depend on the machine.
         done: Future[None] = Future()
         try:
             self._fill(spans)
@@ -58,17 +58,17 @@ class CountingRows:
         if self.broken is not None and self.broken in rows:
             raise ReadError(f"array {self.name!r}, record {self.broken} is broken")
 
-    def stored_bytes(self, pieces: IntArray) -> IntArray:
-        return np.full(len(pieces), 100)
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return np.full(len(chunks), 100)
 
 
 class PiecedSource(LaidOutSource):
-    """Arrays by name, each in pieces of its own size; a single array has the name ''."""
+    """Arrays by name, each in chunks of its own size; a single array has the name ''."""
 
     def __init__(
         self,
         arrays: dict[str, AnyArray],
-        piece_rows: dict[str, int],
+        chunk_rows: dict[str, int],
         *,
         shift: int = 0,
         broken: int | None = None,
@@ -82,9 +82,9 @@ class PiecedSource(LaidOutSource):
                 rows=len(array),
                 row_shape=array.shape[1:],
                 dtype=array.dtype,
-                piece_rows=piece_rows[name],
+                chunk_rows=chunk_rows[name],
                 reader=self.readers[name],
-                shift=shift % piece_rows[name],
+                shift=shift % chunk_rows[name],
                 size=size,
                 starts=None if stride == 1 else lambda indices: indices * stride,
             )
@@ -110,7 +110,7 @@ class PiecedSource(LaidOutSource):
 
     def blocks(self) -> IntArray:
         part = self._parts[0]
-        inner = np.arange(part.piece_rows - part.shift, self._length, part.piece_rows)
+        inner = np.arange(part.chunk_rows - part.shift, self._length, part.chunk_rows)
         return np.array([0, *inner, self._length])
 
     @property
@@ -119,11 +119,11 @@ class PiecedSource(LaidOutSource):
 
     @property
     def started(self) -> list[int]:
-        """First rows of the pieces read so far, of the only array."""
+        """First rows of the chunks read so far, of the only array."""
         return self.readers[""].started
 
 
-def pieced(records: int, piece_rows: int, *, width: int = 4, **more: Any) -> PiecedSource:
+def pieced(records: int, chunk_rows: int, *, width: int = 4, **more: Any) -> PiecedSource:
     """A source of one int64 array: row `i` is `width` times the number `i`."""
     array = np.repeat(np.arange(records)[:, None], width, axis=1)
-    return PiecedSource({"": array}, {"": piece_rows}, **more)
+    return PiecedSource({"": array}, {"": chunk_rows}, **more)

@@ -1,4 +1,4 @@
-"""Limits of time for tests of reading far away, on a machine that other programs keep busy.
+"""Limits of time for tests of reading remote, on a machine that other programs keep busy.
 
 1. Where a good answer is expected, no limit is short, or it is asked for again and again: what only
    waited for a busy server changes no result.

@@ -14,7 +14,7 @@ import zarr
 
 import windrow
 from windrow.sources import ZarrDataSource
-from windrow.stats import BlockTimes
+from windrow.stats.stats import BlockTimes
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=http://example.com/x.png onerror=alert(2)>&\"'"
@@ -142,8 +142,8 @@ def measured(dataset: Any, blocks: int) -> windrow.Stats:
         sources=tuple(costs.times(elements) for costs in explanation.batch),
         buffers_bytes=1_000_000,
         peak_buffers_bytes=2_000_000,
-        buffers_by={"pieces": 1_000_000, "queue": 0},
-        peak_by={"pieces": 1_500_000, "queue": 500_000},
+        buffers_by={"chunks": 1_000_000, "queue": 0},
+        peak_by={"chunks": 1_500_000, "queue": 500_000},
         timeline=timeline(blocks)[-1000:],
     )
 

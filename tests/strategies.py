@@ -127,8 +127,8 @@ class Squares:
         return int(index) ** 2
 
 
-class Pieces(BatchedSource):
-    """Records `base, base + 1, ...`, stored in pieces of the sizes given. Counts its reads."""
+class Chunks(BatchedSource):
+    """Records `base, base + 1, ...`, stored in chunks of the sizes given. Counts its reads."""
 
     def __init__(self, sizes: Sequence[int], base: int = 0) -> None:
         self.base = base
@@ -143,7 +143,7 @@ class Pieces(BatchedSource):
         return indices + self.base
 
     def blocks(self) -> npt.NDArray[np.int64]:
-        """Bounds of the pieces."""
+        """Bounds of the chunks."""
         return self._bounds
 
     @property
@@ -170,8 +170,8 @@ def build(recipe: Recipe, library: Library = "windrow") -> Any:
             return maker.source(Squares(*arguments))
         case "columns":
             return maker.source(records(*arguments))
-        case "pieces":
-            return maker.source(Pieces(arguments))
+        case "chunks":
+            return maker.source(Chunks(arguments))
         case "mix":
             return maker.mix(datasets, arguments[0])
         case "select":
@@ -289,8 +289,8 @@ def places(
 
 LENGTHS = (0, 1, 2, 3, 5, 7, 10, 13, 31, 64, 97, 1009, 65536, 65537, 70001, 1_000_000)
 LARGEST_WINDOW = 1000
-# Through these a source's pieces can be seen.
-CLEAR = {"pieces", "seed", "map", "batched_map", "map_with_index", "random_map", "filter"}
+# Through these a source's chunks can be seen.
+CLEAR = {"chunks", "seed", "map", "batched_map", "map_with_index", "random_map", "filter"}
 CLEAR |= {"slice", "reindex", "repeat", "concatenate", "batch"}
 
 
@@ -349,7 +349,7 @@ def chains(
     chain = draw(leaves(lengths))
     if ours and draw(st.integers(0, 4)) == 0:
         sizes = draw(st.lists(st.integers(1, 30), max_size=8))
-        chain = Drawn(("pieces", (), tuple(sizes)), sum(sizes), "leaf")
+        chain = Drawn(("chunks", (), tuple(sizes)), sum(sizes), "leaf")
     if chain.tree == "columns" and not ours:
         chain = Drawn(("array", (), chain.recipe[2]), chain.length, "leaf")
     for _ in range(draw(st.integers(0, most))):

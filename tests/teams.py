@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from windrow.multiprocessing import MultiprocessingOptions
-from windrow.workers import Workers
+from windrow.workers.pool import WorkerPool
 
 MIB = 1 << 20
 LIMIT_S = 30
@@ -22,19 +22,19 @@ LIMIT_S = 30
 @contextlib.contextmanager
 def workers(
     handler: Any, init: Any = None, *, count: int = 2, ahead: int = 1, **options: Any
-) -> Iterator[Workers]:
-    made = Workers(handler, MultiprocessingOptions(count, ahead, **options), init)
+) -> Iterator[WorkerPool]:
+    made = WorkerPool(handler, MultiprocessingOptions(count, ahead, **options), init)
     try:
         yield made
     finally:
         made.kill()
 
 
-def ask(team: Workers, request: Any, tries: int = 3) -> Any:
+def ask(team: WorkerPool, request: Any, tries: int = 3) -> Any:
     return team.wait(team.submit(request, tries))
 
 
-def ask_all(team: Workers, count: int) -> list[Any]:
+def ask_all(team: WorkerPool, count: int) -> list[Any]:
     return [team.wait(ticket) for ticket in [team.submit(None) for _ in range(count)]]
 
 
@@ -61,7 +61,7 @@ def script(text: str, *flags: str, standard_input: bool = False) -> tuple[int, s
     """Exit code and streams of a program, run as a user would."""
     text = (
         "import numpy as np, os, signal, sys, threading\n"
-        "from windrow.workers import Workers\n"
+        "from windrow.workers.pool import WorkerPool\n"
         "from windrow.multiprocessing import MultiprocessingOptions\n" + text
     )
     source = ["-"] if standard_input else ["-c", text]

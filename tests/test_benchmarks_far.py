@@ -1,4 +1,4 @@
-"""The server that benchmarks read from far away, and what their peers read of it by hand."""
+"""The server that benchmarks read over a network, and what their peers read of it by hand."""
 
 from __future__ import annotations
 

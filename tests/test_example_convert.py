@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples import convert_records as example
-from windrow.progress import Progress
+from windrow.core.progress import Progress
 
 pytestmark = pytest.mark.jobs
 

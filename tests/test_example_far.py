@@ -1,4 +1,4 @@
-"""The example of a store far away: its server serves ranges, and it runs and finds what it says."""
+"""The example of a remote store: its server serves ranges, and it runs and finds what it says."""
 
 from __future__ import annotations
 

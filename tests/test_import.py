@@ -92,3 +92,41 @@ def test_a_source_that_is_looked_for_at_the_top_is_named(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'{name}'; it is windrow.sources.{name}"):
         getattr(windrow, name)
     assert not hasattr(windrow, "nothing")
+
+
+# At most so many modules of our own in a process that makes a dataset and iterates over it.
+MOST_OWN = 90
+_ITERATE = """
+import sys, windrow
+def own(_):
+    return sum(name.partition(".")[0] == "windrow" for name in sys.modules)
+dataset = windrow.MapDataset.range(4).map(own).batch(2)
+"""
+
+
+def own_modules(names: list[str]) -> list[str]:
+    return [name for name in names if name.partition(".")[0] == "windrow"]
+
+
+def test_import_loads_few_modules_of_our_own(tmp_path: Path) -> None:
+    assert len(own_modules(loaded_by("import windrow", tmp_path))) <= MOST_OWN
+    iterated = loaded_by(_ITERATE + "list(dataset.to_iter_dataset())", tmp_path)
+    assert "windrow.engine.execute" in iterated
+    assert len(own_modules(iterated)) <= MOST_OWN
+
+
+def test_a_worker_loads_few_modules_of_our_own(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    stream = "dataset.to_iter_dataset().mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))"
+    program.write_text(
+        f"{_ITERATE}\nif __name__ == '__main__':\n    print(max(b.max() for b in {stream}))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert 0 < int(done.stdout) <= MOST_OWN

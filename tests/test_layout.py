@@ -11,42 +11,25 @@ from pathlib import Path
 
 import pytest
 
+import windrow
+from tests.rooms import FACADES, ROOMS, may_import, room_of
 from tools import forward_types
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS: dict[str, str] = SETTINGS["tool"]["setuptools"]["package-dir"]
 
-# What each folder may know of the package, beside itself. `windrow` is the loader: it knows all.
-MAY_IMPORT = {
-    "windrow.transforms": {"windrow.errors"},
-    "windrow.sources": {"windrow.errors"},
-    "windrow.converters": {
-        "windrow.errors",
-        "windrow.progress",
-        "windrow.sources",
-        "windrow.transforms",
-    },
-}
-
 
 def module_files() -> dict[str, Path]:
-    """File of each module by import name, found in the folders at any depth."""
+    """File of each module by import name."""
     found = {}
     for package, folder in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            inner = parts[:-1] if parts[-1] == "__init__" else parts
-            found[".".join((package, *inner))] = path
+        for path in sorted((ROOT / folder).glob("*.py")):
+            found[package if path.stem == "__init__" else f"{package}.{path.stem}"] = path
     return found
 
 
 MODULES = module_files()
-
-
-def package_of(module: str) -> str:
-    """Name of the package, of the four, that holds `module`."""
-    return max((p for p in FOLDERS if f"{module}.".startswith(f"{p}.")), key=len)
 
 
 def imports_of(path: Path) -> set[str]:
@@ -63,14 +46,15 @@ def imports_of(path: Path) -> set[str]:
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    holding = {path.parent.relative_to(ROOT).as_posix() for path in MODULES.values()}
-    assert holding == set(FOLDERS.values())
+    tops = ("loader", "sources", "transforms", "converters")
+    found = [path.parent for top in tops for path in (ROOT / top).rglob("*.py")]
+    assert {path.relative_to(ROOT).as_posix() for path in found} == set(FOLDERS.values())
     assert set(SETTINGS["tool"]["setuptools"]["packages"]) == set(FOLDERS)
 
 
 def test_no_module_of_the_loader_hides_a_folder() -> None:
-    inner = {package.removeprefix("windrow.") for package in FOLDERS if package != "windrow"}
-    here = {path.stem for path in (ROOT / "loader").iterdir()}
+    inner = {package.removeprefix("windrow.") for package in FOLDERS}
+    here = {path.stem for path in (ROOT / "loader").glob("*.py")}
     assert not inner & here
 
 
@@ -117,12 +101,30 @@ def test_docstring_examples(module: str) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) in MAY_IMPORT])
-def test_folders_know_only_what_lies_below_them(module: str) -> None:
-    own = package_of(module)
-    foreign = {name for name in imports_of(MODULES[module]) if package_of(name) != own}
-    allowed = MAY_IMPORT[own]
-    assert {name for name in foreign if not {name, package_of(name)} & allowed} == set()
+def test_rooms_know_only_rooms_below_them() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, path in MODULES.items()
+        for other in imports_of(path) - {module}
+        if not may_import(module, other)
+    ]
+    assert wrong == []
+
+
+def test_the_table_of_rooms_points_down_and_names_what_exists() -> None:
+    order = list(ROOMS)
+    for room, below in ROOMS.items():
+        assert all(order.index(other) < order.index(room) for other in below), room
+    assert set(ROOMS) | FACADES <= set(MODULES)
+    assert {room_of(module) for module in MODULES} == set(ROOMS)
+    # A package is a room, or holds nothing but rooms.
+    assert set(FOLDERS) - set(ROOMS) == {"windrow.converters"}
+
+
+def test_no_subpackage_hides_a_public_function() -> None:
+    # Importing windrow.inspect would replace the function of that name.
+    inner = {package.removeprefix("windrow.") for package in FOLDERS}
+    assert not inner & {name for name in dir(windrow) if callable(getattr(windrow, name))}
 
 
 def test_imports_have_no_cycle() -> None:

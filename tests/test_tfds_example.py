@@ -26,7 +26,7 @@ def test_the_program(tmp_path: Path) -> None:
         "the stream by two workers has the same 50 batches",
         "the Zarr group has the same 62 batches",
         "stopped in the middle of epoch 3, after 116 steps",
-        "gone on with in a new process: the same parameters",
+        "resumed in a new process: the same parameters",
         *lines[-2:],
     ]
     shares = [re.fullmatch(r"(\S+): ([\d.]+)% right", line) for line in lines[-2:]]

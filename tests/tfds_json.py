@@ -10,7 +10,7 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from windrow.converters import encode_example
-from windrow.sources.tfds_features import TfdsFeatures
+from windrow.sources.tfds.features import TfdsFeatures
 
 MODULE = "tensorflow_datasets.core.features."
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from windrow.sources.features import Ragged
+from windrow.sources.tf_example.features import Ragged
 
 
 def assert_same(found: Any, wanted: Any, where: str = "") -> None:

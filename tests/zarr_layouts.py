@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from windrow.sources.pieces import RowReader
-from windrow.sources.zarr_alone import alone_reader
-from windrow.sources.zarr_plain import PlainArray, plain_array
+from windrow.sources.chunks import RowReader
+from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+from windrow.sources.zarr.local.single_records import single_record_reader
 
 AnyArray = npt.NDArray[Any]
 
@@ -105,7 +105,7 @@ def values_of(layout: Layout) -> AnyArray:
 def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
     plain = plain_array(str(folder))
     assert isinstance(plain, PlainArray), plain
-    reader = alone_reader(plain, "x", "/data", most_open=most_open)
+    reader = single_record_reader(plain, "x", "/data", most_open=most_open)
     assert reader is not None
     return reader
 

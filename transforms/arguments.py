@@ -1,6 +1,6 @@
-"""Checks of single arguments: one wording for what a user gives that is of a wrong kind or size.
+"""Checks of single arguments, with the same messages for a wrong type or size everywhere.
 
-Nodes and options check themselves with these, so that a wrong value fails where it was written.
+Nodes and options call these checks when they are made, so that a wrong value fails where it was written.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from windrow.errors import ArgumentError, PlanError
 
 
 def integer(value: Any, what: str) -> int:
-    """`value` as a Python int; NumPy's integers are taken, booleans and floats are not.
+    """`value` as a Python int; takes NumPy's integers, but no booleans or floats.
 
     Raises:
-        ArgumentError: If it is no integer.
+        ArgumentError: If it is not an integer.
     """
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -32,7 +32,7 @@ def at_least(least: int, value: Any, what: str) -> int:
     """`value` as a Python int of at least `least`.
 
     Raises:
-        ArgumentError: If it is no integer.
+        ArgumentError: If it is not an integer.
         PlanError: If it is smaller.
     """
     number = integer(value, what)
@@ -45,7 +45,7 @@ def check_times(times: int | None) -> None:
     """Check the number of epochs of a repeat, where None is for ever.
 
     Raises:
-        ArgumentError: If it is no integer.
+        ArgumentError: If it is not an integer.
         PlanError: If it is smaller than 1.
     """
     if times is not None and integer(times, "repeat: num_epochs") < 1:
@@ -56,7 +56,7 @@ def checked_seed(seed: Any, who: str, stop: int) -> int:
     """`seed` as a Python int in `[0, stop)`, where `stop` is a power of two.
 
     Raises:
-        ArgumentError: If it is no integer.
+        ArgumentError: If it is not an integer.
         PlanError: If it is out of range.
     """
     number = integer(seed, f"{who}: seed")
@@ -71,7 +71,7 @@ def weights_given(weights: Any) -> tuple[Any, ...] | None:
     """The weights of a mixture as a tuple; None where none are given.
 
     Raises:
-        ArgumentError: If they are no sequence.
+        ArgumentError: If they are not a sequence.
     """
     if weights is None:
         return None

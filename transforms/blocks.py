@@ -2,7 +2,7 @@
 
 Blocks part the elements of a dataset. An epoch takes them in a random order; each `window_blocks`
 of them in a row are a window, and all elements of a window come in a random order of their own. So
-whoever reads a window's blocks when the window begins reads each block once in an epoch.
+a reader that reads a window's blocks when the window begins reads each block once in an epoch.
 
 Invariant: over one epoch each offset comes exactly once, whatever the sizes of the blocks. An order
 is a function of bounds, elements, window, seed and epoch alone, written down here to the last bit (see
@@ -26,7 +26,7 @@ from windrow.transforms.orders import OrderTables, groups
 IntArray = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-# Beyond these a table and the room to sort it take more memory than a laptop has.
+# With more than these, a table and the space to sort it exceed a laptop's memory.
 MOST_BLOCKS: Final = 2**28
 MOST_IN_WINDOW: Final = 2**28
 
@@ -36,7 +36,7 @@ _GAMMA: Final = 0x9E3779B97F4A7C15
 _FEW_BITS: Final = 12
 _FEW: Final = 1 << _FEW_BITS
 _STRETCH_ELEMENTS: Final = 16_384
-# Enough for the epochs and windows that several chains are in at a time, however large they are.
+# Enough for the current epochs and windows of several chains, however large they are.
 _LEAST_TABLES: Final = 8
 _epochs = OrderTables(32 * 2**20, least=_LEAST_TABLES)
 _stretches = OrderTables(32 * 2**20, least=_LEAST_TABLES)
@@ -112,7 +112,7 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
     mask = np.uint64(_FEW - 1)
     numbers &= ~mask
     numbers |= inside
-    # The number of the window in the bits on top keeps windows apart in one sort.
+    # The number of the window in the top bits keeps windows apart in one sort.
     window = np.arange(len(sizes), dtype=np.uint64) << np.uint64(64 - _FEW_BITS)
     numbers |= np.repeat(window, sizes)
     numbers.sort()
@@ -123,8 +123,8 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
 # --- the order -----------------------------------------------------------------------------------
 
 
-class Placed(Protocol):
-    """Which offset stands at each place, where blocks are not of consecutive offsets."""
+class OffsetsByPlace(Protocol):
+    """Maps places to offsets, for blocks whose offsets are not consecutive."""
 
     @property
     def token(self) -> str:
@@ -141,7 +141,7 @@ class BlockOrder:
     """The order of a block shuffle, at any offsets of any epochs.
 
     The key of epoch `e` is `folded(folded(0, seed), e modulo 2**32)`. Folded with 0 it is the key
-    of the permutation of the blocks, folded with `w + 1` that of the permutation of window `w`,
+    for the permutation of the blocks; folded with `w + 1` it is the key for the permutation of window `w`,
     whose items are the elements of the window's blocks, end to end.
 
     Args:
@@ -155,9 +155,9 @@ class BlockOrder:
     bounds: IntArray
     window_blocks: int
     seed: int
-    elements: Placed | None = None
+    elements: OffsetsByPlace | None = None
     digest: str = dataclasses.field(init=False)
-    """16 hex digits of a hash over the bounds, and over what names the elements."""
+    """16 hex digits of a hash over the bounds and the token of the elements."""
     _name: tuple[int, ...] = dataclasses.field(init=False)
     _stretch_windows: int = dataclasses.field(init=False)
 
@@ -175,7 +175,7 @@ class BlockOrder:
         object.__setattr__(self, "_stretch_windows", windows)
 
     def at(self, epochs: IntArray, offsets: IntArray) -> IntArray:
-        """Which offset of its epoch comes at each of `offsets`.
+        """Return the offset in the parent for each of `offsets`.
 
         Args:
             epochs: int64 `(n,)`; any integers that are equal to the epochs modulo 2**32.
@@ -194,7 +194,7 @@ class BlockOrder:
         first = int(starts.searchsorted(offsets[0], side="right")) - 1
         table = self._stretch(epoch, first)
         places = offsets - starts[first]
-        # Unsigned, what lies before the stretch is beyond it. Streams ask for one stretch mostly.
+        # As unsigned numbers, offsets before the stretch are beyond it. Streams mostly need one stretch.
         if places.view(np.uint64).max() < len(table):
             found: IntArray = table.take(places).astype(np.int64)
             return found
@@ -210,7 +210,7 @@ class BlockOrder:
         return self._epoch(epoch)[0] if found is None else found
 
     def _epoch(self, epoch: int) -> tuple[IntArray, npt.NDArray[Any]]:
-        """Where the stretches of an epoch begin, and the order of its blocks."""
+        """The begins of the stretches of an epoch, and the order of its blocks."""
         starts = _epochs.find(*self._name, epoch, 0)
         order = _epochs.find(*self._name, epoch, 1)
         if starts is None or order is None:
@@ -257,7 +257,7 @@ class BlockOrder:
 
 
 def most_in_window(bounds: IntArray, window_blocks: int) -> int:
-    """Elements that a window has at most, whichever blocks come together in it."""
+    """The most elements that a window can have, whichever blocks are in it."""
     if len(bounds) < 2:
         return 0
     return min(int(bounds[-1]), int(np.diff(bounds).max()) * window_blocks)

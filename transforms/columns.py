@@ -1,4 +1,4 @@
-"""Columns: many elements at once, as the tree of one element with one column per leaf.
+"""Columns: many elements together, as the tree of one element with one column per leaf.
 
 A column is an array with a leading axis of rows where all rows agree in shape and dtype, else a
 list with one entry per row. bytes and str are always lists: NumPy's fixed-width strings drop
@@ -14,7 +14,7 @@ import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -27,7 +27,7 @@ Tree = Any
 Column = Any  # an array or a list
 
 _OPAQUE_BYTES = 64
-# Rows up to this size are quicker joined as bytes than by NumPy.
+# Rows up to this size are joined faster as bytes than by NumPy.
 _SMALL_BYTES = 64 << 10
 _NUMBERS = (bool, int, float, complex)
 _shape = operator.attrgetter("shape")
@@ -42,13 +42,39 @@ class PythonInts(np.ndarray[Any, np.dtype[np.int64]]):
     """An int64 column whose rows are Python ints, as `MapDataset.range` yields them."""
 
 
+class SizedColumn(Sequence[Any]):
+    """A column without data, with a number of rows and bytes per row: what a dry run passes on."""
+
+    __slots__ = ("row_bytes", "rows")
+
+    def __init__(self, rows: int, row_bytes: float) -> None:
+        """Take no memory for the rows."""
+        self.rows, self.row_bytes = rows, row_bytes
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows would take."""
+        return round(self.rows * self.row_bytes)
+
+    def __getitem__(self, at: Any) -> SizedColumn:
+        if isinstance(at, slice):
+            return SizedColumn(len(range(*at.indices(self.rows))), self.row_bytes)
+        return SizedColumn(np.size(at), self.row_bytes)
+
+    def __iter__(self) -> Iterator[SizedColumn]:
+        return itertools.repeat(SizedColumn(1, self.row_bytes), self.rows)
+
+
 def is_named_tuple(value: Any) -> TypeGuard[tuple[Any, ...]]:
     """Whether `value` is a tuple with named fields."""
     return isinstance(value, tuple) and getattr(type(value), "_fields", None) is not None
 
 
 def rebuilt(tree: Tree, children: Sequence[Any]) -> Tree:
-    """The container `tree` with other children: what `children_of` gave, one for one."""
+    """Return the container `tree` with other children, in the order of `children_of`."""
     if isinstance(tree, dict):
         return dict(zip(tree, children, strict=True))
     if is_named_tuple(tree):
@@ -85,7 +111,7 @@ def leaves_of(tree: Tree) -> list[Column]:
 
 
 def columns_of(elements: list[Any]) -> Tree:
-    """The columns of `elements`; where their trees differ, a list of what stands there."""
+    """Return the columns of `elements`; where their trees differ, a list of their subtrees."""
     if not elements:
         return []
     return _gathered(elements, column_of)
@@ -143,7 +169,7 @@ def _outline(value: Any) -> Any:
 
 
 def spec(value: Any) -> str:
-    """`value` in short: its tree with shapes and dtypes in place of arrays, types for the rest."""
+    """Describe `value` briefly: its tree with shapes and dtypes for arrays, and types for the rest."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {spec(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -155,7 +181,7 @@ def spec(value: Any) -> str:
 
 
 def column_of(rows: list[Any]) -> Column:
-    """`rows` as an array where all agree in shape and dtype, else as a list."""
+    """Stack `rows` to an array if all agree in shape and dtype, else return a list."""
     if isinstance(rows[0], (bytes, str)):
         return list(rows)
     if type(rows[0]) is np.ndarray and set(map(type, rows)) == {np.ndarray}:
@@ -182,7 +208,7 @@ def agree(rows: list[Any]) -> bool:
 
 
 def _is_foreign_array(value: Any) -> bool:
-    """Whether `value` is an array of another library (JAX, torch, PIL), to be seen as NumPy's."""
+    """Whether `value` is an array of another library (JAX, torch, PIL) that NumPy can view."""
     if isinstance(value, (np.ndarray, np.generic, bytes, str, *_NUMBERS)):
         return False
     return getattr(value, "__array__", None) is not None or (
@@ -210,7 +236,7 @@ def _joined_rows(rows: list[Any]) -> npt.NDArray[Any]:
     # One call in C; numpy.stack makes a Python-level view per row first.
     shape = (len(rows), *first.shape)
     if first.dtype.kind in "biufc" and 0 < first.nbytes <= _SMALL_BYTES:
-        # Half the time of NumPy's for small rows; the memory can be written to, and is new.
+        # Half the time of NumPy for small rows; the memory is new and writable.
         with contextlib.suppress(TypeError, BufferError, ValueError):  # not in one piece; bfloat16
             return np.frombuffer(bytearray().join(rows), first.dtype).reshape(shape)
     # The dtype is named, since NumPy would change the byte order of several rows to its own.
@@ -223,9 +249,11 @@ def _stacked(rows: list[Any]) -> Column:
 
 
 def _batch_column(column: Column) -> Column:
-    """A column as a leaf of a batch: numbers are stacked, or refused where their shapes differ."""
-    if not isinstance(column, list):
+    """Make a leaf of a batch from a column: numbers are stacked; shapes that differ are an error."""
+    if isinstance(column, np.ndarray):
         return np.asarray(column)
+    if isinstance(column, SizedColumn):
+        return column
     if not all(isinstance(r, (np.ndarray, np.generic, *_NUMBERS)) for r in column):
         return column
     shapes = [np.shape(r) for r in column]
@@ -244,7 +272,7 @@ def _batch_column(column: Column) -> Column:
 
 
 def split(tree: Tree, rows: int) -> list[Any]:
-    """The elements of `tree`, each in containers of its own; arrays are views of their rows."""
+    """Return the elements of `tree`, each in its own containers; arrays are views of rows."""
     children = children_of(tree)
     if children is None:
         return tree.tolist() if isinstance(tree, PythonInts) else list(tree)
@@ -273,7 +301,7 @@ def element_of(tree: Tree) -> Tree:
 
 
 def batch_from(tree: Tree, start: int, stop: int) -> Tree:
-    """Rows `[start, stop)` of columns as one batch; arrays are views, nothing is stacked again."""
+    """Return rows `[start, stop)` of columns as one batch; arrays are views."""
     return element_of(map_columns(lambda c: _batch_column(c[start:stop]), tree))
 
 
@@ -295,7 +323,7 @@ def _taken(column: Column, at: IntArray) -> Column:
 
 
 def scattered(parts: Sequence[tuple[Tree, IntArray]], rows: int) -> Tree | None:
-    """Columns of `rows` rows, with row `at[k]` from row k of each part's tree; None if trees differ.
+    """Merge parts into columns of `rows` rows; row k of a part becomes row `at[k]`. None if trees differ.
 
     A column is an array only where all parts have arrays of one dtype and row shape.
     """
@@ -321,7 +349,9 @@ def _kind(tree: Tree) -> Any:
 
 def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Column:
     first = parts[0][0]
-    # By type too: the rows of PythonInts are not those of another int64 column.
+    if isinstance(first, SizedColumn):
+        return SizedColumn(rows, sum(column.nbytes for column, _ in parts) / max(1, rows))
+    # By type too: rows of PythonInts differ from rows of another int64 column.
     if isinstance(first, np.ndarray) and all(
         type(c) is type(first) and (c.dtype, c.shape[1:]) == (first.dtype, first.shape[1:])
         for c, _ in parts
@@ -338,7 +368,7 @@ def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Co
 
 
 def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> Tree:
-    """`tree` as columns of exactly `rows` rows, as a function or a source of a user returned them.
+    """Check that a result of a user's function or source is columns of exactly `rows` rows.
 
     Args:
         tree: What was returned. Arrays of strings or objects become lists of those.
@@ -347,7 +377,7 @@ def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> T
         given: The columns that the function was given, if it is one.
 
     Raises:
-        ElementError: If a leaf is no column, or has another number of rows, or a plain list stands
+        ElementError: If a leaf is not a column, or has another number of rows, or a plain list stands
             where `given` had a list of columns: it could be either.
     """
     children = children_of(tree)
@@ -378,7 +408,7 @@ def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> T
 
 
 def _children_given(tree: Tree, given: Tree, count: int) -> Sequence[Tree]:
-    """What stood in `given` where each child of `tree` stands; None where nothing did."""
+    """The values in `given` at the places of the children of `tree`; None without a value."""
     if isinstance(tree, dict):
         return [given.get(key) if isinstance(given, dict) else None for key in tree]
     below = None if isinstance(given, dict) else children_of(given)
@@ -386,18 +416,18 @@ def _children_given(tree: Tree, given: Tree, count: int) -> Sequence[Tree]:
 
 
 def _without_strings(column: npt.NDArray[Any]) -> Column:
-    """An array as a column; a list where its rows are strings or hold objects."""
+    """Return an array as a column; a list if its rows are strings or hold objects."""
     if column.ndim == 1 and column.dtype.kind in "SUTO":
         return column.tolist()
     return list(column) if column.dtype.hasobject else column
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of the arrays and strings in an element or in columns, roughly; 64 for any other."""
+    """Approximate bytes of the arrays and strings in an element or in columns; other objects count 64."""
     if isinstance(tree, dict):
         return sum(nbytes(child) for child in tree.values())
     if isinstance(tree, (list, tuple)):
-        # Long lists are columns or batches of like rows: a sample of them will do.
+        # Long lists are columns or batches of similar rows: a sample suffices.
         some = tree[:8]
         return sum(nbytes(child) for child in some) * len(tree) // max(1, len(some))
     if isinstance(tree, (bytes, str, bytearray)):

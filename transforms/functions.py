@@ -1,7 +1,7 @@
-"""What users hand to `map`, `filter`, `random_map` and `apply`, brought to one form.
+"""Brings what users pass to `map`, `filter`, `random_map` and `apply` to one form.
 
-A transform is a plain function or an object with one method, as in Grain. Grain's own classes are
-taken too, and told apart without importing Grain: whoever made one has imported it already.
+A transform is a plain function or an object with one method, as in Grain. Grain's own classes work
+too. They are recognized without importing Grain: code that made one has already imported it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MapWithIndex(abc.ABC):
 
     @abc.abstractmethod
     def map_with_index(self, index: int, element: Any) -> Any:
-        """The new element; `index` counts on over the epochs."""
+        """The new element; `index` continues over the epochs."""
 
 
 class Filter(abc.ABC):
@@ -57,7 +57,7 @@ class Batch:
     """Stack `batch_size` consecutive elements along a new leading axis.
 
     Raises:
-        ArgumentError: If `batch_size` is no integer.
+        ArgumentError: If `batch_size` is not an integer.
         PlanError: If it is less than 1.
     """
 
@@ -70,14 +70,14 @@ class Batch:
 
 
 class DatasetSelectionMap(abc.ABC):
-    """Which element of which dataset comes at which index: for `select_from_datasets`."""
+    """Maps each index to a dataset and an index in it, for `select_from_datasets`."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
     @abc.abstractmethod
     def __getitem__(self, index: int) -> tuple[int, int]:
-        """`(dataset, index in it)`. Asked for any index, also beyond the length."""
+        """`(dataset, index in it)`. Any index may be asked for, also beyond the length."""
 
 
 Transformation: TypeAlias = Map | RandomMap | MapWithIndex | Filter | Batch
@@ -109,7 +109,7 @@ def kind_of(transform: Any) -> str | None:
 
 
 def as_function(transform: Any, kind: str) -> Callable[..., Any]:
-    """The function behind a callable or a transform object of the kind wanted.
+    """Return the function of a callable, or of a transform object of the given kind.
 
     Raises:
         ArgumentError: If it is neither.
@@ -129,16 +129,16 @@ def as_function(transform: Any, kind: str) -> Callable[..., Any]:
 
 
 def as_batch(transform: Any) -> Batch:
-    """Grain's `Batch`, or ours, as ours."""
+    """Convert Grain's or Windrow's `Batch` to Windrow's."""
     if isinstance(transform, Batch):
         return transform
     return Batch(transform.batch_size, transform.drop_remainder, transform.batch_fn)
 
 
 def call_without_stop(function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, with a StopIteration turned into an error.
+    """Call `function(*args)`, and turn a StopIteration into an error.
 
-    It would end the user's loop in silence: the data must not seem to be over.
+    A StopIteration would silently end the user's loop: the data must not seem to be over.
 
     Raises:
         ElementError: If the function raised StopIteration.

@@ -1,12 +1,12 @@
-"""Layouts: which elements of a node are stored together, where these need not be consecutive.
+"""Layouts: which elements of a node are stored together; they need not be consecutive.
 
 Sorted by block, the elements of a node stand at places. Block `k` of a layout is the places
-`[bounds[k], bounds[k + 1])`; `Elements` tells which element stands at each place. Where elements
-are stored in their order, as rows of an array are, place `p` has element `p` and nothing tells it.
+`[bounds[k], bounds[k + 1])`; `Elements` maps each place to its element. Where elements are
+stored in their order, as rows of an array are, place `p` has element `p`, without `Elements`.
 
 Invariant: bounds are int64 and increase from 0 to the length, so that no block is empty; `Elements`
-are a permutation of `[0, length)`, and equal tokens mean equal permutations. To make a layout reads
-no records.
+are a permutation of `[0, length)`, and equal tokens mean equal permutations. Making a layout
+reads no records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from windrow.errors import PlanError
 from windrow.transforms.blocks import MOST_BLOCKS, mixed
 
 IntArray = npt.NDArray[np.int64]
-# Which elements of a part some elements of the whole are: rows of the latter, then the former.
+# Maps elements of the whole to elements of a part: rows of the whole, then elements of the part.
 _Picked: TypeAlias = Callable[[IntArray], tuple[IntArray, IntArray]]
 
 MOST: Final = 2**28
@@ -40,7 +40,7 @@ class Elements(abc.ABC):
     @property
     @abc.abstractmethod
     def token(self) -> str:
-        """Names the permutation, in every process and for ever."""
+        """Identifies the permutation, the same in every process and release."""
 
     @abc.abstractmethod
     def at(self, places: IntArray) -> IntArray:
@@ -77,11 +77,11 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ToldElements(Elements):
-    """What the function of a source tells, which is checked as far as it is cheap.
+class DeclaredElements(Elements):
+    """Elements that the function of a source declares, checked as far as that is cheap.
 
-    It is pickled without the function, for which the source is asked again: that may be a lambda,
-    or hold a table.
+    It is pickled without the function, which may be a lambda or hold a table; the source is asked
+    for it again.
 
     Args:
         source: The source.
@@ -132,10 +132,10 @@ class ToldElements(Elements):
     def _asked_again(self) -> Callable[[IntArray], Any]:
         blocks = self.source.blocks()
         records = blocks.records if isinstance(blocks, PlacedBlocks) else None
-        again = None if records is None else ToldElements(self.source, self.length, records)
+        again = None if records is None else DeclaredElements(self.source, self.length, records)
         if records is None or again is None or again.token != self.token:
             raise PlanError(
-                f"block_shuffle: {type(self.source).__name__}.blocks() tells another order since"
+                f"block_shuffle: {type(self.source).__name__}.blocks() declares another order since"
                 " the chain was pickled; build the chain again"
             )
         object.__setattr__(self, "records", records)
@@ -150,7 +150,7 @@ class ToldElements(Elements):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableElements(Elements):
-    """Elements that are held one by one."""
+    """Elements in a table, one entry for each place."""
 
     table: npt.NDArray[np.uint32]
     _token: str = dataclasses.field(init=False)
@@ -170,7 +170,7 @@ class TableElements(Elements):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JoinedElements(Elements):
-    """Those of several layouts, end to end."""
+    """The elements of several layouts, end to end."""
 
     parts: tuple[Layout, ...]
     _ends: IntArray = dataclasses.field(init=False)
@@ -194,7 +194,7 @@ class JoinedElements(Elements):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RepeatedElements(Elements):
-    """Those of one layout, again and again."""
+    """The elements of one layout, repeated."""
 
     part: Layout
     times: int
@@ -218,7 +218,7 @@ def _token_of(elements: Elements | None) -> str:
 
 @runtime_checkable
 class PlacedBlocks(Protocol):
-    """What a source tells of blocks whose records are not consecutive."""
+    """What a source declares about blocks whose records are not consecutive."""
 
     @property
     def bounds(self) -> Any:
@@ -231,10 +231,10 @@ class PlacedBlocks(Protocol):
         ...
 
 
-def told(source: Any, length: int) -> Layout | None:
-    """The layout that a source of `length` records tells, checked: it may be the user's own.
+def declared_layout(source: Any, length: int) -> Layout | None:
+    """The layout that a source of `length` records declares, checked, since users write sources.
 
-    None where it tells none.
+    None if the source declares no layout.
 
     Raises:
         PlanError: If the blocks do not part the records.
@@ -257,7 +257,7 @@ def told(source: Any, length: int) -> Layout | None:
             f" from 0 to its length {length}, got {bounds!r}; mend it, or give block="
         )
     check_count(len(bounds) - 1)
-    elements = None if records is None else ToldElements(source, length, records)
+    elements = None if records is None else DeclaredElements(source, length, records)
     return Layout(without_empty(bounds.astype(np.int64)), elements)
 
 
@@ -336,7 +336,7 @@ def _picked(whole: Layout, picked: _Picked, count: int) -> Layout:
     found[table[:filled]] = True
     if filled != count or not found.all():
         raise PlanError(
-            f"block_shuffle: blocks().records of a source below does not give each of"
+            f"block_shuffle: blocks().records of a source does not give each of"
             f" {whole.length} elements at one place; mend it, or give block="
         )
     return Layout(without_empty(left), TableElements(table))
@@ -358,7 +358,7 @@ def even(length: int, block: int) -> Layout:
 
 
 def without_empty(bounds: IntArray) -> IntArray:
-    """The bounds without those of empty blocks."""
+    """Return the bounds without bounds of empty blocks."""
     kept: IntArray = bounds[np.append(True, bounds[1:] > bounds[:-1])]
     return kept
 

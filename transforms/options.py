@@ -1,11 +1,17 @@
-"""How a stream is read: threads, buffers and byte budgets. None of it changes what is read."""
+"""Options of a run: threads, buffers, byte budgets and worker processes.
+
+None of them changes an element or the order.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 from typing import Any
 
-from windrow.errors import ArgumentError
+from windrow.core.process import cores
+from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least
 
 MIB = 1 << 20
@@ -16,27 +22,27 @@ class ReadOptions:
     """How far and how widely an iterator reads ahead.
 
     Args:
-        num_threads: Threads that read records from sources without batched reads, side by side.
+        num_threads: Threads that read records in parallel from sources without batched reads.
             With 0 there are no threads: the consumer waits while a block of elements is made.
-        prefetch_buffer_size: Elements made ahead at most (batches, where the chain batches before
+        prefetch_buffer_size: The most elements made ahead (batches, if the chain batches before
             it becomes a stream). With 0 each element (or batch of a stream) is made when it is
-            asked for, and no thread is started.
-        prefetch_bytes: Bytes of elements made ahead at most, per iterator.
-        block_bytes: Bytes that one round of reads aims at, and half of it where pieces are kept for
-            several rounds. Two rounds are under way at a time.
-        in_flight_bytes: Bytes of decoded pieces (chunks, record groups) that are being read at a
-            time at most. By default 32 MiB, or 1/256 of the machine's memory if that is less.
-        resident_bytes: Bytes of pieces kept for planned batches (a quarter of it, or as much as the
-            whole store if that is no more than three quarters), and of records copied out of pieces
-            for such batches (the rest). By default 1 GiB, or 1/16 of the
-            machine's memory if that is less. A shuffle over a store that does not fit reads a piece
-            once for each such part of an epoch: more memory, fewer reads.
+            requested, and no thread is started.
+        prefetch_bytes: The most bytes of elements made ahead, per iterator.
+        block_bytes: Target size of one read batch; half of it if chunks are kept for several read
+            batches. Two read batches run at a time.
+        in_flight_bytes: The most bytes of decoded chunks (Zarr chunks, record groups) that are
+            read at a time. By default 32 MiB, or 1/256 of the machine's memory if that is less.
+        resident_bytes: Bytes of chunks kept for planned batches (a quarter of it, or as much as the
+            whole store if that is no more than three quarters), and of records copied out of chunks
+            for such batches (the rest). By default 1 GiB, or 1/16 of the machine's memory if that
+            is less. A shuffle over a store that does not fit reads a chunk once for each such part
+            of an epoch: more memory, fewer reads.
 
-    Bytes are those of arrays, strings and bytes. Any other object counts as 64 bytes, whatever it
-    holds: where elements are large objects of your own, choose a small `prefetch_buffer_size`.
+    Arrays, strings and bytes count with their size. Any other object counts as 64 bytes, whatever it
+    holds: if elements are large objects of your own, choose a small `prefetch_buffer_size`.
 
     Raises:
-        ArgumentError: If one is no integer.
+        ArgumentError: If one is not an integer.
         PlanError: If a number is negative, or a number of bytes is 0.
     """
 
@@ -63,7 +69,7 @@ class ReadOptions:
 
 
 def as_read_options(options: Any) -> ReadOptions:
-    """Windrow's or Grain's `ReadOptions` as Windrow's.
+    """Convert Windrow's or Grain's `ReadOptions` to Windrow's.
 
     Raises:
         ArgumentError: If it is neither.
@@ -76,3 +82,80 @@ def as_read_options(options: Any) -> ReadOptions:
         f"read_options: needs a windrow.ReadOptions, got {options!r} of type"
         f" {type(options).__name__}"
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MultiprocessingOptions:
+    """How many worker processes run a chain's functions, and how far ahead.
+
+    For `mp_prefetch`. No option changes the elements or their order.
+
+    Args:
+        num_workers: Worker processes; 0 runs everything in this process.
+        per_worker_buffer_size: Work items that wait for each worker, in addition to the one it
+            runs; at least 1. A work item is one element (one batch, if the chain batches before
+            `mp_prefetch`), or as many as take about 0.1 s together.
+        enable_profiling: Accepted for compatibility with Grain.
+        shared_bytes: The most bytes of memory that this process shares with its workers to pass
+            arrays; memory that is never used costs nothing. By default 512 MiB, or 1/16 of the
+            machine's memory if that is less. With 0 arrays go through sockets, which is slower.
+        timeout_s: Seconds that a worker may take for a work item. A worker that takes longer is
+            killed, and its work is done again; it is an error if the same work ends three
+            workers. By default there is no limit.
+
+    Raises:
+        ArgumentError: If a value is not a number.
+        PlanError: If a number is out of range.
+    """
+
+    num_workers: int = 0
+    per_worker_buffer_size: int = 1
+    enable_profiling: bool = False
+    shared_bytes: int | None = None
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least(0, self.num_workers, "MultiprocessingOptions: num_workers")
+        at_least(1, self.per_worker_buffer_size, "MultiprocessingOptions: per_worker_buffer_size")
+        if self.shared_bytes is not None:
+            at_least(0, self.shared_bytes, "MultiprocessingOptions: shared_bytes")
+        if self.timeout_s is not None:
+            _check_seconds(self.timeout_s, "MultiprocessingOptions: timeout_s")
+
+
+def as_multiprocessing_options(options: Any) -> MultiprocessingOptions:
+    """Convert the argument of `mp_prefetch` to Windrow's options.
+
+    Args:
+        options: A number of workers, Windrow's or Grain's `MultiprocessingOptions`, or None for
+            one worker per core that this process may use.
+
+    Raises:
+        ArgumentError: If it has another type.
+        PlanError: If a number is out of range.
+    """
+    if options is None:
+        return MultiprocessingOptions(cores())
+    if isinstance(options, MultiprocessingOptions):
+        return options
+    if type(options).__name__ == "MultiprocessingOptions":
+        return MultiprocessingOptions(
+            options.num_workers,
+            options.per_worker_buffer_size,
+            enable_profiling=options.enable_profiling,
+        )
+    if isinstance(options, numbers.Integral) and not isinstance(options, bool):
+        return MultiprocessingOptions(int(options))
+    raise ArgumentError(
+        "mp_prefetch: needs a number of workers, a windrow.MultiprocessingOptions, or None for one"
+        f" worker per core, got {options!r} of type {type(options).__name__}"
+    )
+
+
+def _check_seconds(value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentError(f"{what} must be a number of seconds, got {value!r}")
+    if not 0 < float(value) < math.inf:
+        raise PlanError(
+            f"{what} must be a finite number above 0, or None for no limit, got {value}"
+        )

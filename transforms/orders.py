@@ -1,15 +1,15 @@
-"""Orders: which record comes at which step, for whole arrays of steps at once.
+"""Orders: map steps to records, for whole arrays of steps at once.
 
 An order is a pure function of epoch, offset and seed. It holds no data and no position, so any
-part of any epoch can be asked for directly: that is what makes a checkpoint a few integers.
+part of any epoch can be computed directly. That is why a checkpoint is a few integers.
 
 Invariant, for every order here: over one epoch each index comes exactly once, for any length. The
-same seed gives the order that Grain 0.2 gives, except where Grain's repeats one record and leaves
-out another (see `shuffled`).
+same seed gives the same order as Grain 0.2, except where Grain repeats one record and leaves out
+another (see `shuffled`).
 
-How: a Feistel network permutes the numbers of an even number of bits. An offset walks along its
-cycle until it is back below the length. Short lengths walk far, so their whole order is made at
-once and kept for the next call, in a store bounded in bytes.
+Method: a Feistel network permutes the numbers of an even number of bits. An offset walks along its
+cycle until it is back below the length. Short lengths need long walks, so their whole order is made
+at once and kept for the next call, in a store bounded in bytes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _MAX_LENGTH = 2**63 - 1
 _BLOCK_STATES = 65_536
 # Above this length the walk is short, and the table would cost more memory than it saves time.
 _TABLE_LENGTH = 2**18
-# One NumPy pass over a few states costs as much as some forty passes over Python integers.
+# One NumPy pass over a few states costs as much as about forty passes over Python integers.
 _FEW = 40
 _FEW_PASSES = 64
 # Up to this many states a list is followed faster than an array.
 _SMALL_TABLE = 2_048
 _TABLES_BYTES = 32 * 2**20
-# What the entry costs beside its numbers: key, array header, place in the dict.
+# Bytes of an entry without its numbers: key, array header, place in the dict.
 _ENTRY_BYTES = 400
 
 
@@ -52,11 +52,11 @@ def shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
     """Index at each of `offsets` in the global shuffle of `[0, length)`.
 
     Equal to Grain's `index_shuffle(offset, max_index=length - 1, seed=seed, rounds=4)`, except
-    where that is no permutation: at lengths 2^k + 1 with k even and at least 16 (65537, 262145,
+    where that is not a permutation: at lengths 2^k + 1 with k even and at least 16 (65537, 262145,
     ...), and just above them from 2^50 on, Grain's block is too narrow to hold the last offsets.
-    Here it has two bits more.
+    Here the block has two more bits.
 
-    Up to 262,144 records the order is made whole, some milliseconds once per seed, and kept in a
+    Up to 262,144 records the whole order is made once per seed, in a few milliseconds, and kept in a
     store of at most 32 MiB for the process.
 
     Args:
@@ -116,13 +116,13 @@ def window_shuffled(
     """Index at each of `offsets`, shuffled inside windows of `window` consecutive offsets.
 
     The last window of an epoch is shorter where `window` does not divide `length`. Window `w` of
-    epoch `e` is shuffled with the seed `(seed + e * ceil(length / window) + w) % 2**32`. That is
-    the order of Grain's WindowShuffleMapDataset where the window divides the length; elsewhere
-    Grain's repeats records and leaves others out.
+    epoch `e` is shuffled with the seed `(seed + e * ceil(length / window) + w) % 2**32`. If the
+    window divides the length, this is the order of Grain's WindowShuffleMapDataset; otherwise Grain
+    repeats some records and leaves others out.
 
-    The definition walks over 65,536 states whatever the window is, so a window costs about 1 ms
-    however small it is: 90 us per record in windows of 10 (Grain: 2 ms), 0.7 us in windows of
-    1,000. Prefer windows of hundreds of records and more.
+    The definition walks over 65,536 states for any window, so even a small window costs about 1 ms:
+    90 us per record in windows of 10 (Grain: 2 ms), 0.7 us in windows of 1,000. Prefer windows of
+    at least hundreds of records.
 
     Args:
         epochs: int64 `(n,)`; may be negative.
@@ -148,7 +148,7 @@ def window_shuffled(
     window = min(window, length)
     windows = -(-length // window)
     number = offsets // window
-    # Unsigned, so that what overflows wraps around at a multiple of 2**32.
+    # Unsigned, so that an overflow wraps around at a multiple of 2**32.
     seeds = epochs.view(np.uint64) * np.uint64(windows) + number.view(np.uint64)
     seeds = (seeds + np.uint64(seed % _SEEDS)) % np.uint64(_SEEDS)
     last = number == windows - 1
@@ -161,10 +161,10 @@ def window_shuffled(
 
 
 def window_order(size: int, seed: int) -> IntArray:
-    """Order in which a stream gives out a window of `size` elements that it has gathered.
+    """Return the order in which a stream yields a gathered window of `size` elements.
 
-    The order of Grain's WindowShuffleIterDataset, which takes a shuffled window from its end; the
-    seed of the stream's window `w` is `seed + w`.
+    This is the order of Grain's WindowShuffleIterDataset, which takes a shuffled window from its end.
+    The seed of the stream's window `w` is `seed + w`.
 
     Args:
         size: Elements in the window, from 0 upwards.
@@ -185,7 +185,7 @@ def window_order(size: int, seed: int) -> IntArray:
 
 
 def mix_weights(weights: Sequence[float]) -> list[int]:
-    """The weights of a mixture as the integers that its order is made of.
+    """Convert the weights of a mixture to the integers that decide its order.
 
     The smallest becomes 100 and the others keep their proportion to it, rounded down.
 
@@ -209,7 +209,7 @@ def mix_weights(weights: Sequence[float]) -> list[int]:
 
 
 def mix_length(lengths: Sequence[int], weights: Sequence[int]) -> int:
-    """Elements in one epoch of a mixture: as many as it has before a dataset comes to its end.
+    """Elements in one epoch of a mixture: all before the first dataset runs out.
 
     Computed in floating point, as Grain does, so that chains have the same length.
 
@@ -238,15 +238,15 @@ def mix_length(lengths: Sequence[int], weights: Sequence[int]) -> int:
 
 
 def mix_choose(indices: IntArray, weights: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """Which dataset gives each element of a mixture, and which of its elements.
+    """Return the dataset of each element of a mixture, and the index in that dataset.
 
     Args:
         indices: int64 `(n,)`, elements of the mixture; may be negative.
         weights: From `mix_weights`, or all 1.
 
     Returns:
-        Two arrays, int64 `(n,)`: the number of the dataset, and the index in it. The latter runs
-        on over the epochs of a dataset.
+        Two arrays, int64 `(n,)`: the number of the dataset, and the index in it. The index
+        continues over the epochs of a dataset.
 
     Raises:
         ArgumentError: If `indices` is not int64 in one dimension.
@@ -259,7 +259,7 @@ def mix_choose(indices: IntArray, weights: Sequence[int]) -> tuple[IntArray, Int
     total = sum(shares)
     if total == 1:
         return np.zeros(len(indices), np.int64), indices.copy()
-    # One period suffices: `total` steps on, dataset i is `shares[i]` elements on. What is left is
+    # One period suffices: after `total` steps, dataset i has advanced by `shares[i]`. The rest is
     # below `total`, so the products below fit unless `total` itself is beyond 31 bits.
     places: npt.NDArray[Any] = indices if total < 2**31 else indices.astype(object)
     periods = places // total
@@ -269,7 +269,7 @@ def mix_choose(indices: IntArray, weights: Sequence[int]) -> tuple[IntArray, Int
     rows = np.arange(len(indices))
     rest = total
     for number, share in enumerate(shares):
-        # Of the first `place` elements, `others` belong to later datasets. This one takes the
+        # `others` of the first `place` elements belong to later datasets. This one takes the
         # next element when adding it does not add to `others`.
         product = place * (rest - share)
         others = product // rest
@@ -333,7 +333,7 @@ class _Network:
             block |= right
 
     def _mix(self, source: _Unsigned, target: _Unsigned, key: int, room: list[_Unsigned]) -> None:
-        """One round: `target ^= F(source) ^ key`, with three buffers to work in."""
+        """Do one round, `target ^= F(source) ^ key`, with three work buffers."""
         first, second, third = room
         self._rotate(source, 1, first, third)
         self._rotate(source, 8, second, third)
@@ -346,7 +346,7 @@ class _Network:
         target ^= first
 
     def _rotate(self, source: _Unsigned, by: int, out: _Unsigned, room: _Unsigned) -> None:
-        """`source` rotated to the left, with bits beyond the half that the caller clears."""
+        """Rotate `source` to the left; the caller clears the bits beyond the half."""
         kind = source.dtype.type
         # A product, since NumPy shifts narrow integers to the left at a fraction of its speed.
         np.multiply(source, kind(1 << by % self.half_bits), out=out)
@@ -355,7 +355,7 @@ class _Network:
 
 
 class OrderTables:
-    """Orders, or stretches of them, by what names them; the least recently used is dropped first.
+    """A store of orders, or stretches of them, by key; drops the least recently used first.
 
     The `least` tables used last are kept even if they are larger than `limit_bytes`. Thread-safe.
     """
@@ -399,7 +399,7 @@ def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
     if table is not None:
         return table.take(offsets).astype(np.int64)
     network = _network(_half_bits(length), seed)
-    # For a handful of offsets and a short walk, neither a table nor NumPy is worth its cost.
+    # For a few offsets and a short walk, neither a table nor NumPy pays off.
     if len(offsets) * (network.states // length) <= _FEW_PASSES:
         return np.array([network.walk(i, length) for i in offsets.tolist()], np.int64)
     if length > _TABLE_LENGTH:
@@ -415,7 +415,7 @@ def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
 
 
 def _even_step(offsets: IntArray) -> int:
-    """The step between evenly spaced, rising offsets, as a stream asks for them; 0 for others."""
+    """The step between evenly spaced, rising offsets, as streams request; 0 for other offsets."""
     if not _FEW < len(offsets) < _BLOCK_STATES:
         return 0
     step = int(offsets[1] - offsets[0])
@@ -531,7 +531,7 @@ def _seed_words(seed: int) -> tuple[int, int, int, int]:
 
 
 def groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
-    """Each distinct key with its rows, as a slice where they are all the rows."""
+    """Yield each distinct key with its rows; a slice if these are all rows."""
     if not len(keys):
         return
     if keys.min() == keys.max():

@@ -1,4 +1,4 @@
-"""Positions: which elements of a node are wanted, as epoch and offset.
+"""Positions: elements of a node, each given by epoch and offset.
 
 A chain is an infinite function of an integer: index `i` of a node of length `n` is offset `i % n` of
 epoch `i // n`, and negative indices are negative epochs. Positions keep the two apart, so that no
@@ -45,7 +45,7 @@ class Positions:
         return exact
 
     def seed_epochs(self) -> IntArray:
-        """The epochs, or integers that are equal to them modulo 2**32: all that a seed sees."""
+        """The epochs, or integers equal to them modulo 2**32: seeds depend on no more."""
         return (
             (self.epochs % 2**32).astype(np.int64) if self.epochs.dtype == object else self.epochs
         )

@@ -1,8 +1,8 @@
 """Random values: one independent stream of random numbers per seed and element.
 
 Invariant: the generator of an element depends on the seed and the element's index alone, not on
-what was drawn before. The values are those of Grain's `random_map`: Philox, with a key from the
-seed and a counter that starts at the index.
+what was drawn before. Grain's `random_map` gives the same values: Philox, with a key from the seed
+and a counter that starts at the index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IndexedRandom:
         return IndexedRandom, (self.seed,)
 
     def at(self, index: int) -> np.random.Generator:
-        """The generator of the element at `index`, as if nothing had been drawn from it.
+        """Return the generator of the element at `index`, in its initial state.
 
         Args:
             index: Any integer; only its remainder modulo 2**64 counts.
@@ -48,7 +48,7 @@ class IndexedRandom:
 
 @functools.lru_cache(maxsize=256)
 def philox_key(seed: int) -> npt.NDArray[np.uint64]:
-    """The Philox key of a seed: uint64 `(2,)`, not to be written to.
+    """The Philox key of a seed: uint64 `(2,)`, read-only.
 
     Raises:
         PlanError: If the seed is negative.
@@ -61,7 +61,7 @@ def philox_key(seed: int) -> npt.NDArray[np.uint64]:
 
 
 def default_seed(pairs: Sequence[tuple[int, int]]) -> int:
-    """The seed of a node that was given none, from the seeds set further up its chain.
+    """Derive the seed of a node without one from the seeds set earlier in its chain.
 
     Args:
         pairs: Each seed, with the number of nodes from the node to where it was set; nearest

@@ -1,4 +1,4 @@
-"""Tables: the elements of some positions, on their way up the chain, and what nodes do to them.
+"""Tables: the elements at some positions, and the operations of nodes on them.
 
 A table is `Columnar` (columns, with a mask where a filter made rows absent), `Listed` (elements one
 by one, None where absent) or `Segments` (tables end to end, one per call of a batched function).
@@ -64,7 +64,7 @@ Table: TypeAlias = Columnar | Listed | Segments
 
 
 def elements(table: Table) -> list[Any]:
-    """The elements, each in containers of its own; None where absent."""
+    """Return the elements, each in its own containers; None where absent."""
     match table:
         case Listed():
             return table.elements
@@ -78,12 +78,12 @@ def elements(table: Table) -> list[Any]:
 
 
 def single(table: Table) -> Columnar | Listed:
-    """The same table as one piece."""
+    """Return the table without segments."""
     return joined(list(table.tables)) if isinstance(table, Segments) else table
 
 
 def joined(tables: Sequence[Table]) -> Columnar | Listed:
-    """Tables end to end as one; columns stay columns where they agree."""
+    """Join tables end to end; columns stay columns if they agree."""
     if len(tables) == 1:
         return single(tables[0])
     bounds = np.cumsum([0, *(table.rows for table in tables)])
@@ -96,7 +96,7 @@ def joined(tables: Sequence[Table]) -> Columnar | Listed:
 
 
 def merged(parts: Sequence[tuple[Table, IntArray]], rows: int) -> Columnar | Listed:
-    """One table of `rows` rows, with row `at[k]` from row k of each part's table."""
+    """Merge parts into one table of `rows` rows; row k of a part becomes row `at[k]`."""
     if all(isinstance(table, Columnar) and table.present is None for table, _ in parts) and parts:
         trees = [(table.tree, at) for table, at in parts if isinstance(table, Columnar)]
         tree = columns.scattered(trees, rows)
@@ -119,16 +119,16 @@ def sliced(table: Table, start: int, stop: int) -> Columnar | Listed:
 
 
 def cut(table: Table, cuts: Sequence[int]) -> list[Columnar | Listed]:
-    """The rows between neighbouring `cuts`; segments as they are where those lie between them."""
+    """Return the rows between neighbouring `cuts`; a segment between two cuts stays as it is."""
     if isinstance(table, Segments):
         if _bounds(table) == list(cuts):
             return list(table.tables)
-        table = single(table)  # once, not for every piece
+        table = single(table)  # once, not for every chunk
     return [sliced(table, start, stop) for start, stop in itertools.pairwise(cuts)]
 
 
 def taken(table: Table, at: IntArray) -> Columnar | Listed:
-    """Rows at the positions `at`, copied where they are columns."""
+    """Return the rows at positions `at`; columns are copied."""
     table = single(table)
     if isinstance(table, Listed):
         return Listed([table.elements[i] for i in at.tolist()])
@@ -137,7 +137,7 @@ def taken(table: Table, at: IntArray) -> Columnar | Listed:
 
 
 def without_absent(table: Table) -> tuple[Table, IntArray | None]:
-    """The table without its absent rows, and which rows stayed; None where all did."""
+    """Return the table without absent rows, and the rows that stayed; None if all stayed."""
     if isinstance(table, Segments):
         return table, None
     if isinstance(table, Columnar):
@@ -152,7 +152,7 @@ def without_absent(table: Table) -> tuple[Table, IntArray | None]:
 
 
 def as_columns(table: Table) -> Tree:
-    """The table's columns; a list of elements where some may be absent or their trees differ."""
+    """The table's columns, or a list of elements if some may be absent or their trees differ."""
     table = single(table)
     if isinstance(table, Columnar) and table.present is None:
         return columns.map_columns(_public, table.tree)
@@ -163,12 +163,12 @@ def as_columns(table: Table) -> Tree:
 def _public(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         return np.asarray(column)
-    # As if its rows came one by one: which rows are together must not show.
+    # As if its rows came one by one: the result must not depend on the grouping.
     return columns.column_of(column) if column else column
 
 
 def nbytes(table: Table) -> int:
-    """Bytes that the table holds, roughly."""
+    """Approximate bytes of the table."""
     match table:
         case Listed(values):
             return columns.nbytes(values)
@@ -179,7 +179,7 @@ def nbytes(table: Table) -> int:
 
 
 def from_source(read: Any, rows: int, who: str) -> Table:
-    """What a source's `read` returned, as a table of `rows` rows.
+    """Convert the result of a source's `read` to a table of `rows` rows.
 
     Raises:
         ElementError: If it is not columns or a list of that many rows.
@@ -196,7 +196,7 @@ def from_source(read: Any, rows: int, who: str) -> Table:
 
 
 def gathered(results: Iterable[Any], rows: int, who: str) -> tuple[list[Any], Exception | None]:
-    """What an iterator over calls of a user's function yields up to the first error; that error."""
+    """Collect the results of calls of a user's function up to the first error, and that error."""
     out: list[Any] = []
     try:
         out.extend(results)  # keeps what came before an error
@@ -204,7 +204,7 @@ def gathered(results: Iterable[Any], rows: int, who: str) -> tuple[list[Any], Ex
         return out, error
     if len(out) == rows:
         return out, None
-    # It would end the user's loop in silence too: the data must not seem to be over.
+    # It would silently end the user's loop too: the data must not seem to be over.
     return out, ElementError(f"{who} raised StopIteration; return or raise another error")
 
 
@@ -216,15 +216,15 @@ def any_absent(values: list[Any]) -> bool:
 def map_segments(
     function: Callable[[Tree], Tree], table: Table, cuts: Sequence[int], who: str
 ) -> Table:
-    """A batched function over a table, called on the rows between neighbouring `cuts`.
+    """Call a batched function on the rows of a table between neighbouring `cuts`.
 
     Absent rows are left out of the call and stay absent.
     """
-    pieces = [_map_columns(function, part, who) for part in cut(table, cuts)]
-    if not pieces:
+    chunks = [_map_columns(function, part, who) for part in cut(table, cuts)]
+    if not chunks:
         return Listed([])
-    dense = tuple(p for p in pieces if isinstance(p, Columnar) and p.present is None)
-    return Segments(dense) if len(dense) == len(pieces) > 1 else joined(pieces)
+    dense = tuple(p for p in chunks if isinstance(p, Columnar) and p.present is None)
+    return Segments(dense) if len(dense) == len(chunks) > 1 else joined(chunks)
 
 
 def _bounds(segments: Segments) -> list[int]:
@@ -251,7 +251,7 @@ def _map_columns(function: Callable[[Tree], Tree], part: Columnar | Listed, who:
 
 
 def filtered(table: Table, verdicts: list[Any]) -> Columnar | Listed:
-    """The table with the rows absent whose verdict is false."""
+    """Make the rows absent whose verdict is false."""
     keep = np.array([bool(v) for v in verdicts], np.bool_)
     table = single(table)
     if isinstance(table, Listed):
@@ -266,7 +266,7 @@ def filtered(table: Table, verdicts: list[Any]) -> Columnar | Listed:
 def batches(
     table: Table, bounds: Sequence[int], batch_fn: Callable[[list[Any]], Any] | None
 ) -> list[Any]:
-    """A batch of the rows between each two neighbouring `bounds`.
+    """Make a batch of the rows between each two neighbouring `bounds`.
 
     Arrays of a columnar table become views of it: nothing is stacked that was not taken apart.
 

@@ -1,0 +1,1 @@
+"""Parts that all conversions share: the folder, its manifest, work items, Beam."""

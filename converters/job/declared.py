@@ -1,0 +1,214 @@
+"""Declared conversions: one function says what a conversion takes, and all of its forms follow from it.
+
+A conversion is declared by the function that plans it. Its parameters are the inputs, the output, the
+settings (with their types and defaults) and how it runs; its docstring is the help:
+
+    @declared
+    def a_to_b(
+        inputs: Paths, output: str, *, files: int | None = None, **run: Unpack[RunOptions]
+    ) -> Conversion:
+        ...
+
+The decorator makes three things of it:
+
+1. the public function `a_to_b`, of the same parameters, which carries the conversion out and returns
+   its manifest;
+2. `a_to_b.conversion(inputs, files=4)`, the conversion that is planned and not begun, which the Beam
+   transform and `windrow convert` take;
+3. the flags of the command that resumes the conversion, spelled as `OPTIONS` has it.
+
+Invariant: a setting is named, typed and given its default in one place, the signature; and spelled for
+the command line in one place, `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, ParamSpec, Protocol, cast
+
+from windrow.converters.job.inputs import source_texts
+from windrow.converters.job.job import carry_out
+from windrow.converters.job.manifest import Manifest, as_json
+from windrow.converters.job.stages import Conversion
+
+P = ParamSpec("P")
+
+
+class SettingKind(enum.Enum):
+    """How the value of a setting is spelled on the command line."""
+
+    TEXT = enum.auto()
+    INTEGER = enum.auto()
+    SIZE = enum.auto()  # bytes: 512MB
+    FLAG = enum.auto()  # given or not
+    JSON = enum.auto()
+    JSON_OR_TEXT = enum.auto()
+    CAST = enum.auto()  # checked, unsafe
+    FUNCTION = enum.auto()  # module:name
+    LIST = enum.auto()  # once for each value
+    RENAMED = enum.auto()  # once for each value, NAME or NEW=NAME
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """The option of `windrow convert` for one setting: its help, and its flag if that is not `--SETTING`."""
+
+    kind: SettingKind
+    help: str
+    flag: str = ""
+
+
+# In the order in which `windrow convert --help` lists them. A setting without an option is for calls alone.
+OPTIONS: Final[Mapping[str, Option]] = {
+    "writer_options": Option(SettingKind.TEXT, "ArrayRecord: such as group_size:1,zstd:3."),
+    "files": Option(SettingKind.INTEGER, "ArrayRecord: number of files to write."),
+    "records_per_file": Option(SettingKind.INTEGER, "ArrayRecord: records in each file."),
+    "shuffle_seed": Option(SettingKind.INTEGER, "ArrayRecord: shuffle all records by this seed."),
+    "encode": Option(SettingKind.FUNCTION, "ArrayRecord: from a dict of a row to bytes."),
+    "decode": Option(SettingKind.FUNCTION, "Zarr: from a record's bytes to a dict."),
+    "features": Option(SettingKind.JSON, "Zarr: what the features of tf.train.Examples are."),
+    "splits": Option(
+        SettingKind.LIST,
+        "tfds: a split to convert, by default all; may be repeated. To ArrayRecord, one.",
+        "--split",
+    ),
+    "names": Option(
+        SettingKind.LIST, "tfds: a feature to take, by default all; may be repeated.", "--name"
+    ),
+    "images": Option(
+        SettingKind.FLAG, "tfds: decode images, which stay encoded else; needs windrow[images]."
+    ),
+    "chunk_rows": Option(SettingKind.INTEGER, "Zarr: records per chunk."),
+    "shard_rows": Option(SettingKind.INTEGER, "Zarr: records per shard; 0 for no shards."),
+    "arrays": Option(
+        SettingKind.RENAMED,
+        "Zarr: an array to take, under another name if wanted; may be repeated.",
+        "--array",
+    ),
+    "record_axis": Option(SettingKind.JSON_OR_TEXT, "Zarr: the axis, or dimension, of records."),
+    "chunks": Option(SettingKind.JSON, "Zarr: rows per chunk, or a shape, or one by array."),
+    "shards": Option(SettingKind.JSON, "Zarr: rows per shard, or a shape, or one by array."),
+    "codecs": Option(SettingKind.TEXT, "Zarr: zstd:1, gzip:5, blosc:lz4:5, none, or JSON."),
+    "dtype": Option(SettingKind.JSON_OR_TEXT, "Zarr: the dtype to write, or one by array."),
+    "cast": Option(
+        SettingKind.CAST, "Zarr: values that do not fit the dtype are an error, or not."
+    ),
+    "engine": Option(SettingKind.TEXT, "Zarr: the engine of xarray to open SRC with."),
+    "max_bad_records": Option(
+        SettingKind.INTEGER, "Damaged records to skip before it is an error."
+    ),
+    "memory_bytes": Option(SettingKind.SIZE, "Budget, such as 512MB.", "--memory"),
+}
+# Settings of a file system may be secrets: no command repeats them.
+_NOT_REPEATED: Final = frozenset({"storage_options"})
+
+
+def flag_of(setting: str) -> str:
+    """The flag of a setting: `--chunk-rows` of `chunk_rows`."""
+    option = OPTIONS.get(setting)
+    return (option and option.flag) or "--" + setting.replace("_", "-")
+
+
+class ConversionFunction(Protocol[P]):
+    """A public function that converts, made by `declared`."""
+
+    __name__: str
+    __doc__: str | None
+
+    settings: Mapping[str, inspect.Parameter]
+    """What the conversion takes, by name, without the inputs, the output and `RunOptions`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Manifest:
+        """Carry the conversion out."""
+        ...
+
+    def conversion(self, inputs: Any, /, **settings: Any) -> Conversion:
+        """Plan the conversion of `inputs`, without beginning it."""
+        ...
+
+
+def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
+    """Return the function that carries out what `plan` plans.
+
+    Args:
+        plan: Takes the inputs, the output, settings by keyword and `RunOptions`, and plans by the
+            inputs and the settings alone. If it leaves out `sources` and `flags` of the conversion,
+            they are made from its arguments.
+    """
+    signature = inspect.signature(plan)
+    named = signature.parameters.values()
+    settings = {one.name: one for one in named if one.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def completed(planned: Conversion, inputs: Any, given: Mapping[str, Any]) -> Conversion:
+        if planned.sources:
+            return planned
+        flags = flags_of(planned.plan.format, settings, given)
+        return dataclasses.replace(planned, sources=source_texts(inputs), flags=flags)
+
+    def conversion(inputs: Any, /, **given: Any) -> Conversion:
+        for name in given:
+            if name not in settings:
+                raise TypeError(f"{plan.__name__}() got an unexpected keyword argument {name!r}")
+        anywhere: Any = plan
+        return completed(anywhere(inputs, "", **given), inputs, given)
+
+    @functools.wraps(plan)
+    def carried_out(*args: P.args, **kwargs: P.kwargs) -> Manifest:
+        planned = plan(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        inputs, output, *_ = bound.args
+        run = {name: value for name, value in bound.kwargs.items() if name not in settings}
+        return carry_out(completed(planned, inputs, bound.kwargs), output, **cast(Any, run))
+
+    made: Any = carried_out
+    made.__annotations__ = {**plan.__annotations__, "return": Manifest}
+    made.__signature__ = signature.replace(return_annotation="Manifest")
+    made.settings, made.conversion = settings, conversion
+    function: ConversionFunction[P] = made
+    return function
+
+
+def flags_of(
+    target: str, settings: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> tuple[str, ...] | None:
+    """Return the settings as the command line takes them, without defaults; None if it cannot."""
+    flags = ["--to", target]
+    for name, parameter in settings.items():
+        value = given.get(name, parameter.default)
+        if name in _NOT_REPEATED or value is parameter.default or value == parameter.default:
+            continue
+        texts = _texts(OPTIONS[name].kind, value) if name in OPTIONS else None
+        if texts is None:
+            return None
+        for text in texts:
+            flags += [flag_of(name), *text]
+    return tuple(flags)
+
+
+def _texts(kind: SettingKind, value: Any) -> Iterator[list[str]] | None:
+    """Yield a value as an option takes it, once or repeated; None if it cannot be spelled."""
+    match kind, value:
+        case SettingKind.FLAG, _:
+            return iter([[]] if value else [])
+        case SettingKind.LIST, _:
+            return iter([[name] for name in value])
+        case SettingKind.RENAMED, _:
+            # Names with '=' would be read as two.
+            if any("=" in name for name in value):
+                return None
+            renamed = value.items() if isinstance(value, Mapping) else ()
+            pairs = [[f"{new}={name}"] for new, name in renamed]
+            return iter(pairs or [[name] for name in value])
+        case (SettingKind.FUNCTION, _) | (SettingKind.TEXT, Mapping()):
+            return None
+        case _, str():
+            return iter([[value]])
+    try:
+        return iter([[json.dumps(as_json(value))]])
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,495 @@
+"""Targets: the place that a conversion writes to, a local folder or a URL.
+
+Files are known by names relative to the target, with `/`. On a local disk a file comes under its
+name by a rename; in an object store by an upload that is complete or does not happen.
+
+Local files go to the disk while they grow (write-back), so that syncing them at their end is short.
+Otherwise the kernel would leave the bytes in its cache for seconds, and the sync would wait for all.
+
+Invariant: a file under its name is complete, and nothing outside the target is ever written or
+removed, whatever links lie in it. The content and the safety of a file do not depend on write-back:
+only `os.fsync` guarantees them.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from fsspec.core import url_to_fs
+
+from windrow.core.redaction import Redaction, shown_url
+from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
+from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.remote.paths import is_remote, local_path
+
+# Everything that an unfinished target has and a finished one has not lies here.
+WORK: Final = "_windrow_work"
+_INCOMING: Final = f"{WORK}/incoming"
+
+# The sizes of more remote files than these are listed, and not requested one by one.
+_ASKED_ONE_BY_ONE: Final = 8
+# The end of a file's name that its temporary name has, so that this is never too long.
+_SHOWN_OF_NAME: Final = 40
+
+# New bytes of a file that are worth a call.
+_WRITEBACK_BYTES: Final = 4 << 20
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Target(abc.ABC):
+    """A folder to write into, somewhere. Picklable; raises ConversionError where it cannot write."""
+
+    @abc.abstractmethod
+    def shown(self, name: str = "") -> str:
+        """Return the place of `name` for messages, without secrets."""
+
+    @abc.abstractmethod
+    def listed(self, name: str = "") -> list[str]:
+        """Return the sorted names in the folder `name`; empty if there is no such folder."""
+
+    @abc.abstractmethod
+    def size(self, name: str) -> int | None:
+        """Bytes of the file `name`, or None if there is no such file."""
+
+    @abc.abstractmethod
+    def is_there(self, name: str) -> bool:
+        """Return whether there is such a file, or such a folder that is not empty."""
+
+    @abc.abstractmethod
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """The `size` of each of many files."""
+
+    @abc.abstractmethod
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        """Bytes `[start, stop)` of a file, or None if there is no such file; ReadError if damaged."""
+
+    @abc.abstractmethod
+    def write(self, name: str, data: Bytes) -> None:
+        """Write a whole file."""
+
+    @abc.abstractmethod
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file, unless there is one of that name; whether it was written."""
+
+    @abc.abstractmethod
+    def incoming(self, name: str) -> contextlib.AbstractContextManager[str]:
+        """Give a local path to write `name` to, for `put`; files left there are removed afterwards."""
+
+    @abc.abstractmethod
+    def put(self, path: str, name: str) -> None:
+        """Give the complete local file at `path` (of `incoming`) the name `name`."""
+
+    @abc.abstractmethod
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, where they are, and the folders that this leaves empty."""
+
+    @abc.abstractmethod
+    def remove_all(self, name: str) -> None:
+        """Remove a file, or a folder and all in it, where it is."""
+
+    @property
+    @abc.abstractmethod
+    def local(self) -> str | None:
+        """The path of the folder, if it is on a local disk."""
+
+
+def target_of(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Target:
+    """Return the target that `output` names, a path or a URL of fsspec.
+
+    Raises:
+        ArgumentError: If it is neither.
+        ConversionError: If it is a file, or no package for its protocol is installed.
+    """
+    if not isinstance(output, str | os.PathLike):
+        raise ArgumentError(
+            f"output {output!r} is {type(output).__name__}; give a path or a URL as str"
+        )
+    name = os.fspath(output)
+    if is_remote(name):
+        return RemoteTarget(name.rstrip("/"), dict(storage_options or {}))
+    root = os.path.abspath(local_path(name, what="output"))
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise ConversionError(f"output {root}: is a file; name a folder")
+    return LocalTarget(root)
+
+
+def safe_cause(error: Exception, options: Mapping[str, Any] | None) -> Exception | None:
+    """Return `error`, as the cause of our error; None if it contains a secret."""
+    text = "".join(traceback.format_exception(error))
+    return error if Redaction(options).hide(text) == text else None
+
+
+def unwritable(where: str, error: Exception) -> ConversionError:
+    """Return the error for a place that cannot be written."""
+    why = getattr(error, "strerror", None) or error
+    return ConversionError(
+        f"{where}: cannot be written: {why}; make room or choose another folder, and run it again:"
+        " what is finished is kept"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalTarget(Target):
+    """A folder on a local disk, or on one that is mounted."""
+
+    root: str
+
+    @property
+    def local(self) -> str:
+        return self.root
+
+    def path(self, name: str) -> str:
+        """The path of `name`."""
+        return os.path.join(self.root, *name.split("/")) if name else self.root
+
+    def shown(self, name: str = "") -> str:
+        return self.path(name)
+
+    def listed(self, name: str = "") -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ReadError(f"{self.path(name)}: cannot be listed: {error.strerror}") from error
+
+    def size(self, name: str) -> int | None:
+        path = self.path(name)
+        try:
+            return os.path.getsize(path) if os.path.isfile(path) else None
+        except OSError:
+            return None
+
+    def is_there(self, name: str) -> bool:
+        path = self.path(name)
+        return bool(os.listdir(path)) if os.path.isdir(path) else os.path.lexists(path)
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        return {name: self.size(name) for name in names}
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        try:
+            with open(self.path(name), "rb") as file:
+                file.seek(start)
+                return file.read(-1 if stop is None else stop - start)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ReadError(f"{self.path(name)}: cannot be read: {error.strerror}") from error
+
+    def write(self, name: str, data: Bytes) -> None:
+        with self.incoming(name) as temporary:
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(data)
+            except OSError as error:
+                raise unwritable(self.path(name), error) from error
+            self.put(temporary, name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self.own(name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return True
+
+    @contextlib.contextmanager
+    def incoming(self, name: str) -> Iterator[str]:
+        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
+        path = self.own(f"{_INCOMING}/{uuid.uuid4().hex}-{base}")
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            yield path
+        except WindrowError:  # some are OSErrors too
+            raise
+        except OSError as error:
+            raise unwritable(self.path(name), error) from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+    def put(self, path: str, name: str) -> None:
+        final = self.own(name)
+        try:
+            # A file that has its name has its bytes, even if the machine goes down now.
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.makedirs(os.path.dirname(final), exist_ok=True)
+            os.replace(path, final)
+        except OSError as error:
+            raise unwritable(final, error) from error
+
+    def move(self, name: str, final: str) -> None:
+        """Give a file, or a folder and all in it, another name; what is there is replaced by it."""
+        source, goal = self.own(name), self.own(final)
+        try:
+            if os.path.isdir(source) and os.path.isdir(goal):
+                # A run that was killed in the middle of it left some there already.
+                for entry in os.listdir(source):
+                    self.move(f"{name}/{entry}", f"{final}/{entry}")
+                os.rmdir(source)
+            else:
+                os.makedirs(os.path.dirname(goal), exist_ok=True)
+                os.replace(source, goal)
+        except OSError as error:
+            raise unwritable(goal, error) from error
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            path = self.own(name)
+            with _removing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.remove(path)
+            parent = os.path.dirname(path)
+            while parent != self.root:
+                try:
+                    os.rmdir(parent)
+                except OSError:  # not empty, or not there
+                    break
+                parent = os.path.dirname(parent)
+
+    def remove_all(self, name: str) -> None:
+        path = self.own(name)
+        with _removing(path), contextlib.suppress(FileNotFoundError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)
+
+    def own(self, name: str) -> str:
+        """The path of `name`, to be written or removed.
+
+        Raises:
+            ConversionError: If a link on the way to it leads out of the target.
+        """
+        path = self.path(name)
+        root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(path))
+        if os.path.commonpath([root, folder]) != root:
+            raise ConversionError(
+                f"output {self.root}: {name} lies behind a link to {folder}, outside of it, where"
+                " nothing is written or removed; convert into another folder"
+            )
+        return path
+
+
+@contextlib.contextmanager
+def _removing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConversionError(
+            f"{path}: cannot be removed: {error.strerror or error}; remove it yourself, and run it"
+            " again"
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteTarget(Target):
+    """A prefix of an object store, or a folder of another file system of fsspec."""
+
+    url: str = dataclasses.field(repr=False)
+    options: dict[str, Any] = dataclasses.field(repr=False)
+
+    @property
+    def local(self) -> None:
+        return None
+
+    def shown(self, name: str = "") -> str:
+        return shown_url(f"{self.url}/{name}" if name else self.url)
+
+    def listed(self, name: str = "") -> list[str]:
+        fs, path = self._at(name)
+        try:
+            fs.invalidate_cache()
+            found = fs.ls(path, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
+        names = {
+            entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
+        }
+        return sorted(names - {""})
+
+    def size(self, name: str) -> int | None:
+        info = self._info(name)
+        return None if info is None else _file_bytes(info)
+
+    def is_there(self, name: str) -> bool:
+        return self._info(name) is not None
+
+    def _info(self, name: str) -> dict[str, Any] | None:
+        fs, path = self._at(name)
+        try:
+            fs.invalidate_cache()
+            found: dict[str, Any] = fs.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
+        return found
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        names = list(names)
+        if len(names) <= _ASKED_ONE_BY_ONE:
+            return {name: self.size(name) for name in names}
+        fs, root = self._at("")
+        try:
+            fs.invalidate_cache()
+            found = fs.find(root, detail=True)
+        except Exception as error:
+            raise self._unreadable("", error) from self._cause(error)
+        there = {path: _file_bytes(info) for path, info in found.items()}
+        return {name: there.get(f"{root}/{name}") for name in names}
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        fs, path = self._at(name)
+        try:
+            whole = start == 0 and stop is None
+            data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
+        return data
+
+    def write(self, name: str, data: Bytes) -> None:
+        fs, path = self._at(name)
+        with self._writing(name):
+            fs.pipe_file(path, bytes(data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        # First a look: some file systems do not know this mode and overwrite what is there.
+        if self.size(name) is not None:
+            return False
+        fs, path = self._at(name)
+        with self._writing(name):
+            try:
+                fs.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def incoming(self, name: str) -> Iterator[str]:
+        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
+        with tempfile.TemporaryDirectory(prefix="windrow-") as folder:
+            yield os.path.join(folder, base)
+
+    def put(self, path: str, name: str) -> None:
+        fs, far = self._at(name)
+        with self._writing(name):
+            fs.put_file(path, far)
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            fs, path = self._at(name)
+            with self._writing(name), contextlib.suppress(FileNotFoundError):
+                fs.rm_file(path)
+
+    def remove_all(self, name: str) -> None:
+        fs, path = self._at(name)
+        with self._writing(name), contextlib.suppress(FileNotFoundError):
+            fs.invalidate_cache()
+            fs.rm(path, recursive=True)
+
+    def _at(self, name: str) -> tuple[Any, str]:
+        try:
+            fs, root = url_to_fs(self.url, **self.options)
+        except ImportError as error:
+            raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
+        except Exception as error:  # each file system has its own for settings that it cannot take
+            kind = ConversionError if isinstance(error, OSError) else ArgumentError
+            raise kind(
+                f"output {self.shown()}: cannot be opened: {self._hide(error)}"
+            ) from self._cause(error)
+        return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise ConversionError(
+                f"{self.shown(name)}: cannot be written: {type(error).__name__}:"
+                f" {self._hide(error)}; check the place and the rights, and run it again:"
+                " what is finished is kept"
+            ) from self._cause(error)
+
+    def _hide(self, error: Exception) -> str:
+        return Redaction(self.options).hide(str(error))
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return `error`, as the cause of our error; None if it contains a secret."""
+        return safe_cause(error, self.options)
+
+    def _unreadable(self, name: str, error: Exception) -> ReadError:
+        return ReadError(
+            f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
+        )
+
+
+def _file_bytes(info: Mapping[str, Any]) -> int | None:
+    """Return the size in a file system's facts of a path; None for a folder."""
+    size: int | None = None if info["type"] == "directory" else info["size"]
+    return size
+
+
+# Write-back.
+
+
+def begin_writeback(descriptor: int, first: int, size_bytes: int) -> None:
+    """Ask the system to begin writing bytes `[first, first + size_bytes)` of an open file to disk.
+
+    It does not wait, and does nothing if the system has no such call. On Linux, "not needed" begins
+    to write the bytes that are not on the disk yet, and leaves them in the cache.
+    """
+    advise = getattr(os, "posix_fadvise", None)
+    if advise is not None:
+        with contextlib.suppress(OSError):  # a file system that takes no advice
+            advise(descriptor, first, size_bytes, os.POSIX_FADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def growing(path: str) -> Iterator[Callable[[], None]]:
+    """Write back the existing local file at `path` while a writer fills it from start to end.
+
+    Yields:
+        A function to call when the file may have grown; it writes the new bytes if they are enough.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    begun_bytes = 0
+
+    def grew() -> None:
+        nonlocal begun_bytes
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes - begun_bytes >= _WRITEBACK_BYTES:
+            begin_writeback(descriptor, begun_bytes, size_bytes - begun_bytes)
+            begun_bytes = size_bytes
+
+    try:
+        yield grew
+    finally:
+        os.close(descriptor)

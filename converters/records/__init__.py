@@ -1,0 +1,1 @@
+"""Conversions between files of records: TFRecord and ArrayRecord."""

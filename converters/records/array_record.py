@@ -1,0 +1,266 @@
+"""TFRecord to ArrayRecord, one file to one file.
+
+Users of array_record know it by another name, `convert_tf_to_arrayrecord_disk_match_shards`. Unlike
+`array_record.beam.pipelines`:
+
+- Records keep their order, and file `k` has the records of input `k`. Inputs without records give
+  files.
+- A failed pipeline resumes, and leaves no files that look finished.
+- The output's folder belongs to this conversion alone: it has a manifest, and refuses other files.
+- The output may be a URL.
+- The program's own arguments are not parsed.
+
+Invariant: an output file holds the records of its input, in their order, and comes under its final
+name only when its footer, read back, counts as many as were written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Unpack
+
+from windrow.converters.job.declared import declared
+from windrow.converters.job.folder import OutputFolder
+from windrow.converters.job.inputs import Input, Paths, find_inputs, source_texts
+from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.pipeline import new_pipeline
+from windrow.converters.job.stages import Conversion, Expected, check_integer, known
+from windrow.converters.records.record_writing import (
+    FORMAT,
+    WRITER_OPTIONS,
+    FileTask,
+    SkippedRecords,
+    Steps,
+    check_writer_options,
+    distinct_names,
+    finish_files,
+    writing_stage,
+)
+from windrow.converters.records.tfrecord import is_gzip, read_batches, without_gzip
+from windrow.core.optional_imports import optional
+from windrow.errors import ArgumentError
+from windrow.sources.remote.paths import is_remote
+from windrow.sources.signatures import TFRECORD
+
+# The function that names files by a prefix.
+MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
+_SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
+_SUFFIX = re.compile(r"\.tfrecords?")
+
+
+@declared
+def tfrecord_to_array_record(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    writer_options: str = WRITER_OPTIONS,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Convert TFRecord files to ArrayRecord files, one to one.
+
+    Records and their order stay as they are; an empty file gives an empty file.
+    `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
+    `y.array_record`. A run that was stopped resumes when it is called again with the same
+    arguments; one that was finished is not done again. Two files are compressed at a time with the
+    extra `fast`, and one without it: `processes=4` uses more cores.
+
+    Args:
+        inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or
+            `.gzip`.
+        output: A folder or URL, new, empty, or of an earlier run.
+        writer_options: Options of ArrayRecordWriter. A group size of 1 lets single records be read;
+            larger groups compress better and suit reading in order.
+        max_bad_records: The most records, of all inputs, that may have a wrong checksum. They are
+            left out, and listed in the manifest. If the length of a record is damaged too, the
+            records after it cannot be found, and that is always an error.
+        storage_options: Settings of the inputs' file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If an input does not exist.
+        ArgumentError: If an argument is of the wrong kind, or out of range.
+        ReadError: If more records than allowed are damaged; the message names file, record and
+            offset.
+        ConversionError: If `output` cannot be written, or holds another conversion.
+        MissingExtraError: If what `runner` needs is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import write_records
+        >>> folder = tempfile.mkdtemp()
+        >>> for name in ("a", "b"):
+        ...     _ = write_records(f"{folder}/{name}.tfrecord", [b"one", b"two"])
+        >>> manifest = tfrecord_to_array_record(f"{folder}/*.tfrecord", f"{folder}/out")
+        >>> manifest.records, [file.name for file in manifest.files]
+        (4, ['a.array_record', 'b.array_record'])
+    """
+    return file_to_file(inputs, writer_options, max_bad_records, storage_options)
+
+
+def file_to_file(
+    inputs: Paths,
+    writer_options: str = WRITER_OPTIONS,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    prefix: str | None = None,
+) -> Conversion:
+    """Plan the conversion of each input to one file, as for `tfrecord_to_array_record`.
+
+    With `prefix`, files are called `PREFIX-00000-of-00004.arrayrecord`, whatever the inputs' names.
+    """
+    check_writer_options(writer_options)
+    check_integer("max_bad_records", max_bad_records, 0)
+    found = find_inputs(inputs, storage_options=storage_options, marks=TFRECORD.marks)
+    # How many bad records are allowed is not part of the plan: what is finished stays as it is.
+    settings = {"writer_options": writer_options}
+    if prefix is None:
+        names = distinct_names([_output_name(source.name) for source in found], found)
+    else:
+        names = _numbered(prefix, len(found))
+        settings["prefix"] = prefix
+    tasks = tuple(_task(*one) for one in zip(range(len(found)), found, names, strict=True))
+    plan = planned(FORMAT, found, settings, per_file=True)
+    stage = writing_stage(
+        "convert",
+        known(tasks),
+        _batches,
+        writer_options=writer_options,
+        max_bad_records=max_bad_records,
+    )
+    return Conversion(
+        name="tfrecord_to_array_record" if prefix is None else MATCH_SHARDS,
+        plan=plan,
+        stages=(stage,),
+        finish=functools.partial(finish_files, plan, names, None, max_bad_records),
+        expected=Expected(
+            records=None,
+            input_bytes=sum(source.size_bytes for source in found),
+            files=len(found),
+            output_bytes=None,
+        ),
+        sources=() if prefix is None else source_texts(inputs),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _MatchedFileTask(FileTask):
+    """The task of writing the file of input number `at`."""
+
+    at: int
+    source: Input
+
+
+def _task(at: int, source: Input, name: str) -> _MatchedFileTask:
+    alone = not (is_remote(source.url) or is_gzip(source.name))
+    key = f"{name}@{source.id.key}"
+    return _MatchedFileTask(name, key, source.size_bytes, at, source, alone=alone)
+
+
+def _batches(
+    folder: OutputFolder, task: _MatchedFileTask, skipped: SkippedRecords, steps: Steps
+) -> Iterator[list[bytes]]:
+    """Yield the records of an input in batches; raise at the end if it has changed meanwhile."""
+    source, records = task.source, 0
+    for batch in read_batches(
+        source.url, skip_bad=skipped.limit > 0, storage_options=source.options
+    ):
+        for error in batch.bad:
+            first, stop = error.records or (0, 1)
+            skipped.add(task.at, first, stop, error)
+        yield batch.records
+        records += len(batch.records)
+        steps.reach(records, batch.stored_bytes)
+    source.check_unchanged()
+
+
+def _numbered(prefix: str, files: int) -> list[str]:
+    return [f"{prefix}-{at:05}-of-{files:05}.arrayrecord" for at in range(files)]
+
+
+def _output_name(name: str) -> str:
+    match = _SHARD.fullmatch(without_gzip(name))
+    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    found = list(_SUFFIX.finditer(stem))
+    if not found:
+        return f"{stem}.array_record{shard}"
+    last = found[-1]
+    return f"{stem[: last.start()]}.array_record{stem[last.end() :]}{shard}"
+
+
+# The same by the name and the arguments that users of array_record know.
+
+
+def convert_tf_to_arrayrecord_disk_match_shards(
+    args: Mapping[str, str],
+    pipeline_options: object | None = None,
+    *,
+    overwrite: bool = False,
+    take_over: bool = False,
+) -> Any:
+    """Return a Beam pipeline that converts each TFRecord file to one ArrayRecord file.
+
+    `tfrecord_to_array_record` does the same at once, and needs no Beam.
+
+    Args:
+        args: `input`, a path, glob or URL; and `output`, the prefix of the files that are written:
+            `out/train` gives `out/train-00000-of-00004.arrayrecord` and so on.
+        pipeline_options: Beam's `PipelineOptions`, a list of flags, or a dict of options. Without a
+            runner among them, the pipeline runs in this process.
+        overwrite: Whether to remove what another conversion has left in the folder.
+        take_over: Whether to resume in the place of a pipeline that failed, and ended.
+
+    Returns:
+        The pipeline; `.run().wait_until_finish()` runs it.
+
+    Raises:
+        ArgumentError: If an argument is of the wrong kind.
+        NotFoundError: If `input` names no file.
+        MissingExtraError: If Apache Beam is not installed.
+
+    Example:
+        >>> pipeline = convert_tf_to_arrayrecord_disk_match_shards(
+        ...     args={"input": "data/*.tfrecord", "output": "converted/train"},
+        ... )  # doctest: +SKIP
+        >>> pipeline.run().wait_until_finish()  # doctest: +SKIP
+        'DONE'
+    """
+    pattern, folder, prefix = _checked(args)
+    transforms = optional("windrow.converters.beam", MATCH_SHARDS)
+    transform = transforms.FileToFile(
+        pattern, folder, prefix=prefix, overwrite=overwrite, take_over=take_over
+    )
+    if isinstance(pipeline_options, Mapping):
+        options = optional("apache_beam.options.pipeline_options", MATCH_SHARDS)
+        pipeline_options = options.PipelineOptions.from_dictionary(dict(pipeline_options))
+    pipeline = new_pipeline(None, pipeline_options)
+    _ = pipeline | transform
+    return pipeline
+
+
+def _checked(args: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the input, the folder of the output, and the prefix of its files."""
+    wanted = {"input", "output"}
+    missing = wanted - set(args) if isinstance(args, Mapping) else wanted
+    if missing:
+        raise ArgumentError(
+            "args must be a dict with 'input' (a path, glob or URL) and 'output' (the prefix of the"
+            f" files that are written); it lacks {min(missing)!r}"
+        )
+    output = os.fspath(args["output"])
+    folder, slash, prefix = output.rpartition("/")
+    if not prefix:
+        raise ArgumentError(
+            f"args['output']={output!r} must be the prefix of files, such as"
+            f" {output.rstrip('/') + '/train'!r}"
+        )
+    return os.fspath(args["input"]), folder or (slash or "."), prefix

@@ -1,0 +1,443 @@
+"""TFRecord and ArrayRecord files as runs of records: counted, and read by ranges, in blocks.
+
+A record is known by its file and its number in it, from 0, whether it is damaged or not. If damaged
+records are to be left out, counting reads all records, and the ranges that are read later list the
+records to skip.
+
+Invariant: a block holds the records of its spans, except skipped ones, in their order; a record that
+cannot be read is an error that names file and record.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import collections
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.converters.job.inputs import Input
+from windrow.converters.records.record_reading import IntArray, cut_records, opened, read_good
+from windrow.converters.records.tfrecord import read_batches, scan
+from windrow.errors import ConversionError, ReadError
+
+# The offset of every 256th record is remembered, to begin reading near any row.
+STRIDE_RECORDS: Final = 256
+# ArrayRecord files whose ends are read together.
+_FILES_AT_ONCE: Final = 64
+_SAMPLE_BYTES: Final = 32 << 20
+# The bytes of a TFRecord in addition to its data.
+_FRAME_BYTES: Final = 16
+
+Progress = Callable[[int, int], None]
+
+
+def _dropped(records: int, done_bytes: int) -> None:
+    """Progress that is not shown."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bad:
+    """A record that is left out: its number in its file, and why."""
+
+    number: int
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counted:
+    """A file whose records are counted.
+
+    Args:
+        source: The file.
+        records: Its records, with the bad ones.
+        offsets: In TFRecord, where record `k * STRIDE_RECORDS` is.
+        record_bytes: Bytes of a record in memory, on average or as far as the file shows.
+        group: Records that are stored, and decoded, together.
+        bad: The records to be left out, by number; empty if damaged ones were not searched for.
+    """
+
+    source: Input
+    records: int
+    offsets: tuple[int, ...] = ()
+    record_bytes: int = 0
+    group: int = 1
+    bad: tuple[Bad, ...] = ()
+
+    @property
+    def good(self) -> int:
+        """The number of records that become rows."""
+        return self.records - len(self.bad)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields but the file, as JSON values."""
+        return {
+            "records": self.records,
+            "offsets": list(self.offsets),
+            "record_bytes": self.record_bytes,
+            "group": self.group,
+            "bad": [[bad.number, bad.why] for bad in self.bad],
+        }
+
+    @classmethod
+    def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
+        """Return the object for which `to_json` gave `value`."""
+        bad = tuple(Bad(number, why) for number, why in value["bad"])
+        return cls(source, **{**value, "offsets": tuple(value["offsets"]), "bad": bad})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordSpan:
+    """Records `[start, stop)` of one file, without those numbered in `skipped`.
+
+    `start_byte` is where, in TFRecord, record `start_record` is.
+    """
+
+    source: Input
+    start: int
+    stop: int
+    skipped: tuple[int, ...] = ()
+    start_byte: int = 0
+    start_record: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that it gives."""
+        return self.stop - self.start - len(self.skipped)
+
+    def numbers(self, start: int, stop: int) -> IntArray:
+        """Return the numbers `[start, stop)` without the records that are skipped."""
+        found = np.arange(start, stop)
+        return found[~np.isin(found, self.skipped)] if self.skipped else found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows `[start, stop)` of the output, and the spans of records that give them, in order."""
+
+    start: int
+    stop: int
+    spans: tuple[RecordSpan, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordRun:
+    """The numbers of the records of one file in a block.
+
+    In TFRecord, record `start_record` begins at `start_byte`; other offsets are found from there.
+    """
+
+    source: Input
+    numbers: IntArray
+    start_byte: int | None = None
+    start_record: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class RecordBlock:
+    """Consecutive records, and the runs of the files that they come from."""
+
+    records: list[bytes] = dataclasses.field(default_factory=list)
+    runs: list[RecordRun] = dataclasses.field(default_factory=list)
+
+    def place(self, row: int) -> tuple[Input, int, int | None]:
+        """Return file and number of a record, and the byte at which it begins in TFRecord."""
+        for run in self.runs:
+            if row < len(run.numbers):
+                number = int(run.numbers[row])
+                return run.source, number, _offset(run, number)
+            row -= len(run.numbers)
+        raise IndexError(row)
+
+
+def _offset(run: RecordRun, number: int) -> int | None:
+    if run.start_byte is None:
+        return None
+    frames = scan(
+        run.source.url,
+        start_byte=run.start_byte,
+        start_record=run.start_record,
+        check_data=False,
+        storage_options=run.source.options,
+    )
+    offset, _ = next(itertools.islice(frames, number - run.start_record, None))
+    return offset
+
+
+def cut(files: Sequence[Counted], *, rows_per_range: int) -> list[RowRange]:
+    """Cut the rows of all files into ranges of `rows_per_range`, the last one shorter."""
+    rows = [file.good for file in files]
+    bounds = [*range(0, sum(rows), rows_per_range), sum(rows)]
+    return [
+        RowRange(*row_range, tuple(_span(files[at], begin, end) for at, begin, end in found))
+        for row_range, found in zip(
+            itertools.pairwise(bounds), cut_records(rows, bounds), strict=True
+        )
+    ]
+
+
+def _span(file: Counted, begin: int, end: int) -> RecordSpan:
+    """The span of the good records `[begin, end)` of a file."""
+    numbers = [bad.number for bad in file.bad]
+    # How many good records come before each bad one.
+    before = [number - k for k, number in enumerate(numbers)]
+    start = begin + bisect.bisect_right(before, begin)
+    stop = end - 1 + bisect.bisect_right(before, end - 1) + 1
+    known = start // STRIDE_RECORDS if file.offsets else 0
+    return RecordSpan(
+        file.source,
+        start,
+        stop,
+        tuple(numbers[bisect.bisect_left(numbers, start) : bisect.bisect_left(numbers, stop)]),
+        start_byte=file.offsets[known] if file.offsets else 0,
+        start_record=known * STRIDE_RECORDS,
+    )
+
+
+class RecordFormat(abc.ABC):
+    """Counts and reads files of one format. Picklable."""
+
+    @abc.abstractmethod
+    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
+        """Files that are to be counted together."""
+
+    @abc.abstractmethod
+    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+        """Count the files' records by their frames or footers; the records are not examined.
+
+        Args:
+            files: One of `batches`.
+            progress: Called with the records and the stored bytes that are done.
+        """
+
+    @abc.abstractmethod
+    def blocks(
+        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+    ) -> Iterator[RecordBlock]:
+        """Like `read`, but damaged records of spans of one file go into `bad`, if it is given."""
+
+    @abc.abstractmethod
+    def beginning(
+        self, file: Input, records: int, taken: int, bad: list[Bad] | None
+    ) -> Iterator[RecordBlock]:
+        """Yield first records of a file; `records` of all files are wanted and `taken` are there."""
+
+    def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
+        """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
+        block = RecordBlock()
+        for file in files:
+            bad: list[Bad] | None = [] if skip_bad else None
+            for more in self.beginning(file, records, len(block.records), bad):
+                block.runs += more.runs
+                block.records += more.records
+                if len(block.records) >= records or sum(map(len, block.records)) > _SAMPLE_BYTES:
+                    return block
+        return block
+
+    def read_all(self, file: Counted, bad: list[Bad], *, block_bytes: int) -> Iterator[RecordBlock]:
+        """Yield all good records of a file; damaged ones go into `bad`."""
+        if file.records:
+            yield from self.blocks([_span(file, 0, file.records)], bad, block_bytes)
+
+    def read(self, spans: Sequence[RecordSpan], *, block_bytes: int) -> Iterator[RecordBlock]:
+        """Yield the records of spans, in blocks of about `block_bytes` bytes.
+
+        Raises:
+            ReadError: If a record is damaged.
+            ConversionError: If a file has fewer records than it had.
+        """
+        return self.blocks(spans, None, block_bytes)
+
+
+class TFRecordFiles(RecordFormat):
+    """TFRecord files. Counting reads their frames."""
+
+    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
+        return [(file,) for file in files]
+
+    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+        (file,) = files
+        offsets: list[int] = []
+        records = data_bytes = 0
+        for batch in read_batches(file.url, check_data=False, storage_options=file.options):
+            sizes = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+            begins = batch.start_byte + np.cumsum(sizes + _FRAME_BYTES) - (sizes + _FRAME_BYTES)
+            offsets += begins[-batch.start_record % STRIDE_RECORDS :: STRIDE_RECORDS].tolist()
+            records += len(sizes)
+            data_bytes += int(sizes.sum())
+            progress(records, batch.stored_bytes)
+        return [Counted(file, records, tuple(offsets), -(-data_bytes // max(1, records)))]
+
+    def beginning(
+        self, file: Input, records: int, taken: int, bad: list[Bad] | None
+    ) -> Iterator[RecordBlock]:
+        for run, found in _runs(RecordSpan(file, 0, records), bad, whole=False):
+            yield RecordBlock(found, [run])
+
+    def blocks(
+        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+    ) -> Iterator[RecordBlock]:
+        block, size = RecordBlock(), 0
+        for span in spans:
+            for run, records in _runs(span, bad):
+                block.runs.append(run)
+                block.records += records
+                size += sum(map(len, records))
+                if size >= block_bytes:
+                    yield block
+                    block, size = RecordBlock(), 0
+        if block.records:
+            yield block
+
+
+def _runs(
+    span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+) -> Iterator[tuple[RecordRun, list[bytes]]]:
+    """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
+
+    If `whole`, it is an error if the file ends before the span.
+    """
+    number = span.start_record
+    for batch in read_batches(
+        span.source.url,
+        start_byte=span.start_byte,
+        start_record=span.start_record,
+        # Records read outside the span may be damaged: only the span's own records are judged.
+        skip_bad=True,
+        storage_options=span.source.options,
+    ):
+        lost = [error.records[0] for error in batch.bad if error.records]
+        number = batch.start_record + len(batch.records) + len(lost)
+        numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
+        if bad is not None:
+            bad += [
+                Bad(first, f"at byte {error.offset}: {error.why}")
+                for first, error in zip(lost, batch.bad, strict=True)
+            ]
+        for first, error in zip(lost, batch.bad, strict=True):
+            if bad is None and span.start <= first < span.stop and first not in span.skipped:
+                raise error
+        wanted = (numbers >= span.start) & (numbers < span.stop)
+        if span.skipped:
+            wanted &= ~np.isin(numbers, span.skipped)
+        records = batch.records
+        if not wanted.all():
+            records = list(itertools.compress(records, wanted.tolist()))
+            numbers = numbers[wanted]
+        if records:
+            yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
+        if number >= span.stop:
+            return
+    if whole:
+        raise fewer(span, number)
+
+
+@contextlib.contextmanager
+def reporting_changes(files: Sequence[Input]) -> Iterator[None]:
+    """Report a change, not damage, if files were written anew and cannot be read.
+
+    Raises:
+        ConversionError: If what is done in the context raises a ReadError, and a file has changed.
+    """
+    try:
+        yield
+    except ReadError:
+        for file in files:
+            file.check_unchanged()
+        raise
+
+
+def fewer(span: RecordSpan, records: int) -> ConversionError:
+    """Return the error for a file that has fewer records than were counted in it."""
+    return ConversionError(
+        f"{span.source.shown}: has {records} records now, and had {span.stop} or more when they were"
+        " counted; leave the inputs alone while they are converted, and start anew with"
+        " overwrite=True"
+    )
+
+
+class ArrayRecordFiles(RecordFormat):
+    """ArrayRecord files. Counting reads their footers."""
+
+    def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
+        starts = range(0, len(files), _FILES_AT_ONCE)
+        return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
+
+    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+        open_files = opened(files, among=True)
+        known = [(file, open_files.file(file)) for file in files]
+        return [
+            Counted(
+                file,
+                found.records,
+                record_bytes=int(found.decoded_bytes_each),
+                group=found.group,
+            )
+            for file, found in known
+        ]
+
+    def beginning(
+        self, file: Input, records: int, taken: int, bad: list[Bad] | None
+    ) -> Iterator[RecordBlock]:
+        (counted,) = self.count([file])
+        stop = min(records - taken, counted.records)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], bad, _SAMPLE_BYTES)
+
+    def blocks(
+        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+    ) -> Iterator[RecordBlock]:
+        files = list({span.source.url: span.source for span in spans}.values())
+        if not files:
+            return
+        # A bad record is identified by its number in its own file.
+        open_files = opened(files, among=bad is None)
+        source = open_files.source
+        todo = collections.deque((span, span.start) for span in spans if span.rows)
+        while todo:
+            block = RecordBlock()
+            wanted: list[IntArray] = []
+            size = 0
+            while todo and size < block_bytes:
+                span, start = todo.popleft()
+                stop = open_files.fitting(span.source, start, span.stop, block_bytes - size)
+                numbers = span.numbers(start, stop)
+                more = open_files.nbytes(span.source, start, stop)
+                if wanted and size + more > block_bytes:
+                    todo.appendleft((span, start))
+                    break
+                size += more
+                if len(numbers):
+                    block.runs.append(RecordRun(span.source, numbers))
+                    wanted.append(numbers + open_files.first(span.source))
+                if stop < span.stop:
+                    todo.appendleft((span, stop))
+            if not wanted:
+                continue
+            indices = np.concatenate(wanted)
+            if bad is None:
+                block.records = source.read(indices)
+            else:
+                numbers, block.records = read_good(source, indices, functools.partial(_lose, bad))
+                block.runs = [RecordRun(files[0], numbers)] if block.records else []
+            yield block
+
+
+def _lose(bad: list[Bad], numbers: IntArray, error: ReadError) -> None:
+    bad += [Bad(number, str(error.why)) for number in numbers.tolist()]
+
+
+@functools.cache
+def files_of(name: str) -> RecordFormat:
+    """Return the reader of the format `name`: "tfrecord" or "array_record"."""
+    return {"tfrecord": TFRecordFiles, "array_record": ArrayRecordFiles}[name]()

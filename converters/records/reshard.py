@@ -1,0 +1,536 @@
+"""ArrayRecord to ArrayRecord: other options of the writer, another number of files, another order.
+
+Another order is a global shuffle in two passes and bounded memory. The first pass reads the inputs
+from end to end. When its memory is full, it sorts the records by their places in the output and
+writes them as a run, in buckets of places. The second pass writes the files one by one: it reads the
+parts of each bucket from all runs, and puts their records in order.
+
+    run:     where each bucket begins, and the end (int64), then the buckets
+    bucket:  number of records n; n places; n lengths (all int64); the records, end to end
+
+Invariants: every record of the inputs comes once, bit for bit, in its own order or in the order of a
+shuffle. Place `i` of a shuffle gets record `shuffled(i)` of all inputs' records, counted through.
+That is the order of `MapDataset.shuffle`, which depends only on the seed and the number of records.
+Memory, files and parallelism only decide which runs there are meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.converters.job.declared import declared
+from windrow.converters.job.folder import FinishedPart, OutputFolder, output_file
+from windrow.converters.job.inputs import Paths
+from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.manifest import OutputFile
+from windrow.converters.job.stages import (
+    Conversion,
+    ConversionStage,
+    Expected,
+    Report,
+    check_integer,
+    known,
+)
+from windrow.converters.records.record_reading import (
+    BATCH_BYTES,
+    ArrayRecordSpan,
+    RecordFile,
+    cut,
+    find_record_files,
+    manifest_features,
+    read_span,
+)
+from windrow.converters.records.record_writing import (
+    FORMAT,
+    WRITER_OPTIONS,
+    FileTask,
+    SkippedRecords,
+    Steps,
+    check_writer_options,
+    distinct_names,
+    finish_files,
+    records_bytes,
+    shard_names,
+    skipped_details,
+    writing_stage,
+)
+from windrow.errors import ConversionError
+from windrow.sources.signatures import parts_of_name
+from windrow.transforms.orders import shuffled
+
+MEMORY_BYTES: Final = 512 << 20
+LEAST_MEMORY_BYTES: Final = 1 << 16
+MOST_MEMORY_BYTES: Final = 1 << 62
+MOST_FILES: Final = 99_999
+_SEEDS: Final = 2**32
+
+
+@declared
+def array_record_to_array_record(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    writer_options: str = WRITER_OPTIONS,
+    files: int | None = None,
+    shuffle_seed: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Write the records of ArrayRecord files anew: in other groups, files, or another order.
+
+    Without `files` and `shuffle_seed`, each file becomes one of its name. Else the records of all
+    are dealt out evenly, in order, to `x.array_record-00000-of-00004` and so on, where `x` is what
+    the names of the inputs begin with ("records" if they differ). If the inputs' folder has a
+    manifest that describes the features of the records, the output's manifest does so too. A run that
+    was stopped resumes when it is called again with the same arguments; one that was finished is not
+    done again.
+
+    Args:
+        inputs: A path, glob, folder or URL, or a list of them.
+        output: A folder or URL, new, empty, or of an earlier run.
+        writer_options: Options of ArrayRecordWriter, such as "group_size:64,zstd:3".
+        files: Number of files; by default as many as there are inputs.
+        shuffle_seed: Shuffles all records, in `[0, 2**32)`: record `i` of the output is what
+            `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
+            arguments. The records lie in the output's work folder meanwhile, not compressed: the
+            disk needs room for them as they are in memory, and for the output.
+        memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
+            which need some 250 MB of it. It holds if no record is larger than a sixteenth of the
+            rest.
+        max_bad_records: The most records, of all inputs, that may be damaged. They are left out, and
+            listed in the manifest. A damaged group costs all of its records.
+        storage_options: Settings of the inputs' file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If an input does not exist.
+        SourceError: If an input is not a whole ArrayRecord file.
+        ReadError: If more records than allowed are damaged; the message names file and records.
+        ArgumentError: If an argument is of the wrong kind, or out of range.
+        ConversionError: If `output` cannot be written, or holds another conversion.
+        MissingExtraError: If what `runner` needs is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.converters import tfrecord_to_array_record, write_records
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = write_records(f"{folder}/a.tfrecord", [bytes([i]) for i in range(100)])
+        >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/one")
+        >>> manifest = array_record_to_array_record(
+        ...     f"{folder}/one", f"{folder}/four", files=4, shuffle_seed=7
+        ... )
+        >>> [file.records for file in manifest.files]
+        [25, 25, 25, 25]
+    """
+    check_writer_options(writer_options)
+    check_integer("max_bad_records", max_bad_records, 0)
+    if files is not None:
+        check_integer("files", files, 1, MOST_FILES)
+    if shuffle_seed is not None:
+        check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
+    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
+    found = find_record_files(inputs, storage_options=storage_options)
+    # Memory and bad records do not belong to the plan: the files would be the same.
+    settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
+    one_to_one = files is None and shuffle_seed is None
+    sources = [file.source for file in found]
+    plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
+    if one_to_one:
+        names = distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
+    else:
+        names = shard_names(_stem(found), files or len(found))
+    if shuffle_seed is None:
+        stage = writing_stage(
+            "convert",
+            known(_tasks(found, names, one_to_one=one_to_one)),
+            _batches,
+            writer_options=writer_options,
+            max_bad_records=max_bad_records,
+        )
+        stages: tuple[ConversionStage, ...] = (stage,)
+    else:
+        shuffle = Shuffle(
+            found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
+        )
+        stages = shuffle.stages()
+    records = [file.records for file in found]
+    return Conversion(
+        name="array_record_to_array_record",
+        plan=plan,
+        stages=stages,
+        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
+        expected=Expected(
+            records=sum(records),
+            input_bytes=sum(file.source.size_bytes for file in found),
+            files=len(names),
+            output_bytes=int(sum(file.records * file.record_bytes for file in found)),
+            lines=_lines(found, shuffle_seed),
+        ),
+    )
+
+
+def _lines(found: Sequence[RecordFile], shuffle_seed: int | None) -> tuple[str, ...]:
+    if shuffle_seed is None:
+        return ()
+    held = sum(file.records * file.record_bytes for file in found)
+    return (f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile",)
+
+
+def _own_name(file: RecordFile) -> str:
+    stem, mark, shard = parts_of_name(file.source.name)
+    return f"{stem}{mark or '.array_record'}{shard}"
+
+
+def _stem(found: Sequence[RecordFile]) -> str:
+    stems = {parts_of_name(file.source.name)[0] for file in found}
+    return stems.pop() if len(stems) == 1 else "records"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SpansFileTask(FileTask):
+    """The task of writing a file from spans of the inputs."""
+
+    spans: tuple[ArrayRecordSpan, ...]
+
+
+def _tasks(
+    found: Sequence[RecordFile], names: Sequence[str], *, one_to_one: bool
+) -> tuple[_SpansFileTask, ...]:
+    if one_to_one:
+        return tuple(
+            _SpansFileTask(
+                name,
+                f"{name}@{file.source.id.key}",
+                file.source.size_bytes,
+                (ArrayRecordSpan(file, 0, file.records),),
+            )
+            for file, name in zip(found, names, strict=True)
+        )
+    records = sum(file.records for file in found)
+    bounds = [records * at // len(names) for at in range(len(names) + 1)]
+    return tuple(
+        _SpansFileTask(name, name, sum(span.stored_bytes for span in spans), spans)
+        for name, spans in zip(names, cut(found, bounds), strict=True)
+    )
+
+
+def _batches(
+    folder: OutputFolder, task: _SpansFileTask, skipped: SkippedRecords, steps: Steps
+) -> Iterator[list[bytes]]:
+    for span in task.spans:
+        for _, records, stored_bytes in read_span(span, skipped):
+            yield records
+            steps.add(len(records), stored_bytes)
+
+
+# The shuffle.
+
+
+Places = npt.NDArray[np.int64]
+
+# Items that one process works on at a time: each has its part of the memory.
+_AT_ONCE: Final = 2
+# Memory of a record in addition to its bytes: the object, its place in a list, its numbers.
+_RECORD_BYTES: Final = 96
+# Each item of the first pass goes through the whole order once, so that items may not be small.
+_ITEM_BYTES: Final = 2 << 30
+# Places that are made at a time.
+_PLACES_AT_ONCE: Final = 1 << 20
+_RECORDS_AT_ONCE: Final = 1 << 12
+_NUMBER_BYTES: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shuffle:
+    """A shuffle of the records of `found` into files of the names `names`. Picklable."""
+
+    found: tuple[RecordFile, ...]
+    names: tuple[str, ...]
+    seed: int
+    memory_bytes: int
+    writer_options: str
+    max_bad_records: int
+
+    def stages(self) -> tuple[ConversionStage, ...]:
+        """The two passes; the results of the second are the parts of the files, in any order."""
+        return (
+            ConversionStage("scatter", self._items, self._scatter, _item_bytes, at_once=_AT_ONCE),
+            writing_stage(
+                "gather",
+                self._files,
+                _ordered,
+                writer_options=self.writer_options,
+                at_once=_AT_ONCE,
+            ),
+        )
+
+    @property
+    def records(self) -> int:
+        """The number of records of all inputs."""
+        return sum(file.records for file in self.found)
+
+    @property
+    def _share_bytes(self) -> int:
+        return records_bytes(self.memory_bytes) // _AT_ONCE
+
+    def bounds(self) -> list[list[int]]:
+        """The places at which the buckets of each file begin, and where the last one ends."""
+        held = sum(_held_bytes(file, file.records) for file in self.found)
+        # Half a share: records differ in length.
+        buckets = max(1, -(-2 * held // (self._share_bytes * len(self.names))))
+        files, records = len(self.names), self.records
+        starts = [records * at // files for at in range(files + 1)]
+        return [
+            [start + (stop - start) * at // buckets for at in range(buckets + 1)]
+            for start, stop in itertools.pairwise(starts)
+        ]
+
+    # The first pass.
+
+    def _items(self, folder: OutputFolder, results: list[Any]) -> list[_ShuffleItem]:
+        most_records = max(1, self._share_bytes // 32)
+        bounds, held, first = [0], 0, 0
+        for file in self.found:
+            size = max(1, _held_bytes(file, 1))
+            step = max(1, min(most_records, _ITEM_BYTES // size) // file.group) * file.group
+            for start in range(0, file.records, step):
+                stop = min(start + step, file.records)
+                more = (stop - start) * size
+                far = first + stop - bounds[-1] > most_records or held + more > _ITEM_BYTES
+                if far and first + start > bounds[-1]:
+                    bounds.append(first + start)
+                    held = 0
+                held += more
+            first += file.records
+        bounds.append(first)
+        return [
+            _ShuffleItem(start, stop, spans)
+            for (start, stop), spans in zip(
+                itertools.pairwise(bounds), cut(self.found, bounds), strict=True
+            )
+        ]
+
+    def _scatter(self, folder: OutputFolder, item: _ShuffleItem, report: Report) -> FinishedPart:
+        # Runs of another memory have other buckets.
+        key = f"scatter-{item.start}-{item.stop}-{self.memory_bytes}"
+        steps = Steps(report, _item_bytes(item))
+
+        def make() -> FinishedPart:
+            skipped = SkippedRecords(self.max_bad_records)
+            runs: list[OutputFile] = []
+            records = 0
+            for places, held in self._full(item, skipped, steps):
+                name = folder.data_name(f"{key}-{len(runs)}")
+                runs.append(self._write_run(folder, name, places, held))
+                records += len(held)
+            return FinishedPart(key, records, tuple(runs), skipped.details)
+
+        part = folder.part(key, make)
+        steps.end(part.records)
+        return part
+
+    def _full(
+        self, item: _ShuffleItem, skipped: SkippedRecords, steps: Steps
+    ) -> Iterator[tuple[Places, list[bytes]]]:
+        """Yield the records of an item with their places, as many at a time as memory holds."""
+        places = places_of(item.start, item.stop, self.records, self.seed)
+        most_bytes = self._share_bytes // 2
+        batch_bytes = min(BATCH_BYTES, self._share_bytes // 8)
+        held: list[bytes] = []
+        held_places: list[Places] = []
+        held_bytes, begin = 0, 0
+        for span in item.spans:
+            read = read_span(span, skipped, batch_bytes=batch_bytes)
+            for numbers, records, stored_bytes in read:
+                held += records
+                held_places.append(places[begin + numbers - span.start])
+                held_bytes += sum(map(len, records)) + _RECORD_BYTES * len(records)
+                steps.add(len(records), stored_bytes)
+                if held_bytes >= most_bytes:
+                    yield np.concatenate(held_places), held
+                    held, held_places, held_bytes = [], [], 0
+            begin += span.stop - span.start
+        if held:
+            yield np.concatenate(held_places), held
+
+    def _write_run(
+        self, folder: OutputFolder, name: str, places: Places, held: list[bytes]
+    ) -> OutputFile:
+        order = np.argsort(places)
+        places = places[order]
+        lengths = np.fromiter(map(len, held), np.int64, len(held))[order]
+        starts = _starts(self.bounds())
+        cuts = np.searchsorted(places, np.append(starts, self.records))
+        sizes = np.zeros(len(held) + 1, np.int64)
+        np.cumsum(lengths + 2 * _NUMBER_BYTES, out=sizes[1:])
+        # Behind the table, and each bucket with its count.
+        table = sizes[cuts] + _NUMBER_BYTES * (len(cuts) + np.arange(len(cuts)))
+        with folder.incoming(name) as path:
+            with open(path, "wb") as file:
+                file.write(table.astype("<i8").tobytes())
+                for begin, end in itertools.pairwise(cuts.tolist()):
+                    count = np.array([end - begin], np.int64)
+                    numbers = np.concatenate([count, places[begin:end], lengths[begin:end]])
+                    file.write(numbers.astype("<i8").tobytes())
+                    file.writelines(held[at] for at in order[begin:end].tolist())
+            run = output_file(path, name, records=len(held))
+            folder.target.put(path, name)
+            return run
+
+    # The second pass.
+
+    def _files(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_ShuffledFileTask]:
+        runs = sorted((file for part in results for file in part.files), key=lambda run: run.name)
+        total = sum(run.size_bytes for run in runs)
+        names = tuple(run.name for run in runs)
+        inputs = [file.source.shown for file in self.found]
+        details = skipped_details(results, self.max_bad_records, inputs)
+        bounds = self.bounds()
+        files, bucket = [], 0
+        for at, (name, places) in enumerate(zip(self.names, bounds, strict=True)):
+            size = total * (at + 1) // len(bounds) - total * at // len(bounds)
+            # Only the first file lists what was left out.
+            file = _ShuffledFileTask(
+                name, name, size, bucket, tuple(places), names, details={} if at else details
+            )
+            files.append(file)
+            bucket += len(places) - 1
+        return files
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ShuffleItem:
+    """Records `[start, stop)` of all inputs, and the spans that hold them."""
+
+    start: int
+    stop: int
+    spans: tuple[ArrayRecordSpan, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ShuffledFileTask(FileTask):
+    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`."""
+
+    bucket: int
+    bounds: tuple[int, ...]
+    runs: tuple[str, ...]
+
+
+def _item_bytes(item: _ShuffleItem) -> int:
+    return sum(span.stored_bytes for span in item.spans)
+
+
+def _held_bytes(file: RecordFile, records: int) -> int:
+    return int(records * (file.record_bytes + _RECORD_BYTES))
+
+
+def _starts(bounds: Sequence[Sequence[int]]) -> list[int]:
+    return [start for places in bounds for start in places[:-1]]
+
+
+def places_of(start: int, stop: int, records: int, seed: int) -> Places:
+    """Return the places that records `[start, stop)` of `records` get in the shuffle of that seed.
+
+    The order maps places to records, so that the function searches all of it for these records.
+    """
+    found = np.empty(stop - start, np.int64)
+    for first in range(0, records if stop > start else 0, _PLACES_AT_ONCE):
+        places = np.arange(first, min(first + _PLACES_AT_ONCE, records), dtype=np.int64)
+        taken = shuffled(places, records, seed)
+        mine = np.flatnonzero((taken >= start) & (taken < stop))
+        found[taken[mine] - start] = places[mine]
+    return found
+
+
+def _ordered(
+    folder: OutputFolder, file: _ShuffledFileTask, skipped: SkippedRecords, steps: Steps
+) -> Iterator[list[bytes]]:
+    """Yield the records of a file in their order, some at a time."""
+    tables = [_table(folder, run, file) for run in file.runs]
+    for at, (first, stop) in enumerate(itertools.pairwise(file.bounds)):
+        buckets = [
+            _bucket(folder, run, table[at], table[at + 1])
+            for run, table in zip(file.runs, tables, strict=True)
+        ]
+        yield from _merged(file.runs, buckets, first, stop)
+        records = sum(len(bucket.places) for bucket in buckets)
+        steps.add(records, sum(table[at + 1] - table[at] for table in tables))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _ShuffleBucket:
+    """The part of a bucket in one run: `places`, and where the record of each begins and ends."""
+
+    data: bytes
+    places: Places
+    begins: Places
+    ends: Places
+
+
+def _table(folder: OutputFolder, run: str, file: _ShuffledFileTask) -> list[int]:
+    first, count = file.bucket * _NUMBER_BYTES, len(file.bounds)
+    found = folder.target.read(run, first, first + count * _NUMBER_BYTES)
+    if found is None or len(found) != count * _NUMBER_BYTES:
+        raise _damaged(folder, run)
+    table: list[int] = np.frombuffer(found, "<i8").tolist()
+    return table
+
+
+def _bucket(folder: OutputFolder, run: str, start: int, stop: int) -> _ShuffleBucket:
+    data = folder.target.read(run, start, stop)
+    if data is None or len(data) != stop - start or len(data) < _NUMBER_BYTES:
+        raise _damaged(folder, run)
+    count = int(np.frombuffer(data, "<i8", 1)[0])
+    head = _NUMBER_BYTES * (1 + 2 * count)
+    if not 0 <= count <= len(data) or head > len(data):
+        raise _damaged(folder, run)
+    places, lengths = np.frombuffer(data, "<i8", 2 * count, _NUMBER_BYTES).reshape(2, count)
+    ends = head + np.cumsum(lengths)
+    if (ends[-1] if count else head) != len(data):
+        raise _damaged(folder, run)
+    return _ShuffleBucket(data, places.astype(np.int64), ends - lengths, ends)
+
+
+def _merged(
+    runs: Sequence[str], buckets: Sequence[_ShuffleBucket], first: int, stop: int
+) -> Iterator[list[bytes]]:
+    """Yield the records of a bucket from all runs, in the order of their places `[first, stop)`."""
+    if not buckets:
+        return
+    places = np.concatenate([bucket.places for bucket in buckets])
+    which = np.repeat(np.arange(len(buckets)), [len(bucket.places) for bucket in buckets])
+    begins = np.concatenate([bucket.begins for bucket in buckets])
+    ends = np.concatenate([bucket.ends for bucket in buckets])
+    order = np.argsort(places)
+    in_order = places[order]
+    inside = not len(places) or (in_order[0] >= first and in_order[-1] < stop)
+    if not inside or bool(np.any(np.diff(in_order) <= 0)):
+        raise ConversionError(
+            f"the files of the shuffle, such as {runs[0]}, do not fit together: start anew with"
+            " overwrite=True"
+        )
+    data = [bucket.data for bucket in buckets]
+    for at in range(0, len(order), _RECORDS_AT_ONCE):
+        some = order[at : at + _RECORDS_AT_ONCE]
+        three = zip(which[some].tolist(), begins[some].tolist(), ends[some].tolist(), strict=True)
+        yield [data[run][begin:end] for run, begin, end in three]
+
+
+def _damaged(folder: OutputFolder, run: str) -> ConversionError:
+    return ConversionError(
+        f"{folder.target.shown(run)}: is gone or damaged, and what the shuffle has read so far with"
+        " it; check the disk, and run it again: what is lost is read again"
+    )

@@ -1,0 +1,411 @@
+"""An array to convert: what is known of it, and boxes of its values.
+
+It may be an array of a file that xarray opens, such as NetCDF. Then its values are not scaled or
+masked, times are integers, and attributes say how to decode them, so that the copy decodes as the
+file does.
+
+Invariants: an array pickles without its open file; a box is filled whole, from chunks that are each
+decoded once, or there is an error. Finding arrays reads no values; they are read one box at a time.
+"""
+
+from __future__ import annotations
+
+import abc
+import base64
+import collections
+import dataclasses
+import itertools
+import math
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.process import cores
+from windrow.core.redaction import shown_url
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    MissingExtraError,
+    ReadError,
+    SourceError,
+    missing_extra,
+)
+from windrow.sources.chunks import Box
+from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.tf_example.features import DTYPES
+
+AnyArray = npt.NDArray[Any]
+Cells: TypeAlias = tuple[int, ...]
+Cast = Literal["checked", "unsafe"]
+
+# Small chunks are read some at a time, and so much at once.
+_TURN_BYTES: Final = 1 << 20
+_TURN_CHUNKS: Final = 4096
+_IN_FLIGHT_BYTES: Final = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What is known of an array before a value is read. Picklable.
+
+    Args:
+        name: Its name in the group; nested names are joined by `/`, and an array without a group is
+            ''.
+        where: Its place, for messages.
+        dtype: The dtype as delivered, in this machine's byte order.
+        shape: The shape of the array; () for a scalar.
+        chunk_shape: What is decoded as one.
+        shift: Cells of the first chunk that lie before cell 0.
+        dims: Names of the axes, None for one without; () if they are not stored.
+        attributes: As they are stored, fit for JSON.
+        fill_value: As in the metadata of Zarr v3; None for an array without one.
+    """
+
+    name: str
+    where: str
+    dtype: np.dtype[Any]
+    shape: Cells
+    chunk_shape: Cells
+    shift: Cells
+    dims: tuple[str | None, ...] = ()
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fill_value: Any = None
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a decoded chunk."""
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class InputArray(abc.ABC):
+    """An array whose values are read in boxes."""
+
+    def __init__(self, facts: InputFacts) -> None:
+        self.facts = facts
+
+    @abc.abstractmethod
+    def start(self, boxes: Sequence[Box]) -> Future[None]:
+        """Start to fill boxes; each box lies in one chunk. The future has a ReadError."""
+
+    def read(
+        self,
+        first: Sequence[int],
+        out: AnyArray,
+        *,
+        decoders: int = 1,
+        cast: Cast = "checked",
+    ) -> None:
+        """Fill `out` with the cells from `first` on.
+
+        Args:
+            first: The first cell.
+            out: Memory, in any order of its own; of another dtype if values are to be cast.
+            decoders: Chunks that may be decoded at the same time.
+            cast: Whether a value that the dtype of `out` cannot hold is an error.
+
+        Raises:
+            ReadError: If a chunk cannot be read; the message names it.
+            ConversionError: If a value does not fit; the message names it.
+        """
+        if not out.size:
+            return
+        turns = self._turns(first, out)
+        flying: collections.deque[tuple[Future[None], list[Box], list[Box]]] = collections.deque()
+        most = max(1, min(decoders, 2 * cores(), _IN_FLIGHT_BYTES // _TURN_BYTES))
+        try:
+            for boxes in turns:
+                if len(flying) == most:
+                    self._end(*flying.popleft(), cast)
+                raw = boxes
+                if out.dtype != self.facts.dtype:
+                    raw = [Box(b.first, np.empty(b.out.shape, self.facts.dtype)) for b in boxes]
+                flying.append((self.start(raw), raw, boxes))
+            while flying:
+                self._end(*flying.popleft(), cast)
+        finally:
+            # After an error: nothing may be written any more to memory that is given back.
+            wait([future for future, _, _ in flying])
+
+    def _end(self, future: Future[None], raw: list[Box], boxes: list[Box], cast: Cast) -> None:
+        future.result()
+        if raw is boxes:
+            return
+        for held, box in zip(raw, boxes, strict=True):
+            box.out[...] = self._casted(held, box.out.dtype, cast)
+
+    def _casted(self, box: Box, dtype: np.dtype[Any], cast: Cast) -> AnyArray:
+        with np.errstate(all="ignore"):
+            found = box.out.astype(dtype)
+        if cast == "unsafe":
+            return found
+        wrong = unfit(box.out, found)
+        if wrong.any():
+            at = np.argwhere(wrong)[0]
+            cell = [int(f + k) for f, k in zip(box.first, at, strict=True)]
+            raise ConversionError(
+                f"array {self.facts.name!r} in {self.facts.where}: the value"
+                f" {box.out[tuple(at)]} at {cell} does not fit {dtype}; choose another dtype, or"
+                ' cast="unsafe" to take what comes'
+            )
+        return found
+
+    def _turns(self, first: Sequence[int], out: AnyArray) -> Iterator[list[Box]]:
+        """Yield the parts of `out` that lie in one chunk each, some at a time, in C order of chunks."""
+        turn: list[Box] = []
+        held = 0
+        for box in self._boxes(first, out):
+            turn.append(box)
+            held += max(box.out.nbytes, self.facts.chunk_bytes)
+            if held >= _TURN_BYTES or len(turn) == _TURN_CHUNKS:
+                yield turn
+                turn, held = [], 0
+        if turn:
+            yield turn
+
+    def _boxes(self, first: Sequence[int], out: AnyArray) -> Iterator[Box]:
+        spans = []
+        axes = zip(first, out.shape, self.facts.chunk_shape, self.facts.shift, strict=True)
+        for begin, count, chunk, shift in axes:
+            lines = range((begin + shift) // chunk * chunk - shift, begin + count, chunk)
+            spans.append([(max(begin, k), min(begin + count, k + chunk)) for k in lines])
+        for found in itertools.product(*spans):
+            cut: list[Any] = [slice(a - f, b - f) for (a, b), f in zip(found, first, strict=True)]
+            # With the dots it is a view also where there are no axes.
+            yield Box(tuple(a for a, _ in found), out[(..., *cut)])
+
+
+def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
+    """Return where `cast` differs from `values` by range or cut-off; rounding of floats is ignored."""
+    if cast.dtype.kind not in "biu":
+        wrong = np.isnan(cast) & ~np.isnan(values) | np.isinf(cast) & ~np.isinf(values)
+        return np.asarray(wrong, np.bool_)
+    with np.errstate(all="ignore"):
+        # An integer of another sign may come back as it was.
+        wrong = (cast.astype(values.dtype) != values) | ((cast < 0) != (values < 0))
+        if values.dtype.kind not in "biu" and cast.dtype.kind != "b":
+            # So may a number just out of range, where a processor takes the last number in range.
+            wrong |= values >= np.asarray(float(int(np.iinfo(cast.dtype).max) + 1), values.dtype)
+    return np.asarray(wrong, np.bool_)
+
+
+# Arrays of a file that xarray opens.
+
+
+SUFFIXES: Final = (".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".grib", ".grib2", ".grb")
+# Where a file has no chunks, so much of a variable is read as one.
+_UNCHUNKED_BYTES: Final = 1 << 20
+
+
+class XarrayFile:
+    """A file that xarray opens when it is first read. Picklable, thread-safe."""
+
+    def __init__(
+        self, url: str, *, engine: str | None, storage_options: Mapping[str, Any] | None
+    ) -> None:
+        self.url, self._engine, self._options = url, engine, storage_options
+        self._restart()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.url, self._engine, self._options
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.url, self._engine, self._options = state
+        self._restart()
+
+    def _restart(self) -> None:
+        self._opened: Any = None
+        # The libraries of HDF5 and NetCDF take one call at a time.
+        self.lock = threading.Lock()
+
+    def dataset(self) -> Any:
+        """The open dataset; hold `lock`.
+
+        Raises:
+            ArgumentError: If xarray has no such engine.
+            ReadError: If it cannot be opened.
+            MissingExtraError: If a package is missing.
+        """
+        if self._opened is None:
+            xarray = _xarray()
+            engines = xarray.backends.list_engines()
+            if self._engine is not None and self._engine not in engines:
+                raise ArgumentError(
+                    f"engine={self._engine!r} is not one of the engines that xarray has here:"
+                    f" {', '.join(sorted(engines))}"
+                )
+            try:
+                self._opened = xarray.open_dataset(
+                    self._file(), engine=self._engine, decode_cf=False, cache=False, chunks=None
+                )
+            except MissingExtraError:
+                raise
+            except ImportError as error:
+                raise MissingExtraError(f"{shown_url(self.url)}: {error}") from error
+            except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+                raise ReadError(f"{shown_url(self.url)}: xarray cannot open it: {error}") from error
+        return self._opened
+
+    def _file(self) -> Any:
+        if "://" not in self.url:
+            return self.url
+        import fsspec
+
+        try:
+            return fsspec.open(self.url, "rb", **(self._options or {})).open()
+        except ImportError as error:
+            raise missing_package(f"reading {shown_url(self.url)}", self.url, error) from error
+
+
+class XarrayVariable(InputArray):
+    """A variable of a file that xarray opens."""
+
+    def __init__(self, facts: InputFacts, file: XarrayFile) -> None:
+        super().__init__(facts)
+        self._file = file
+
+    def start(self, boxes: Sequence[Box]) -> Future[None]:
+        """Read the boxes at once, in this thread."""
+        done: Future[None] = Future()
+        try:
+            with self._file.lock:
+                variable = self._file.dataset().variables[self.facts.name]
+                for box in boxes:
+                    axes = zip(box.first, box.out.shape, strict=True)
+                    cut = tuple(slice(first, first + size) for first, size in axes)
+                    box.out[...] = np.asarray(variable[cut].values).view(self.facts.dtype)
+        except ReadError as error:
+            done.set_exception(error)
+        except Exception as error:  # of whatever library reads the file
+            held = f"cells from {list(boxes[0].first)} on"
+            message = f"array {self.facts.name!r} in {self.facts.where}: {held}: {error}"
+            done.set_exception(ReadError(message, why=str(error)))
+        else:
+            done.set_result(None)
+        return done
+
+
+def find_variables(
+    file: XarrayFile, names: Iterable[str] | None
+) -> tuple[list[InputArray], dict[str, Any]]:
+    """The variables of `file`, coordinates too, and the attributes of the whole.
+
+    Args:
+        file: The file.
+        names: The variables wanted; None for all.
+
+    Raises:
+        ArgumentError: If a name is not there, or xarray has no such engine.
+        SourceError: If there are no arrays, or one has a dtype without a counterpart in Zarr.
+    """
+    with file.lock:
+        dataset = file.dataset()
+        there = [str(name) for name in dataset.variables]
+        if not there:
+            raise SourceError(
+                f"{shown_url(file.url)} holds no variables outside of groups, and those in groups are"
+                " not read; write them to a file or a Zarr store of their own"
+            )
+        wanted = there if names is None else list(names)
+        for name in wanted:
+            if name not in there:
+                raise ArgumentError(
+                    f"{shown_url(file.url)}: there is no variable {name!r}; there are"
+                    f" {', '.join(sorted(there))}"
+                )
+        facts = [_facts(file, name, dataset.variables[name]) for name in wanted]
+        attributes = plain_attributes(dataset.attrs)
+    return [XarrayVariable(found, file) for found in facts], attributes
+
+
+def _facts(file: XarrayFile, name: str, variable: Any) -> InputFacts:
+    dtype = variable.dtype.newbyteorder("=")
+    if dtype.name not in DTYPES:
+        raise SourceError(
+            f"variable {name!r} in {shown_url(file.url)} is of dtype {variable.dtype}, which has no"
+            " place in a Zarr array of numbers; choose the others: arrays=[...]"
+        )
+    shape = tuple(map(int, variable.shape))
+    chunk = variable.encoding.get("chunksizes")
+    if not chunk or len(chunk) != len(shape):
+        chunk = _unchunked(shape, dtype.itemsize)
+    return InputFacts(
+        name=name,
+        where=shown_url(file.url),
+        dtype=dtype,
+        shape=shape,
+        chunk_shape=tuple(max(1, int(size)) for size in chunk),
+        shift=(0,) * len(shape),
+        dims=tuple(map(str, variable.dims)),
+        attributes=plain_attributes(variable.attrs),
+    )
+
+
+def _unchunked(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    room = max(1, _UNCHUNKED_BYTES // itemsize)
+    chunk = []
+    for size in reversed(shape):
+        chunk.append(max(1, min(size, room)))
+        room = max(1, room // chunk[-1])
+    return tuple(reversed(chunk))
+
+
+def plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes as JSON has them, as xarray writes them to Zarr v3."""
+    found = {}
+    for key, value in attributes.items():
+        name = str(key)
+        found[name] = fill_attribute(value) if name == "_FillValue" else plain(value)
+    return without_two_nans(found)
+
+
+def without_two_nans(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return `attributes` with NaN only once.
+
+    JSON has no NaN, so that it is stored as a string, and xarray compares strings only with strings.
+    """
+    if attributes.get("missing_value") == "NaN" and "_FillValue" in attributes:
+        return {key: value for key, value in attributes.items() if key != "missing_value"}
+    return attributes
+
+
+def fill_attribute(value: Any) -> Any:
+    """A `_FillValue` as xarray has it among the attributes of Zarr v3."""
+    number = plain(np.asarray(value).reshape(-1)[0] if np.size(value) == 1 else value)
+    if isinstance(number, float) or number in ("NaN", "Infinity", "-Infinity"):
+        return base64.standard_b64encode(struct.pack("<d", float(number))).decode()
+    return number
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute as a JSON value; what JSON does not have, such as NaN, becomes a string."""
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def _xarray() -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise missing_extra("converting what xarray opens", "netcdf") from error
+    return xarray

@@ -1,0 +1,215 @@
+"""Ragged columns on their way into Zarr: rows that differ in length, as values and offsets.
+
+The place of a row's values is known only when all rows before it have been counted. So each work
+item writes its rows into two data files of the work folder: all values end to end, and the ends of
+the rows among them. When all are there, the two arrays are written from byte ranges of those files.
+
+Invariant: row `i` is `values[offsets[i] : offsets[i + 1]]`, offsets begin with 0 and never fall, and
+neither depends on how the rows were divided into work items.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, Final
+
+import numpy as np
+
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.stages import Report
+from windrow.converters.zarr.layout import ArrayLayout
+from windrow.converters.zarr.rows import BLOCK_BYTES, OFFSETS, VALUES, RowFiles, ranges
+from windrow.errors import ConversionError
+from windrow.sources.tf_example.features import Array, Feature, Ragged
+from windrow.sources.zarr.names import RAGGED
+
+_OFFSET: Final = np.dtype("<i8")
+
+
+def attribute(features: Mapping[str, Feature]) -> dict[str, Any]:
+    """Return the group's attributes of its ragged features; {} without such features."""
+    found = {
+        name: {"dtype": feature.dtype, "shape": [None, *feature.item_shape]}
+        for name, feature in features.items()
+        if feature.ragged
+    }
+    return {RAGGED: found} if found else {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spooled:
+    """The rows of one feature in one work item: `rows` of them, of `items` values in all.
+
+    `key` is the key of the part that wrote them, `name` the name of its two data files without
+    their endings.
+    """
+
+    key: str
+    name: str
+    rows: int
+    items: int
+
+
+class Spool:
+    """Writes the rows of one feature in one work item to data files.
+
+    Args:
+        folder: The folder of the output.
+        name: The name of the files, as in `Spooled`.
+    """
+
+    def __init__(self, folder: OutputFolder, key: str, name: str) -> None:
+        self._folder, self._key, self._name = folder, key, name
+        self._stack = contextlib.ExitStack()
+        self._rows = self._items = 0
+        self._paths: dict[str, str] = {}
+        self._files: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> Spool:
+        with contextlib.ExitStack() as stack:
+            for what in (VALUES, OFFSETS):
+                path = stack.enter_context(self._folder.incoming(f"{self._name}.{what}"))
+                self._paths[what] = path
+                self._files[what] = stack.enter_context(open(path, "wb"))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def add(self, column: Ragged) -> None:
+        """Add the next rows."""
+        values = np.ascontiguousarray(column.values).reshape(-1).view(np.uint8)
+        self._files[VALUES].write(values.data)
+        ends = column.offsets[1:] + self._items
+        self._files[OFFSETS].write(ends.astype(_OFFSET).data)
+        self._rows += len(column)
+        self._items += len(column.values)
+
+    def close(self) -> Spooled:
+        """Give the files their names in the work folder; all rows are there."""
+        for what, path in self._paths.items():
+            self._files[what].close()
+            self._folder.target.put(path, self._folder.data_name(f"{self._name}.{what}"))
+        return Spooled(self._key, self._name, self._rows, self._items)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SpooledRun:
+    """The next bytes `[start, stop)` of one data file; `base` is added to offsets."""
+
+    spooled: Spooled
+    start: int
+    stop: int
+    base: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RaggedFiles:
+    """Some files of one of the two arrays of a feature, `[start, stop)` of it. Picklable."""
+
+    layout: ArrayLayout
+    what: str
+    start: int
+    stop: int
+    runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the items."""
+        return (self.stop - self.start) * _item_bytes(self.layout)
+
+    def write(self, folder: OutputFolder, report: Report) -> FinishedPart:
+        """Write them, unless an earlier run has."""
+        key = f"ragged-{self.layout.name}-{self.start}-{self.stop}"
+        reported = 0
+
+        def make() -> FinishedPart:
+            nonlocal reported
+            with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
+                for items in self._blocks(folder):
+                    out.add(items)
+                    report(0, items.nbytes)
+                    reported += items.nbytes
+            return FinishedPart(key, 0, tuple(out.files))
+
+        part = folder.part(key, make)
+        report(0, self.nbytes - reported)
+        return part
+
+    def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
+        dtype, shape = self.layout.numpy_dtype, self.layout.shape[1:]
+        if self.what == OFFSETS and self.start == 0:
+            yield np.zeros(1, dtype)
+        step = max(1, BLOCK_BYTES // _item_bytes(self.layout)) * _item_bytes(self.layout)
+        waiting: list[Array] = []
+        for run in self.runs:
+            for start, stop in ranges(run.start, run.stop, step):
+                data = _read(folder, run.spooled, self.what, start, stop)
+                items = np.frombuffer(data, dtype).reshape(-1, *shape)
+                if self.what == OFFSETS:
+                    items = items + run.base
+                waiting.append(items)
+                # Blocks may be small: many of them are encoded at a time.
+                if sum(some.nbytes for some in waiting) >= BLOCK_BYTES:
+                    yield np.concatenate(waiting)
+                    waiting = []
+        if waiting:
+            yield np.concatenate(waiting)
+
+
+def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[RaggedFiles]:
+    """Return the files of one of the two arrays of a feature, to be written in parallel.
+
+    Args:
+        what: `VALUES` or `OFFSETS`.
+        layout: The layout of the array.
+        spooled: The rows of all work items, in order.
+    """
+    item_bytes = _item_bytes(layout)
+    # In offsets, item 0 is in no file: it is 0, and the rows come behind it.
+    shift = 1 if what == OFFSETS else 0
+    ends: list[int] = []
+    bases: list[int] = []
+    end = items = 0
+    for one in spooled:
+        bases.append(items)
+        items += one.items
+        end += one.rows if what == OFFSETS else one.items
+        ends.append(end)
+    step = layout.file_shape[0]
+    if layout.shard_shape is None:
+        step *= max(1, BLOCK_BYTES // max(1, layout.chunk_bytes))
+    found = []
+    for start, stop in ranges(0, layout.shape[0], step):
+        first, last = max(0, start - shift), stop - shift
+        runs = []
+        for at in range(bisect.bisect_right(ends, first), len(ends)):
+            begin = ends[at - 1] if at else 0
+            if begin >= last:
+                break
+            a, b = max(first, begin) - begin, min(last, ends[at]) - begin
+            if a < b:
+                runs.append(_SpooledRun(spooled[at], a * item_bytes, b * item_bytes, bases[at]))
+        found.append(RaggedFiles(layout, what, start, stop, tuple(runs)))
+    return found
+
+
+def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: int) -> bytes:
+    name = folder.data_name(f"{spooled.name}.{what}")
+    data = folder.target.read(name, start, stop)
+    if data is None or len(data) != stop - start:
+        # The next run makes it again.
+        folder.forget(FinishedPart(spooled.key, 0, ()))
+        raise ConversionError(
+            f"{folder.target.shown(name)}: is gone, or cut short; run the conversion again, and do not"
+            " change the folder meanwhile"
+        )
+    return data
+
+
+def _item_bytes(layout: ArrayLayout) -> int:
+    return int(layout.numpy_dtype.itemsize * np.prod(layout.shape[1:], dtype=np.int64))

@@ -1,0 +1,442 @@
+"""Zarr, or what xarray opens, to Zarr: other chunks and shards, within a budget of memory.
+
+The files of the target divide the work. A block of whole files is read from wherever its values lie
+and written at once. If that would read much of the source again and again, a first stage reads the
+source once and leaves its values, sorted by block, in files between.
+
+Invariants: each file of the target is written whole, from one block; values equal the source's bit
+for bit, unless another dtype is asked for.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Unpack
+
+import google_crc32c
+import numpy as np
+
+from windrow.converters.job.declared import declared
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.inputs import refuse_changed
+from windrow.converters.job.job import RunOptions
+from windrow.converters.job.manifest import (
+    ConversionPlan,
+    InputFile,
+    Manifest,
+    OutputFile,
+    is_own_name,
+)
+from windrow.converters.job.stages import (
+    Conversion,
+    ConversionStage,
+    Expected,
+    Report,
+    check_integer,
+)
+from windrow.converters.job.targets import LocalTarget
+from windrow.converters.zarr.array_inputs import AnyArray, Cast, InputArray
+from windrow.converters.zarr.layout import METADATA, encode_parts, metadata_files
+from windrow.converters.zarr.rechunk_layout import Axis, Converted, Settings, Sizes, converted
+from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
+from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
+from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
+from windrow.errors import ArgumentError, ConversionError
+from windrow.sources.zarr.names import RAGGED
+
+MEMORY_BYTES: Final = 512 << 20
+_FORMAT: Final = "zarr"
+# Blocks at a time, so that one is read while another is written, unless memory is short.
+_AT_ONCE: Final = 2
+# How much of a piece between is read at a time, and by how many requests of an object store.
+_PART_BYTES: Final = 4 << 20
+_REQUESTS: Final = 8
+# By how much one at a time must be cheaper to be chosen.
+_WORTH_MORE: Final = 1.1
+
+
+@declared
+def zarr_to_zarr(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    arrays: Sequence[str] | Mapping[str, str] | None = None,
+    record_axis: Axis | Mapping[str, Axis] = None,
+    chunks: Sizes | Mapping[str, Sizes] = None,
+    shards: Sizes | Mapping[str, Sizes] = None,
+    codecs: str | Mapping[str, str] = "zstd:1",
+    dtype: str | Mapping[str, str] | None = None,
+    cast: Cast = "checked",
+    select: Mapping[str, slice] | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    engine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Write the arrays of a Zarr store, or of a file that xarray opens, in chunks for training.
+
+    Names of axes, attributes, coordinates and scalars are kept, and every value bit for bit. A run
+    that was stopped resumes when it is called again with the same arguments.
+
+    By default, rows of 4 KiB and more are a chunk each, smaller ones share a chunk of 4 KiB or more,
+    and shards hold the rows that make about 128 MiB of all arrays together. The largest array sets
+    the rows. Arrays that do not share its records keep their chunks, in shards of that size.
+
+    Args:
+        source: A path or URL of a Zarr array or group (v2 or v3), or of a file that xarray opens,
+            such as NetCDF; its values are taken as they are stored, not scaled.
+        output: A folder or URL, new, empty, or of an earlier run. It becomes a Zarr v3 group with
+            consolidated metadata, or one array if the source is one.
+        arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
+            None for all there are.
+        record_axis: Number or name of the axis that counts records, which becomes the first one; a
+            dict for some arrays by their new names. None for the first.
+        chunks: Records per chunk, or its size along every axis of the result; or a dict of either.
+        shards: As `chunks`; 0 for no shards, so that every chunk is a file.
+        codecs: 'zstd:1' (level 1), 'gzip:5', 'blosc:lz4:5' or 'none', or JSON as in Zarr v3; or a
+            dict.
+        dtype: For all arrays of its kind (floats, integers), or a dict for some.
+        cast: 'checked' refuses values that the dtype cannot hold, 'unsafe' takes what comes.
+        select: The parts of axes to take, by names of axes.
+        memory_bytes: The most memory that a process takes, its libraries included.
+        engine: The engine of xarray, which then opens the source whatever its name ends in.
+        storage_options: Settings of the source's file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If there is nothing at `source`.
+        ArgumentError: If the settings do not fit the arrays, or one that is named is not there.
+        SourceError: If an array is not of numbers.
+        ReadError: If a chunk of the source is damaged; the message names it.
+        ConversionError: If `memory_bytes` are too few, a value does not fit its dtype, or `output`
+            cannot be written or holds another conversion.
+        MissingExtraError: If what is needed is not installed.
+
+    Example:
+        A day to a chunk becomes an hour to a chunk:
+
+        >>> import tempfile, numpy as np, zarr
+        >>> folder = tempfile.mkdtemp()
+        >>> hours = np.zeros((48, 5, 6), np.float32)
+        >>> _ = zarr.create_array(f"{folder}/days.zarr", data=hours, chunks=(24, 5, 6))
+        >>> manifest = zarr_to_zarr(f"{folder}/days.zarr", f"{folder}/hours.zarr", chunks=1)
+        >>> zarr.open_array(f"{folder}/hours.zarr").chunks
+        (1, 5, 6)
+    """
+    if cast not in ("checked", "unsafe"):
+        raise ArgumentError(f"cast must be 'checked' or 'unsafe', got {cast!r}")
+    check_integer("memory_bytes", memory_bytes)
+    chosen = list(arrays.values()) if isinstance(arrays, Mapping) else arrays
+    names = array_names(chosen, arrays, "or a dict from new names to names, ")
+    find = functools.partial(
+        find_arrays, source, names=names, engine=engine, storage_options=storage_options
+    )
+    inputs = find()
+    settings = Settings(record_axis, chunks, shards, codecs, dtype, select or {})
+    named = _renamed(inputs.arrays, arrays)
+    _check_new_names(named)
+    found, records = converted(named, settings, apart=_ragged(inputs))
+    plans, at_once = _planned(found, memory_bytes)
+    jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
+    stored = dict(arrays) if isinstance(arrays, Mapping) else names
+    plan = ConversionPlan(
+        _FORMAT,
+        (inputs.id,),
+        {"conversion": "zarr_to_zarr", "arrays": stored, "cast": cast, **settings.to_json()},
+    )
+    lead = max(range(len(jobs)), key=lambda k: jobs[k].converted.layout.nbytes)
+    work = _RechunkWork(jobs, lead)
+    first = ConversionStage("read", work.reads, work.read, work.weigh, at_once)
+    second = ConversionStage("write", work.blocks, work.write, work.weigh, at_once)
+    between = any(job.plan.between is not None for job in jobs)
+    end = _RechunkFinish(
+        plan, jobs, records, dict(inputs.attributes), inputs.group_attributes, find
+    )
+    return Conversion(
+        name="zarr_to_zarr",
+        plan=plan,
+        stages=(first, second) if between else (second,),
+        finish=end.finish,
+        expected=_expected(inputs, jobs, records),
+    )
+
+
+def _renamed(
+    found: Mapping[str, InputArray], arrays: Sequence[str] | Mapping[str, str] | None
+) -> dict[str, InputArray]:
+    if not isinstance(arrays, Mapping):
+        return dict(found)
+    renamed = {}
+    for new, old in arrays.items():
+        if old.strip("/") not in found:
+            raise ArgumentError(
+                f"arrays: {old!r} is not an array; a dict renames arrays, not groups of them; there are"
+                f" {', '.join(sorted(found))}"
+            )
+        if not new or {"", ".", ".."} & set(new.split("/")):
+            raise ArgumentError(f"arrays: {new!r} cannot be the name of an array in a group")
+        renamed[new] = found[old.strip("/")]
+    for new in renamed:
+        above = {"/".join(new.split("/")[:k]) for k in range(1, new.count("/") + 1)}
+        if above & set(renamed):
+            raise ArgumentError(f"arrays: {new!r} would lie in an array of the same dict")
+    return renamed
+
+
+def _check_new_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name and (not is_own_name(name) or METADATA in name.split("/")):
+            raise ArgumentError(
+                f"arrays: {name!r:.200} cannot be the name of an array in the output; give it"
+                " another: arrays={NEW: NAME, ...}"
+            )
+
+
+def _ragged(inputs: ArrayInputs) -> set[str]:
+    """Return the names of arrays that hold rows of varying length; their rows are not records."""
+    found = set()
+    for group, attributes in {"": inputs.attributes, **inputs.group_attributes}.items():
+        ragged = attributes.get(RAGGED)
+        for feature in ragged if isinstance(ragged, Mapping) else ():
+            within = f"{group}/{feature}/" if group else f"{feature}/"
+            found |= {name for name in inputs.arrays if name.startswith(within)}
+    return found
+
+
+def _planned(found: Sequence[Converted], memory_bytes: int) -> tuple[list[RechunkPlan], int]:
+    """A plan for each array, and how many blocks are worked on at a time."""
+    room = max(0, memory_bytes - PROCESS_BYTES)
+
+    def plans(at_once: int) -> list[RechunkPlan]:
+        return [plan_rechunk(c.grids, room // at_once, name=c.layout.name) for c in found]
+
+    least = max((c.grids.least_bytes for c in found), default=0)
+    if room < least:
+        raise ConversionError(
+            f"memory_bytes={memory_bytes:,} are too few for the chunks of the source and the files"
+            f" of the target; give at least {least + PROCESS_BYTES:,}, or choose smaller shards"
+        )
+    alone = plans(1)
+    try:
+        several = plans(_AT_ONCE)
+    except ConversionError:
+        return alone, 1
+    cheap = all(a.cost <= _WORTH_MORE * b.cost for a, b in zip(several, alone, strict=True))
+    return (several, _AT_ONCE) if cheap else (alone, 1)
+
+
+def _expected(inputs: ArrayInputs, jobs: Sequence[_RechunkedArray], records: int) -> Expected:
+    layouts = [job.converted.layout for job in jobs]
+    return Expected(
+        records=records,
+        input_bytes=inputs.id.size_bytes,
+        files=sum(math.prod(layout.file_grid) for layout in layouts),
+        output_bytes=sum(layout.nbytes for layout in layouts),
+        lines=tuple(job.line for job in jobs),
+    )
+
+
+# --- work ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RechunkedArray:
+    """One array, and how it is rechunked."""
+
+    converted: Converted
+    plan: RechunkPlan
+    cast: Cast
+
+    @property
+    def line(self) -> str:
+        """The plan as a line for people."""
+        layout, plan = self.converted.layout, self.plan
+        shards = "" if layout.shard_shape is None else f" in shards of {list(layout.shard_shape)}"
+        passes = "one pass" if plan.between is None else "two passes through files between"
+        return (
+            f"{layout.name or 'the array'}: {layout.dtype} {list(layout.shape)}, chunks of"
+            f" {list(layout.chunk_shape)}{shards}; {passes} in blocks of {list(plan.block)}, each"
+            f" value decoded {plan.amplification:.2f} times"
+        )
+
+    def values(self, box: CellBox) -> AnyArray:
+        """The values of a box of the target, read from the source."""
+        found = self.converted
+        out = np.empty(box.shape, found.layout.numpy_dtype)
+        back = np.argsort(found.axes)
+        first = [box.first[k] + s for k, s in zip(back, found.start, strict=True)]
+        found.source.read(first, out.transpose(back), decoders=self.plan.decoders, cast=self.cast)
+        return out
+
+    def nbytes(self, box: CellBox) -> int:
+        return box.cells * self.converted.layout.numpy_dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RechunkItem:
+    """A box of the array of job number `job`."""
+
+    job: int
+    box: CellBox
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RechunkWork:
+    """The work of both stages. Picklable."""
+
+    jobs: tuple[_RechunkedArray, ...]
+    lead: int
+
+    def reads(self, folder: OutputFolder, results: list[Any]) -> list[_RechunkItem]:
+        jobs = [(k, job) for k, job in enumerate(self.jobs) if job.plan.between is not None]
+        return [_RechunkItem(k, box) for k, job in jobs for box in job.plan.reads()]
+
+    def blocks(self, folder: OutputFolder, results: list[Any]) -> list[_RechunkItem]:
+        return [
+            _RechunkItem(k, box) for k, job in enumerate(self.jobs) for box in job.plan.blocks()
+        ]
+
+    def weigh(self, item: _RechunkItem) -> int:
+        return self.jobs[item.job].nbytes(item.box)
+
+    def read(self, folder: OutputFolder, item: _RechunkItem, report: Report) -> None:
+        """The first of two passes: the values of a box, sorted by the block they belong to."""
+        job = self.jobs[item.job]
+        key = f"read-{_key(item)}"
+
+        def make() -> FinishedPart:
+            values = job.values(item.box)
+            name = self._between(folder, item)
+            checksum, size_bytes = 0, 0
+            with folder.incoming(name) as path:
+                with open(path, "wb") as file:
+                    for piece, _ in job.plan.pieces_of_read(item.box):
+                        for part, _ in runs(piece, _PART_BYTES // values.itemsize):
+                            data = values[_cut(part, item.box)].tobytes()
+                            checksum = google_crc32c.extend(checksum, data)
+                            size_bytes += file.write(data)
+                _put(folder, path, name)
+            return FinishedPart(key, 0, (OutputFile(name, size_bytes, 0, f"{checksum:08x}"),))
+
+        folder.part(key, make)
+        report(0, job.nbytes(item.box))
+
+    def write(self, folder: OutputFolder, item: _RechunkItem, report: Report) -> FinishedPart:
+        """The second of two passes, or the only one: the files of a block."""
+        job = self.jobs[item.job]
+        layout = job.converted.layout
+        key = f"block-{_key(item)}"
+
+        def make() -> FinishedPart:
+            if job.plan.between is None:
+                values = job.values(item.box)
+            else:
+                values = self._gathered(folder, item)
+            files = []
+            encoded = encode_parts(layout, item.box.first, values, ahead_bytes=job.plan.ahead_bytes)
+            for name, parts in encoded:
+                rows = _rows_in_file(name, layout.name, layout.file_shape, layout.shape)
+                files.append(folder.write_staged_parts(name, parts, records=rows))
+            return FinishedPart(key, 0, tuple(files))
+
+        part = folder.part(key, make)
+        # Rows are counted once: by the largest array, where its other axes begin.
+        counts = item.job == self.lead and item.box.first and not any(item.box.first[1:])
+        report(item.box.shape[0] if counts else 0, job.nbytes(item.box))
+        return part
+
+    def _gathered(self, folder: OutputFolder, item: _RechunkItem) -> AnyArray:
+        job = self.jobs[item.job]
+        values = np.empty(item.box.shape, job.converted.layout.numpy_dtype)
+
+        def gather(found: tuple[CellBox, CellBox, int]) -> None:
+            read, piece, begin = found
+            name = self._between(folder, _RechunkItem(item.job, read))
+            start = begin * values.itemsize
+            data = folder.target.read(name, start, start + piece.cells * values.itemsize)
+            if data is None or len(data) != piece.cells * values.itemsize:
+                raise ConversionError(
+                    f"{folder.target.shown(name)}: is gone, or cut short, while it was read; run the"
+                    " conversion again, and do not change the folder meanwhile"
+                )
+            held = np.frombuffer(data, values.dtype).reshape(piece.shape)
+            values[_cut(piece, item.box)] = held
+
+        # In parts, so that little memory is held in addition to the block.
+        pieces = (
+            (read, part, begin + at)
+            for read, piece, begin in job.plan.pieces_of_block(item.box)
+            for part, at in runs(piece, _PART_BYTES // values.itemsize)
+        )
+        if folder.target.local is not None:
+            for piece in pieces:
+                gather(piece)
+        else:
+            with ThreadPoolExecutor(_REQUESTS) as pool:  # each waits for a network
+                collections.deque(pool.map(gather, pieces), maxlen=0)
+        return values
+
+    def _between(self, folder: OutputFolder, item: _RechunkItem) -> str:
+        return folder.data_name(f"{_key(item)}.values")
+
+
+def _key(item: _RechunkItem) -> str:
+    """Return a name for an item that says which cells it holds."""
+    axes = zip(item.box.first, item.box.shape, strict=True)
+    return "-".join([str(item.job), *(f"{first}+{size}" for first, size in axes)])
+
+
+def _cut(part: CellBox, whole: CellBox) -> tuple[slice, ...]:
+    axes = zip(part.first, part.shape, whole.first, strict=True)
+    return tuple(slice(first - w, first - w + size) for first, size, w in axes)
+
+
+def _put(folder: OutputFolder, path: str, name: str) -> None:
+    """Give a file between its name. It need not outlive the machine: a rerun checks its sum."""
+    target = folder.target
+    if isinstance(target, LocalTarget):
+        target.move(os.path.relpath(path, target.root), name)
+    else:
+        target.put(path, name)
+
+
+def _rows_in_file(name: str, array: str, file_shape: Sequence[int], shape: Sequence[int]) -> int:
+    """Return the rows that begin in a file; files of other cells of these rows count no rows."""
+    at = [int(k) for k in name.removeprefix(f"{array}/" if array else "").split("/")[1:]]
+    if not at or any(at[1:]):
+        return 0
+    return min(shape[0], (at[0] + 1) * file_shape[0]) - at[0] * file_shape[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RechunkFinish:
+    """The last step: metadata, final names, the manifest. Picklable."""
+
+    plan: ConversionPlan
+    jobs: tuple[_RechunkedArray, ...]
+    records: int
+    attributes: Mapping[str, Any]
+    group_attributes: Mapping[str, Mapping[str, Any]]
+    find: Any
+
+    def finish(self, folder: OutputFolder, parts: list[FinishedPart]) -> None:
+        (before,) = self.plan.inputs
+        refuse_changed(before.name, before, self.find().id)
+        layouts = [job.converted.layout for job in self.jobs]
+        metadata = metadata_files(layouts, self.attributes, group_attributes=self.group_attributes)
+        heads = stage_metadata(folder, metadata)
+        places = {name.split("/")[0] for name in metadata if "/" in name}
+        alone = {"c"} if [layout.name for layout in layouts] == [""] else set()
+        folder.publish_store([*sorted(places | alone), "zarr.json"])
+        files = [file for part in parts for file in part.files]
+        source = InputFile(before.name, before.size_bytes, self.records, before.version)
+        folder.finish(Manifest(self.plan.format, (source,), self.plan.settings, (*heads, *files)))

@@ -1,0 +1,372 @@
+"""The layout of a source's arrays in the target: which arrays, their first axes, chunks and shards.
+
+Invariant: layouts depend on metadata and settings alone; equal ones give equal layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.converters.job.manifest import as_json
+from windrow.converters.zarr.array_inputs import Cells, InputArray, InputFacts
+from windrow.converters.zarr.chunk_codecs import codecs_of
+from windrow.converters.zarr.layout import (
+    ArrayLayout,
+    encoding_bytes,
+    fill_scalar,
+    stored_fill,
+    training_rows,
+)
+from windrow.converters.zarr.rechunk_plan import Grids
+from windrow.errors import ArgumentError
+from windrow.sources.tf_example.features import DTYPES, numpy_dtype
+
+# Arrays that hold no records are stored in files of about this size.
+_FILE_BYTES: Final = 128 << 20
+
+Axis = int | str | None
+Sizes = int | Sequence[int] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of `zarr_to_zarr`."""
+
+    record_axis: Axis | Mapping[str, Axis] = None
+    chunks: Sizes | Mapping[str, Sizes] = None
+    shards: Sizes | Mapping[str, Sizes] = None
+    codecs: str | Mapping[str, str] = "zstd:1"
+    dtype: str | Mapping[str, str] | None = None
+    select: Mapping[str, slice] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as manifests have them."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found["select"] = {
+            name: [None if k is None else operator.index(k) for k in (s.start, s.stop)]
+            for name, s in self.select.items()
+        }
+        return {name: as_json(value) for name, value in found.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Converted:
+    """An array of the source and its layout in the target. Picklable.
+
+    Args:
+        source: The array.
+        axes: Axis `k` of the target is axis `axes[k]` of the source.
+        start: The first cell that is taken, in the source's axes.
+        layout: The layout in the target.
+    """
+
+    source: InputArray
+    axes: Cells
+    start: Cells
+    layout: ArrayLayout
+
+    @property
+    def grids(self) -> Grids:
+        """The array as it lies in the source and in the target."""
+        facts, layout = self.source.facts, self.layout
+        moved = [
+            (facts.chunk_shape[k], (self.start[k] + facts.shift[k]) % facts.chunk_shape[k])
+            for k in self.axes
+        ]
+        return Grids(
+            layout.shape,
+            tuple(chunk for chunk, _ in moved),
+            tuple(shift for _, shift in moved),
+            layout.file_shape,
+            facts.dtype.itemsize,
+            layout.numpy_dtype.itemsize,
+            encoding_bytes(layout.chunk_bytes),
+            layout.index_bytes,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SelectedArray:
+    """An array before it is known how it is stored."""
+
+    name: str
+    source: InputArray
+    axes: Cells
+    start: Cells
+    shape: Cells
+    dims: tuple[str | None, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+def converted(
+    arrays: Mapping[str, InputArray], settings: Settings, *, apart: Collection[str] = ()
+) -> tuple[list[Converted], int]:
+    """Return the layouts of `arrays` in the target, by their new names, and the number of records.
+
+    Arrays whose names in the source are in `apart` hold no records, unless there are no others.
+
+    Raises:
+        ArgumentError: If the settings name an array or axis that is not there, or do not fit.
+    """
+    _check_names(arrays, settings)
+    taken = [_taken(name, array, settings) for name, array in arrays.items()]
+    lead = _lead(taken, settings, apart)
+    members = [item for item in taken if lead is not None and _shares_records(item, lead)]
+    records = 0 if lead is None else lead.shape[0]
+    rows, shard_rows = training_rows([item.row_bytes for item in members], records)
+    chunk_rows = {item.name: size for item, size in zip(members, rows, strict=True)}
+    if isinstance(settings.dtype, str) and not any(_wanted_kind(item, settings) for item in taken):
+        raise ArgumentError(
+            f"dtype {settings.dtype!r} is for arrays of its kind, and the source has no such array; name"
+            f" the arrays to cast in a dict: dtype={{{taken[0].name!r}: {settings.dtype!r}}}"
+        )
+    found = []
+    for item in taken:
+        sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, settings)
+        found.append(Converted(item.source, item.axes, item.start, _layout(item, sizes, settings)))
+    return found, records
+
+
+def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
+    for field in ("record_axis", "chunks", "shards", "codecs", "dtype"):
+        value = getattr(settings, field)
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in arrays:
+                raise ArgumentError(
+                    f"{field} names {name!r}, which is not there; there are"
+                    f" {', '.join(sorted(arrays))}"
+                )
+    there = {dim for array in arrays.values() for dim in array.facts.dims if dim}
+    named = ", ".join(sorted(there))
+    for dim in settings.select:
+        if dim not in there:
+            names = named or "none: the axes of these arrays have no names to select by"
+            raise ArgumentError(f"select: dimension {dim!r} is not there; there are {names}")
+    axis = settings.record_axis
+    if isinstance(axis, str) and axis not in there:
+        names = named or "none: give the number of the axis"
+        raise ArgumentError(f"record_axis: dimension {axis!r} is not there; there are {names}")
+    ranks = {len(array.facts.shape) for array in arrays.values()}
+    if isinstance(axis, int) and not any(-rank <= axis < rank for rank in ranks):
+        raise ArgumentError(
+            f"record_axis={axis} is not an axis of any array; they have {_axes(ranks)}"
+        )
+    for field in ("chunks", "shards"):
+        sizes = getattr(settings, field)
+        listed = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+        if listed and len(sizes) not in ranks:
+            raise ArgumentError(f"{field}: {sizes!r} fits no array; they have {_axes(ranks)}")
+
+
+def _axes(ranks: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(ranks))) + " axes"
+
+
+def _taken(name: str, array: InputArray, settings: Settings) -> _SelectedArray:
+    facts = array.facts
+    rank = len(facts.shape)
+    first = _axis(name, facts, _of(settings.record_axis, name, None), settings)
+    axes = () if not rank else (first, *(k for k in range(rank) if k != first))
+    spans = [range(size) for size in facts.shape]
+    for k, dim in enumerate(facts.dims):
+        if dim is not None and dim in settings.select:
+            spans[k] = _span(dim, settings.select[dim], facts.shape[k])
+    dims = facts.dims or (None,) * rank
+    return _SelectedArray(
+        name,
+        array,
+        axes,
+        tuple(span.start for span in spans),
+        tuple(len(spans[k]) for k in axes),
+        tuple(dims[k] for k in axes),
+        _dtype(name, facts, settings),
+    )
+
+
+def _axis(name: str, facts: InputFacts, axis: Axis, settings: Settings) -> int:
+    """Return the axis that counts records: the named one, or the first if an array lacks it."""
+    rank = len(facts.shape)
+    own = isinstance(settings.record_axis, Mapping) and name in settings.record_axis
+    if isinstance(axis, str):
+        if axis in facts.dims:
+            return facts.dims.index(axis)
+        fits = False
+    elif axis is None or isinstance(axis, bool) or not isinstance(axis, int):
+        if axis is not None:
+            raise ArgumentError(f"record_axis must be a number or a name of an axis, got {axis!r}")
+        return 0
+    else:
+        fits = -rank <= axis < rank
+    if fits:
+        return int(axis) % rank
+    if own:
+        raise ArgumentError(
+            f"record_axis={axis!r} is not an axis of array {name!r} of shape {list(facts.shape)}"
+        )
+    return 0
+
+
+def _span(dim: str, wanted: slice, size: int) -> range:
+    if not isinstance(wanted, slice) or wanted.step not in (None, 1):
+        raise ArgumentError(f"select: {dim!r} must be a slice without a step, got {wanted!r}")
+    try:
+        start, stop, _ = wanted.indices(size)
+    except TypeError as error:
+        raise ArgumentError(
+            f"select: {dim!r}: {wanted!r} has bounds that are not integers"
+        ) from error
+    return range(start, max(start, stop))
+
+
+def _dtype(name: str, facts: InputFacts, settings: Settings) -> np.dtype[Any]:
+    wanted = _of(settings.dtype, name, None)
+    if wanted is None:
+        return facts.dtype
+    if not isinstance(wanted, str) or wanted not in DTYPES:
+        raise ArgumentError(f"dtype {wanted!r} is not one of {', '.join(DTYPES)}")
+    found = numpy_dtype(wanted)
+    # One dtype for all casts arrays of its kind only: floats do not silently become integers.
+    if not isinstance(settings.dtype, Mapping) and _kind(found) != _kind(facts.dtype):
+        return facts.dtype
+    if _kind(facts.dtype) == "complex" and _kind(found) != "complex":
+        raise ArgumentError(f"dtype: array {name!r} of {facts.dtype} does not become {found}")
+    return found
+
+
+def _wanted_kind(item: _SelectedArray, settings: Settings) -> bool:
+    return _kind(item.source.facts.dtype) == _kind(numpy_dtype(str(settings.dtype)))
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    kinds = {"b": "bool", "i": "integer", "u": "integer", "c": "complex"}
+    return kinds.get(dtype.kind, "float")
+
+
+def _lead(
+    taken: Sequence[_SelectedArray], settings: Settings, apart: Collection[str]
+) -> _SelectedArray | None:
+    """Return the array whose first axis counts the records; of several, the one with most bytes."""
+    ranked = [item for item in taken if item.shape]
+    ranked = [item for item in ranked if item.source.facts.name not in apart] or ranked
+    if isinstance(settings.record_axis, str):
+        ranked = [item for item in ranked if item.dims[0] == settings.record_axis] or ranked
+    sizes = [math.prod(item.shape) * item.dtype.itemsize for item in ranked]
+    return ranked[int(np.argmax(sizes))] if ranked else None
+
+
+def _shares_records(item: _SelectedArray, lead: _SelectedArray) -> bool:
+    same = bool(item.shape) and item.shape[0] == lead.shape[0]
+    named = item.shape and item.dims[0] and lead.dims[0]
+    return same and (not named or item.dims[0] == lead.dims[0])
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def _sizes(
+    item: _SelectedArray, chunk_rows: int | None, shard_rows: int, settings: Settings
+) -> tuple[Cells, Cells | None]:
+    """Chunks and shards of an array."""
+    row = tuple(max(1, size) for size in item.shape[1:])
+    asked_chunk = _asked("chunks", item, settings.chunks)
+    asked_shard = _asked("shards", item, settings.shards)
+    if asked_chunk is not None:
+        chunk = asked_chunk
+    elif chunk_rows is not None:
+        chunk = (chunk_rows, *row)
+    else:
+        chunk, shard = _like_source(item)
+        # A number of records per shard does not apply to arrays without records, unless named.
+        if asked_shard is None or (any(asked_shard) and not isinstance(settings.shards, Mapping)):
+            return chunk, shard
+    if asked_shard == (0,) * len(chunk):
+        return chunk, None
+    if asked_shard is not None:
+        if any(s % c for s, c in zip(asked_shard, chunk, strict=True)):
+            raise ArgumentError(
+                f"shards of {list(asked_shard)} are not a whole number of chunks of {list(chunk)} of"
+                f" array {item.name!r}; name a multiple along each axis, or 0 for no shards"
+            )
+        return chunk, asked_shard if asked_shard != chunk else None
+    # By the rule, in whole rows and whole chunks.
+    rows = max(1, shard_rows // chunk[0]) * chunk[0]
+    shard = (rows, *(-(-n // c) * c for n, c in zip(row, chunk[1:], strict=True)))
+    return chunk, None if shard == chunk else shard
+
+
+def _asked(what: str, item: _SelectedArray, value: Any) -> Cells | None:
+    """Return the sizes that were asked for, along all axes; zeros for no chunks or shards."""
+    wanted = _of(value, item.name, None)
+    if wanted is None or not item.shape:
+        return None
+    row = tuple(max(1, size) for size in item.shape[1:])
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        if wanted == 0 and what == "shards":
+            return (0,) * len(item.shape)
+        found: tuple[Any, ...] = (wanted, *row)
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        found = tuple(wanted)
+        if len(found) != len(item.shape) and not isinstance(value, Mapping):
+            return None  # sizes for arrays of another rank
+    else:
+        raise ArgumentError(
+            f"{what}: {wanted!r} is neither a number of records nor a list of sizes"
+        )
+    good = all(type(size) is int and size >= 1 for size in found)
+    if not good or len(found) != len(item.shape):
+        raise ArgumentError(
+            f"{what}: {wanted!r} does not fit array {item.name!r} of shape {list(item.shape)}; name"
+            " a number of records, or a size of at least 1 for each axis"
+        )
+    return found
+
+
+def _like_source(item: _SelectedArray) -> tuple[Cells, Cells | None]:
+    """Chunks as in the source, in shards of about 128 MiB."""
+    facts = item.source.facts
+    chunk = tuple(
+        max(1, min(facts.chunk_shape[k], n)) for k, n in zip(item.axes, item.shape, strict=True)
+    )
+    shard = list(chunk)
+    for axis in reversed(range(len(chunk))):
+        beside = math.prod(shard) // shard[axis] * item.dtype.itemsize
+        most = max(1, _FILE_BYTES // (beside * chunk[axis]))
+        shard[axis] = min(-(-item.shape[axis] // chunk[axis]) or 1, most) * chunk[axis]
+    return chunk, None if tuple(shard) == chunk else tuple(shard)
+
+
+def _layout(
+    item: _SelectedArray, sizes: tuple[Cells, Cells | None], settings: Settings
+) -> ArrayLayout:
+    facts = item.source.facts
+    codecs = codecs_of(_of(settings.codecs, item.name, "zstd:1"), itemsize=item.dtype.itemsize)
+    fill = facts.fill_value
+    if fill is not None and item.dtype != facts.dtype:
+        with np.errstate(all="ignore"):
+            fill = stored_fill(fill_scalar(fill, facts.dtype).astype(item.dtype))
+    return ArrayLayout(
+        name=item.name,
+        dtype=item.dtype.name,
+        shape=item.shape,
+        chunk_shape=sizes[0],
+        shard_shape=sizes[1],
+        codecs=codecs,
+        dimension_names=item.dims if any(item.dims) else None,
+        attributes=dict(facts.attributes),
+        fill_value=fill,
+    )
+
+
+def _of(value: Any, name: str, default: Any) -> Any:
+    """Return the setting of one array, from a dict by name or from one setting for all."""
+    return value.get(name, default) if isinstance(value, Mapping) else value

@@ -1,0 +1,482 @@
+"""The work of converting records to Zarr, in three stages.
+
+    count     counts the records of each file; if bad ones may be left out, it reads all to find them
+    convert   decodes and writes the rows of some whole files of the output
+    ragged    writes values and offsets of ragged features, from files that `convert` has left
+
+The files of the output, not of the input, divide the work. One worker writes each of them whole and
+once, and reads the records of its rows from wherever they lie.
+
+Invariant: the output depends on records, features and layout alone, not on which worker wrote it or
+on how often it was stopped. A stored array has all of its chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.inputs import Input
+from windrow.converters.job.manifest import (
+    ConversionPlan,
+    InputFile,
+    InputId,
+    Manifest,
+    OutputFile,
+    Skipped,
+)
+from windrow.converters.job.stages import ConversionStage, Expected, Report
+from windrow.converters.records.record_files import (
+    Bad,
+    Counted,
+    RecordBlock,
+    RecordFormat,
+    RowRange,
+    cut,
+    files_of,
+    reporting_changes,
+)
+from windrow.converters.records.record_writing import Steps
+from windrow.converters.zarr.decoding import (
+    OFFSET_BYTES,
+    SAMPLE_RECORDS,
+    ColumnDecoder,
+    Decode,
+    ExampleDecoder,
+    FunctionDecoder,
+    bad_in,
+    decoded,
+    inferred_examples,
+    inferred_rows,
+)
+from windrow.converters.zarr.layout import METADATA, ArrayLayout, metadata_files
+from windrow.converters.zarr.ragged import RaggedFiles, Spool, Spooled, attribute, ragged_files
+from windrow.converters.zarr.rows import (
+    BLOCK_BYTES,
+    OFFSETS,
+    VALUES,
+    Described,
+    RowFiles,
+    Storage,
+    check_names,
+    check_room,
+    room,
+    stage_metadata,
+    writing_bytes,
+)
+from windrow.core.process import cores
+from windrow.errors import ConversionError, ReadError
+from windrow.sources.array_record.highway_hash import NATIVE_BYTES, is_native
+from windrow.sources.tf_example.features import (
+    Feature,
+    Ragged,
+    features_from_json,
+    features_to_json,
+)
+
+# Rows of one work item: worth the way to them, and not much to do again.
+_PIECE_BYTES: Final = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CountItem:
+    """Files that are counted together; `first` is the number of the first of them."""
+
+    first: int
+    files: tuple[Input, ...]
+    features: dict[str, Feature]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ConvertItem:
+    """Rows that are converted together."""
+
+    row_range: RowRange
+    features: dict[str, Feature]
+    layouts: tuple[ArrayLayout, ...]
+    row_bytes: int
+    memory_bytes: int
+
+    @property
+    def key(self) -> str:
+        """A name for these rows and records; other rows or records have another name."""
+        spans = [(s.source.id.key, s.start, s.stop, s.skipped) for s in self.row_range.spans]
+        digest = hashlib.sha256(repr(spans).encode()).hexdigest()[:12]
+        return f"rows-{self.row_range.start}-{self.row_range.stop}-{digest}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordsWork:
+    """The work of a conversion of records to Zarr. Picklable.
+
+    `known_decoder` decodes records whose features are known. Otherwise `decode` decodes them, or
+    they are Examples.
+    """
+
+    format: str
+    found: tuple[Input, ...]
+    known: Described | None
+    decode: Decode | None
+    storage: Storage
+    max_bad_records: int
+    memory_bytes: int
+    known_decoder: ColumnDecoder | None = None
+
+    @property
+    def files(self) -> RecordFormat:
+        """The reader of the inputs."""
+        return files_of(self.format)
+
+    @property
+    def stages(self) -> tuple[ConversionStage, ...]:
+        """The three stages."""
+        return (
+            ConversionStage("count", self.batches, self.count, _stored_bytes),
+            # One more than cores: while files are flushed to the disk, others are made.
+            ConversionStage(
+                "convert", self.convert_items, self.convert, _convert_bytes, at_once=cores() + 1
+            ),
+            ConversionStage("ragged", self.ragged, self.write_ragged, _ragged_bytes),
+        )
+
+    def decoder(self, features: dict[str, Feature]) -> ColumnDecoder:
+        if self.known_decoder is not None:
+            return self.known_decoder
+        if self.decode is not None:
+            return FunctionDecoder(features, self.decode)
+        return ExampleDecoder(features, inferred=self.known is None)
+
+    def expected(self) -> Expected:
+        """Return what is known beforehand, without reading a record."""
+        records = output_bytes = None
+        lines: tuple[str, ...] = ()
+        batches = self.files.batches(self.found)
+        if self.format == "array_record" and len(batches) == 1:
+            records = sum(file.records for file in self.files.count(batches[0]))
+        if self.known is not None:
+            features = self.known.features
+            lines = tuple(f"{name}: {feature}" for name, feature in features.items())
+            if records is not None and not any(f.ragged for f in features.values()):
+                output_bytes = records * sum(f.item_bytes for f in features.values())
+        size = sum(file.size_bytes for file in self.found)
+        return Expected(records, size, None, output_bytes, lines)
+
+    # Counting.
+
+    def batches(self, folder: OutputFolder, results: list[Any]) -> list[_CountItem]:
+        features = self._settled(folder)
+        batches = self.files.batches(self.found)
+        if self.max_bad_records:
+            batches = [(file,) for file in self.found]
+        firsts = np.cumsum([0, *map(len, batches)]).tolist()
+        return [
+            _CountItem(first, files, features)
+            for first, files in zip(firsts, batches, strict=False)
+        ]
+
+    def _settled(self, folder: OutputFolder) -> dict[str, Feature]:
+        """The features, which the folder notes with the size of their rows for all later stages."""
+        features = None if self.known is None else dict(self.known.features)
+        row_bytes: float = 0
+        skip_bad = self.max_bad_records > 0
+        if features is None or (self.found and any(f.ragged for f in features.values())):
+            with reporting_changes(self.found):
+                sample = self.files.first(self.found, SAMPLE_RECORDS, skip_bad=skip_bad)
+            if features is None and self.decode is not None:
+                features, row_bytes = inferred_rows(sample, self.decode, skip_bad=skip_bad)
+            else:
+                if features is None:
+                    features = inferred_examples(sample, skip_bad=skip_bad)
+                row_bytes = self._ragged_bytes(sample, features)
+            check_names(features)
+        asked = features_to_json(features)
+        noted = folder.noted("features")
+        if isinstance(noted, dict) and noted["features"] != asked:
+            raise ConversionError(
+                f"output {folder.target.shown()}: was begun with other features, or with another"
+                " result of decode\n"
+                f"  there:     {noted['features']}\n"
+                f"  asked for: {asked}\n"
+                "Convert into another folder, or pass overwrite=True to write this one anew."
+            )
+        if noted is None:
+            folder.note("features", {"features": asked, "ragged_bytes": row_bytes})
+        return features
+
+    def _ragged_bytes(self, sample: RecordBlock, features: dict[str, Feature]) -> float:
+        """Bytes of a row of all ragged features, in the sample."""
+        if not sample.records or not features:
+            return 0.0
+        columns = self.decoder(features).columns(sample.records, [])
+        found = [column for column in columns.values() if isinstance(column, Ragged)]
+        return sum(
+            int(column.values.nbytes) + OFFSET_BYTES * len(column) for column in found
+        ) / len(sample.records)
+
+    def count(self, folder: OutputFolder, item: _CountItem, report: Report) -> FinishedPart:
+        steps = Steps(report, _stored_bytes(item))
+        checked = self.max_bad_records > 0
+        key = f"count-{item.first}-{len(item.files)}-{'checked' if checked else 'frames'}"
+
+        def make() -> FinishedPart:
+            progress = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
+            with reporting_changes(item.files):
+                counted = self.files.count(item.files, progress)
+                if checked:
+                    counted = [self._checked(file, item.features, steps) for file in counted]
+            for source in item.files:
+                source.check_unchanged()
+            value = [file.to_json() for file in counted]
+            return FinishedPart(key, sum(file.records for file in counted), (), {"files": value})
+
+        part = folder.part(key, make)
+        steps.end(part.records)
+        return part
+
+    def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
+        """The file with its bad records: all are read, and decoded."""
+        bad: list[Bad] = []
+        blocks = self.files.read_all(file, bad, block_bytes=BLOCK_BYTES)
+        for more in bad_in(self.decoder(features), blocks):
+            bad += more
+            self._check_bad([dataclasses.replace(file, bad=tuple(bad))])
+            steps.add(0, 0)
+        bad.sort(key=lambda one: one.number)
+        return dataclasses.replace(file, bad=tuple(bad))
+
+    def _check_bad(self, files: Sequence[Counted]) -> None:
+        bad = [(file.source, one) for file in files for one in file.bad]
+        if len(bad) > self.max_bad_records:
+            source, one = bad[self.max_bad_records]
+            raise ReadError(
+                f"{source.shown}: record {one.number}: {one.why}; with it more than"
+                f" max_bad_records={self.max_bad_records} are bad",
+                file=source.shown,
+                records=(one.number, one.number + 1),
+                why=one.why,
+            )
+
+    # Converting.
+
+    @property
+    def _native_bytes(self) -> int:
+        """The memory that native code takes in a process that reads ArrayRecord files."""
+        return NATIVE_BYTES if self.format == "array_record" and is_native() else 0
+
+    def convert_items(
+        self, folder: OutputFolder, results: list[FinishedPart]
+    ) -> list[_ConvertItem]:
+        ordered = in_order(results)
+        values = [value for part in ordered for value in part.details["files"]]
+        files = [Counted.from_json(*pair) for pair in zip(self.found, values, strict=True)]
+        self._check_bad(files)
+        folder.note(
+            "inputs",
+            [[file.good, [[bad.number, bad.why] for bad in file.bad]] for file in files],
+        )
+        features, ragged_bytes = _noted_features(folder)
+        records = sum(file.good for file in files)
+        layouts = self._layouts(features, ragged_bytes, records)
+        fixed_bytes = sum(f.item_bytes for f in features.values() if not f.ragged)
+        row_bytes = max(1, fixed_bytes + int(ragged_bytes))
+        unit = max((layout.file_shape[0] for layout in layouts), default=1)
+        rows = max(_PIECE_BYTES // row_bytes, 2 * max((file.group for file in files), default=1))
+        group_bytes = max((file.group * file.record_bytes for file in files), default=0)
+        memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
+        check_room(
+            self.memory_bytes,
+            memory + self._native_bytes,
+            "what is encoded of all features, and blocks of records",
+        )
+        return [
+            _ConvertItem(row_range, features, layouts, row_bytes, memory)
+            for row_range in cut(files, rows_per_range=-(-rows // unit) * unit)
+        ]
+
+    def _layouts(
+        self, features: dict[str, Feature], ragged_bytes: float, records: int
+    ) -> tuple[ArrayLayout, ...]:
+        return tuple(map(self._dressed, self.storage.layouts(features, ragged_bytes, records)))
+
+    def _dressed(self, layout: ArrayLayout) -> ArrayLayout:
+        return layout if self.known is None else self.known.dressed(layout)
+
+    def convert(self, folder: OutputFolder, item: _ConvertItem, report: Report) -> FinishedPart:
+        steps = Steps(report, _convert_bytes(item))
+
+        def make() -> FinishedPart:
+            with room(self.memory_bytes - self._native_bytes).taken(item.memory_bytes):
+                return self._convert(folder, item, steps)
+
+        part = folder.part(item.key, make)
+        steps.end(item.row_range.rows)
+        return part
+
+    def _convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
+        row_range, decoder = item.row_range, self.decoder(item.features)
+        sources = list({span.source.url: span.source for span in row_range.spans}.values())
+        spooled: dict[str, Any] = {}
+        with reporting_changes(sources), contextlib.ExitStack() as stack:
+            out = {
+                layout.name: stack.enter_context(
+                    RowFiles(folder, layout, row_range.start, row_range.stop, counted=True)
+                )
+                for layout in item.layouts
+            }
+            spools = {
+                name: stack.enter_context(Spool(folder, item.key, f"{item.key}.{number}"))
+                for number, (name, feature) in enumerate(item.features.items())
+                if feature.ragged
+            }
+            for block in self.files.read(row_range.spans, block_bytes=BLOCK_BYTES):
+                for name, column in decoded(decoder, block).items():
+                    if isinstance(column, Ragged):
+                        spools[name].add(column)
+                    else:
+                        out[name].add(column)
+                steps.add(len(block.records), len(block.records) * item.row_bytes)
+            for source in sources:
+                source.check_unchanged()
+            for name, spool in spools.items():
+                spooled[name] = dataclasses.asdict(spool.close())
+        files = tuple(file for rows in out.values() for file in rows.files)
+        return FinishedPart(item.key, row_range.rows, files, {"spooled": spooled})
+
+    # Ragged features.
+
+    def ragged(self, folder: OutputFolder, results: list[FinishedPart]) -> list[RaggedFiles]:
+        ordered = in_order(results)
+        features, ragged_bytes = _noted_features(folder)
+        records = sum(part.records for part in ordered)
+        layouts = list(self._layouts(features, ragged_bytes, records))
+        files = [dataclasses.asdict(file) for part in ordered for file in part.files]
+        items: list[RaggedFiles] = []
+        for name, feature in features.items():
+            if feature.ragged:
+                spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
+                total = sum(one.items for one in spooled)
+                values = self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
+                offsets = self.storage.offsets_layout(f"{name}/{OFFSETS}", records)
+                items += ragged_files(VALUES, values, spooled)
+                items += ragged_files(OFFSETS, offsets, spooled)
+                layouts += [values, offsets]
+        folder.note("arrays", [layout.to_json() for layout in layouts])
+        folder.note("converted", files)
+        return items
+
+    def write_ragged(self, folder: OutputFolder, item: RaggedFiles, report: Report) -> FinishedPart:
+        far = folder.target.local is None
+        with room(self.memory_bytes).taken(writing_bytes([item.layout], far=far)):
+            return item.write(folder, report)
+
+
+def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
+    """The parts of a stage in the order of their records; their keys are `WHAT-FIRST-...`."""
+    return sorted(parts, key=lambda part: int(part.key.split("-")[1]))
+
+
+def _stored_bytes(item: _CountItem) -> int:
+    return sum(source.size_bytes for source in item.files)
+
+
+def _convert_bytes(item: _ConvertItem) -> int:
+    return item.row_range.rows * item.row_bytes
+
+
+def _ragged_bytes(item: RaggedFiles) -> int:
+    return item.nbytes
+
+
+def _unheard(records: int, done_bytes: int) -> None:
+    """Progress that is reported later."""
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A group whose arrays are all there, as its metadata and a manifest describe it.
+
+    `attributes` has its own attributes under the name '', and those in it under their names.
+    """
+
+    layouts: tuple[ArrayLayout, ...]
+    attributes: Mapping[str, Mapping[str, Any]]
+    inputs: tuple[InputFile, ...]
+    files: tuple[OutputFile, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def finish(
+    plan: ConversionPlan, known: Described, folder: OutputFolder, results: list[FinishedPart]
+) -> None:
+    """Write metadata and manifest, and give all their final names; it may run twice."""
+    group = finish_group(plan.inputs, known, folder, results)
+    tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
+    folder.publish_store([*tops, METADATA])
+    folder.finish(Manifest(plan.format, group.inputs, plan.settings, group.files, group.skipped))
+
+
+def finish_group(
+    found: Sequence[InputId], known: Described, folder: OutputFolder, results: list[FinishedPart]
+) -> Group:
+    """Write the metadata of a group, made of the inputs `found`; it may run twice."""
+    features, _ = _noted_features(folder)
+    layouts = [ArrayLayout.from_json(value) for value in _noted(folder, "arrays")]
+    attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
+    metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
+    heads = stage_metadata(folder, metadata)
+    noted = _noted(folder, "inputs")
+    inputs = tuple(
+        InputFile(one.name, one.size_bytes, good, one.version, len(bad))
+        for one, (good, bad) in zip(found, noted, strict=True)
+    )
+    skipped = tuple(
+        Skipped(one.name, number, why)
+        for one, (_, bad) in zip(found, noted, strict=True)
+        for number, why in bad
+    )
+    files = [OutputFile(**value) for value in _noted(folder, "converted")]
+    order = {layout.name: at for at, layout in enumerate(layouts)}
+    files += [
+        file
+        for part in sorted(results, key=lambda part: _ragged_place(part, order))
+        for file in part.files
+    ]
+    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
+
+
+def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, int]:
+    """Number of the array, and first item, of a part of a ragged feature."""
+    name, start, _ = part.key.removeprefix("ragged-").rsplit("-", 2)
+    return order[name], int(start)
+
+
+def _noted_features(folder: OutputFolder) -> tuple[dict[str, Feature], float]:
+    """The features, and the bytes of a row of those that are ragged."""
+    value = folder.noted("features")
+    if not isinstance(value, dict):
+        raise _note_gone(folder, "features")
+    where = folder.target.shown("features")
+    return features_from_json(value["features"], where=where), float(value["ragged_bytes"])
+
+
+def _noted(folder: OutputFolder, name: str) -> list[Any]:
+    value = folder.noted(name)
+    if not isinstance(value, list):
+        raise _note_gone(folder, name)
+    return value
+
+
+def _note_gone(folder: OutputFolder, name: str) -> ConversionError:
+    return ConversionError(
+        f"output {folder.target.shown()}: the note {name!r} is gone; run the conversion again, and do"
+        " not change the folder meanwhile"
+    )

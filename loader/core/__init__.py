@@ -1,0 +1,1 @@
+"""What every room uses: threads, cancellation, child processes, text, progress. It imports only errors."""

@@ -1,0 +1,100 @@
+"""Buffer pool: memory of large arrays that is used again.
+
+malloc returns an array of more than 32 MiB to the system when it is freed, and mostly also an array of
+a few MiB that another thread than its maker frees. The system must clear the pages of the next array,
+which takes as long as filling it: batches of 25 MB were two to three times slower. Memory of such
+arrays waits here for the next array of its size.
+
+Invariant: the pool keeps memory only once nothing refers to it, and keeps little at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+_LARGE_BYTES: Final = 4 << 20
+# Sizes are rounded up, so that a shorter last batch finds memory too.
+_STEP_BYTES: Final = 1 << 20
+_LARGEST_BYTES: Final = 170 << 20
+# More than a few arrays wait only if they are small.
+_MOST_WAITING: Final = 32
+_FEW: Final = 3
+_MOST_BYTES: Final = 128 << 20
+
+# Filled by finalizers, in any thread: a deque needs no lock for that.
+_waiting: Final[collections.deque[Bytes]] = collections.deque(maxlen=_MOST_WAITING)
+
+
+def empty(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an uninitialized array, as `np.empty` does; a large one may reuse memory."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _LARGE_BYTES or size > _LARGEST_BYTES or kind.hasobject:
+        return np.empty(shape, kind)
+    rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
+    memory = _taken(rounded)
+    if memory is None:
+        memory = np.empty(rounded, np.uint8)
+    return np.ndarray(shape, kind, lent(memory, _wait))
+
+
+def lent(memory: Bytes, back: Callable[[Bytes], object]) -> Bytes:
+    """Return the same memory, and call `back(memory)` when the last view of the result dies.
+
+    The call may come in any thread at any line, so it must not wait for a lock. It does not come
+    when the interpreter exits.
+    """
+    lease = _Lease(memory)
+    weakref.finalize(lease, back, memory).atexit = False
+    found: Bytes = np.asarray(lease)
+    return found
+
+
+def waiting_bytes() -> int:
+    """Bytes of memory that waits for reuse."""
+    return sum(held.size for held in list(_waiting))
+
+
+def forget() -> None:
+    """Return the waiting memory to the system."""
+    _waiting.clear()
+
+
+def _wait(memory: Bytes) -> None:
+    _waiting.append(memory)
+    while len(_waiting) > _FEW and waiting_bytes() > _MOST_BYTES:
+        with contextlib.suppress(IndexError):  # another thread took it
+            _waiting.popleft()
+
+
+def _taken(size_bytes: int) -> Bytes | None:
+    """Take the newest waiting memory of this size: its pages are likely in the CPU caches."""
+    for _ in range(len(_waiting)):
+        try:
+            memory = _waiting.pop()
+        except IndexError:  # another thread took it
+            return None
+        if memory.size == size_bytes:
+            return memory
+        _waiting.appendleft(memory)
+    return None
+
+
+class _Lease:
+    """The base of all views of lent memory."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+
+    def __init__(self, memory: Bytes) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__

@@ -1,0 +1,1 @@
+"""From positions to batches: execution, read batches, prefetching, the chunk cache, executors."""

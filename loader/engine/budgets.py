@@ -1,0 +1,170 @@
+"""Budgets: how many bytes of chunks and records a prefetcher may hold, and what these weigh.
+
+Invariant: what is weighed follows from a part's layout, or from chunks that lie evenly over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.machine import machine_bytes
+from windrow.sources.boxes import BoxPart
+from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.part_sizes import bytes_per_record, largest_bytes
+from windrow.sources.remote.options import is_remote_source
+from windrow.transforms.options import MIB, ReadOptions
+
+IntArray = npt.NDArray[np.int64]
+
+# What planning a record costs in indices. A fragment of a box costs more, since it is a view of a
+# column too.
+_INDEX_BYTES = 64
+_BOX_BYTES, _AXIS_BYTES = 384, 64
+# Tickets of parts to plan from one read batch to the next.
+_TICKETS, _FEW_TICKETS = 16, 4
+# The part of a budget that chunks take, where a store does not fit.
+USUAL_KEPT = 0.25
+# The largest part of a budget that chunks take, where a store then fits.
+MOST_KEPT = 0.75
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheBudget:
+    """Bytes for the chunks of one part.
+
+    Args:
+        resident_bytes: Bytes for cached chunks and for the records of planned read batches.
+        in_flight_bytes: Bytes for chunks that are being read.
+        kept_share: The share of `resident_bytes` that is for chunks. A quarter is enough for the
+            windows of most block shuffles. An order that returns to every chunk of a store that
+            does not fit gains more from the other share, which keeps only records.
+    """
+
+    resident_bytes: int
+    in_flight_bytes: int
+    kept_share: float = USUAL_KEPT
+
+    @property
+    def kept_bytes(self) -> int:
+        """For chunks that wait in the chunk cache."""
+        return int(self.resident_bytes * self.kept_share)
+
+    @property
+    def usual_bytes(self) -> int:
+        """The same, where no room was made for a store."""
+        return int(self.resident_bytes * USUAL_KEPT)
+
+    @property
+    def horizon_bytes(self) -> int:
+        """Bytes for the records of planned read batches, which may be there long before."""
+        return self.resident_bytes - self.kept_bytes
+
+    def share(self, weight: float) -> CacheBudget:
+        """A part of it."""
+        return dataclasses.replace(
+            self,
+            resident_bytes=int(self.resident_bytes * weight),
+            in_flight_bytes=int(self.in_flight_bytes * weight),
+        )
+
+    def for_store(self, store_bytes: int) -> CacheBudget:
+        """The same with room for all chunks of a store, where that leaves a quarter at least."""
+        share = store_bytes / self.resident_bytes
+        fits = self.kept_share < share <= MOST_KEPT
+        return dataclasses.replace(self, kept_share=share) if fits else self
+
+
+def budget_of(options: ReadOptions, *, far: bool = False) -> CacheBudget:
+    """The budgets of an iterator: those given, else parts of the machine's memory.
+
+    A remote source (`far`) has more reads in flight, since they mostly wait.
+    """
+    resident, in_flight = options.resident_bytes, options.in_flight_bytes
+    machine = machine_bytes()
+    return CacheBudget(
+        min(1024 * MIB, machine // 16) if resident is None else resident,
+        (4 if far else 1) * min(32 * MIB, machine // 256) if in_flight is None else in_flight,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class CacheRoom:
+    """What a prefetcher has room for of one part of a source.
+
+    Args:
+        source: The source.
+        part: One of its parts.
+        chunk_bytes: Bytes of its largest chunk, which a slot has.
+        record_bytes: Bytes that a record takes of the part.
+        index_bytes: Bytes to plan one fragment.
+        most_in_flight: Chunks that are being read at a time at most.
+        slots: Chunks that are in the chunk cache, or being read, at most.
+        keeps: Whether chunks are kept from the start, since the store is small; else they are once
+            one that was given up is wanted again, where all of them fit.
+    """
+
+    source: LaidOutSource
+    part: Part
+    chunk_bytes: int
+    record_bytes: int
+    index_bytes: int
+    most_in_flight: int
+    slots: int
+    keeps: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether all chunks have a slot."""
+        return self.part.chunk_count <= self.slots
+
+
+def batches_per_plan(rooms: Sequence[CacheRoom]) -> int:
+    """Read batches to plan from one to the next, until the horizon is full; 0 for no parts.
+
+    To know more of the future saves reads where chunks are read again, and requests under way hide
+    each other's delay. Where neither is so, the threads that decode should not wait for plans.
+    """
+    if not rooms:
+        return 0
+    few = all(room.fits and not is_remote_source(room.source) for room in rooms)
+    return max(1, (_FEW_TICKETS if few else _TICKETS) // len(rooms))
+
+
+def rooms(
+    sources: Sequence[LaidOutSource], budget: CacheBudget
+) -> tuple[list[CacheRoom], CacheBudget]:
+    """The room of each part that is read through a prefetcher; and the budget they share."""
+    parts = [(source, part) for source in sources for part in source.parts]
+    planned = [(source, part) for source, part in parts if part.chunk_count and not part.alone]
+    weights = [largest_bytes(part) for _, part in planned]
+    most = max((part.chunk_count for _, part in planned), default=0)
+    budget = budget.for_store(most * sum(weights))
+    found = []
+    for (source, part), weight in zip(planned, weights, strict=True):
+        own = budget.share(weight / sum(weights))
+        in_flight = max(2, own.in_flight_bytes // weight)
+        slots = max(1, min(part.chunk_count, in_flight + own.kept_bytes // weight))
+        found.append(
+            CacheRoom(
+                source=source,
+                part=part,
+                chunk_bytes=weight,
+                record_bytes=bytes_per_record(part, len(source)),
+                index_bytes=index_bytes_of(part),
+                most_in_flight=in_flight,
+                slots=slots,
+                keeps=part.chunk_count <= in_flight + own.usual_bytes // weight,
+            )
+        )
+    return found, budget
+
+
+def index_bytes_of(part: Part) -> int:
+    """Bytes to plan one fragment."""
+    if isinstance(part, BoxPart):
+        return _BOX_BYTES + _AXIS_BYTES * len(part.shape)
+    return _INDEX_BYTES

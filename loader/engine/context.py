@@ -1,0 +1,156 @@
+"""The run context: threads, budgets and a stop signal that all streams of one iterator share.
+
+Invariant: nothing here decides which rows come, or in which order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, ClassVar
+
+from windrow.core.cancellation import CancelScope
+from windrow.core.daemon_threads import DaemonPool
+from windrow.core.process import cores
+from windrow.core.threads import HelpedPool
+from windrow.engine import execute
+from windrow.engine.budgets import budget_of
+from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
+from windrow.engine.prefetch import Prefetcher, shelf_of
+from windrow.engine.stages import ChainStage, Result
+from windrow.engine.thread_map import ThreadMap
+from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.remote.options import is_remote_source
+from windrow.stats.profiler import Clock, Profiler
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+from windrow.transforms.nodes.split import Halves
+from windrow.transforms.options import ReadOptions
+
+# Read batches of a remote source are read in parallel: while one waits, the other decodes.
+_REMOTE_READS = 2
+
+
+class RunContext:
+    """State shared by all streams of one iterator: threads, budget and stop signal."""
+
+    has_values: ClassVar[bool] = True
+    """Whether elements have values; in a dry run they have sizes only."""
+
+    def __init__(
+        self,
+        node: Node,
+        crews: Executors | None = None,
+        meter: Profiler | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        parts = chains_of(node)
+        found = [part.read_options for part in parts]
+        self.options = next((options for options in found if options.ahead), found[0])
+        self._share_bytes = self.options.block_bytes // len(parts)
+        self.clock = clock
+        self.stopped = threading.Event()
+        self.cancel_scope = CancelScope()
+        self._crews = Executors(node) if crews is None else crews
+        meter = Profiler(node) if meter is None else meter
+        self._read_counters, self.maker = meter.read_counters, meter.renew(in_turn=not self.ahead)
+        self.maker.watch(self._crews)
+        self._threads = max(options.num_threads for options in found)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lanes: dict[int, Executor] = {}
+        self._decoding: HelpedPool | None = None
+        self._streams = len(parts)
+        self._here = LocalExecutor()
+        if self.options.ahead:
+            self._here = LocalExecutor(ThreadMap(self._threads))
+            self._pool = self._new_pool(self._threads, "windrow-read")
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a thread makes elements ahead of the consumer."""
+        return self.options.ahead or bool(self._crews)
+
+    def crew_of(self, stage: ChainStage) -> StageExecutor:
+        """The executor that does the work of a stage."""
+        return self._crews.of(stage, self._here)
+
+    def stop(self) -> None:
+        """Stop the run: no later element is wanted, and reads that wait for a network end."""
+        self.stopped.set()
+        self.cancel_scope.set()
+        self._crews.interrupt()
+
+    def options_of(self, node: ToStreamNode) -> ReadOptions:
+        """How to read one of several streams: with its part of the bytes of a read batch."""
+        own = node.read_options
+        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
+
+    def reader(
+        self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
+    ) -> execute.Reader:
+        """A reader for a read batch, on the iterator's threads where the stream may use them."""
+        return execute.Reader(
+            self._pool if options.ahead else None,
+            options.num_threads,
+            lane_of=self._lane_of,
+            prefetcher=prefetcher,
+            round=number,
+            spread=self._here.spread if options.ahead else None,
+            read_counters=self._read_counters,
+        )
+
+    def heard(self, outcome: Result, halves: Halves | None) -> None:
+        """Count in what a worker has done, and read itself for the upper half of a chain."""
+        self.maker.heard(outcome.worked_s)
+        if outcome.arrived and halves is not None:
+            self._read_counters.add(halves.upper.sources(), outcome.arrived)
+
+    def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
+        """A prefetcher for one of several streams; None where there is nothing to plan."""
+        found = {id(s): s for s in node.sources() if isinstance(s, LaidOutSource)}
+        if not found or not node.read_options.ahead:
+            return None
+        if self._decoding is None:
+            self._decoding = HelpedPool(self._new_pool(cores(), "windrow-decode"), cores())
+        far = any(map(is_remote_source, found.values()))
+        budget = budget_of(node.read_options, far=far).share(1 / self._streams)
+        return (
+            Prefetcher(
+                list(found.values()), budget, self._decoding, self._read_counters, self.new_shelf
+            )
+            or None
+        )
+
+    def new_shelf(self, part: Part, slots: int) -> ChunkCache:
+        """Memory for chunks of a part."""
+        return shelf_of(part, slots)
+
+    def _new_pool(self, threads: int, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(threads, name, initializer=self.cancel_scope.enter)
+
+    def _new_lane(self, source: Any) -> Executor:
+        if not is_remote_source(source):
+            return self._new_pool(1, "windrow-read")
+        # When the interpreter ends, it waits for the threads of other pools before it sets any cancel
+        # scope.
+        return DaemonPool(_REMOTE_READS, "windrow-read", self.cancel_scope.enter)
+
+    def _lane_of(self, source: Any) -> Executor:
+        lane = self._lanes.get(id(source))
+        if lane is None:
+            known = list(dict.fromkeys(self._lanes.values()))
+            full = len(known) >= self._threads  # sources share threads then
+            lane = known[len(self._lanes) % len(known)] if full else self._new_lane(source)
+            self._lanes[id(source)] = lane
+        return lane
+
+    def end_threads(self) -> None:
+        """End the reads under way and let the threads go."""
+        self.cancel_scope.set()
+        if self._here.spread is not None:
+            self._here.spread.close()
+        for pool in (self._pool, self._decoding, *self._lanes.values()):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)

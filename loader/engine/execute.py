@@ -1,0 +1,375 @@
+"""Execution: the values that come up a chain, and the reads that they are made of.
+
+`start` (see `index_walk`) walks a chain down with whole arrays of positions. `Reader` starts the
+reads of its sources, and `Values` makes the elements on the way back up. There is no other way to an
+element: `ds[i]`, `ds.read(indices)` and every iterator come through here.
+
+Invariant: starting calls no function of the user (but a selection map) and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine.index_walk import start as start
+from windrow.engine.prefetch import Prefetcher
+from windrow.engine.record_trace import OWN_CHAIN, origins
+from windrow.engine.thread_map import ThreadMap
+from windrow.errors import ElementError, WindrowError
+from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.foreign import ForeignDataSource
+from windrow.sources.remote.options import is_remote_source
+from windrow.stats.profiler import READING, calling, doing
+from windrow.stats.read_counters import ReadCounters
+from windrow.transforms import tables
+from windrow.transforms.functions import call_without_stop, name_of
+from windrow.transforms.nodes import (
+    STREAM,
+    EachNode,
+    JoinNode,
+    LeafNode,
+    Node,
+    RegroupNode,
+    Step,
+    ValueNode,
+)
+from windrow.transforms.nodes.split import GivenNode, Halves
+from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import place_text
+from windrow.transforms.tables import Table
+
+IntArray = npt.NDArray[np.int64]
+Finish = Callable[[], Table]
+
+
+class Values:
+    """Makes values on the way up a chain: the part of a maker that all readers share."""
+
+    __slots__ = ()
+    spread: ThreadMap | None = None
+    """Threads that call the functions of the user; None for the calling thread."""
+
+    def leaf(self, node: LeafNode, at: Positions) -> Finish:
+        """Elements that follow from their positions."""
+        table = node.table(at)
+        return lambda: table
+
+    def merged(self, parts: Sequence[tuple[Table, IntArray]], count: int) -> Table:
+        """One table of the rows of several."""
+        return tables.merged(parts, count)
+
+    def joined(self, node: JoinNode, parts: Sequence[Table]) -> Table:
+        """Elements out of those that the parents have at the same indices."""
+        return node.join(parts)
+
+    def gathered(
+        self, node: RegroupNode, rows: Table, bounds: Sequence[int], at: Positions
+    ) -> Table:
+        """Elements out of groups of rows."""
+        return _gathered(node, rows, bounds, at)
+
+    def applied(self, node: ValueNode, rows: Table, at: Positions, cuts: Sequence[int]) -> Table:
+        """Elements that the function of a node makes."""
+        indices = at.flat(node.length)
+        if isinstance(node, EachNode):
+            return apply_each(node, rows, indices, self.spread)
+        return apply_at_once(node, rows, indices, cuts)
+
+
+class _Later:
+    """A read that starts when `begin` is called, or at the latest when it is waited for."""
+
+    def __init__(
+        self, submit: Callable[[], Callable[[], Any]], what: tuple[Any, Sequence[Part], int]
+    ) -> None:
+        self._submit = submit
+        self.what = what  # the source, parts of it or () for all that it gives, and the records
+        self._wait: Callable[[], Any] | None = None
+
+    def begin(self) -> None:
+        if self._wait is None:
+            self._wait = self._submit()
+
+    def result(self) -> Any:
+        wait = self._wait or self._submit()
+        return wait()
+
+
+@dataclasses.dataclass(slots=True)
+class Reader(Values):
+    """Starts the reads of one read batch, through a prefetcher where a source declares its layout.
+
+    Other reads begin with `begin`, or when they are waited for. With a pool they run in parallel.
+    `lane_of` returns the thread on which a source does its batched reads, one after the other. Such
+    a read keeps the cores busy by itself, and one thread reuses the memory that its reads free.
+    """
+
+    pool: Executor | None = None
+    threads: int = 1
+    bytes_read: int = 0
+    waited_s: float = 0.0  # for sources that are remote
+    lane_of: Callable[[Any], Executor] | None = None
+    prefetcher: Prefetcher | None = None
+    round: int = 0
+    spread: ThreadMap | None = None
+    read_counters: ReadCounters | None = None
+    _later: list[_Later] = dataclasses.field(default_factory=list)
+    _begun: list[tuple[Any, Sequence[Part], int]] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin the reads that are not planned ahead."""
+        for later in self._later:
+            later.begin()
+            self._begun.append(later.what)
+        self._later.clear()
+
+    def expected_bytes(self) -> int:
+        """Bytes of the reads that are begun and not planned, judged by what came before."""
+        if self.read_counters is None:
+            return 0
+        return sum(self.read_counters.expected_bytes(*read) for read in self._begun)
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Start, or plan, reading records of a source."""
+        wait, alone = self._started(source, records)
+        far = is_remote_source(source)
+
+        def finish() -> Table:
+            with doing(READING):
+                began = time.perf_counter()
+                found = wait()
+                if far:
+                    self.waited_s += time.perf_counter() - began
+                table = self._table(source, found, records)
+                size_bytes = tables.nbytes(table)
+                self.bytes_read += size_bytes
+                if self.read_counters is not None:
+                    self.read_counters.arrived(source, records, size_bytes, alone)
+            return table
+
+        return finish
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """Nothing is given to a whole chain."""
+        raise TypeError(f"{node.label} cannot be read as part of a whole chain")
+
+    def _started(self, source: Any, records: IntArray) -> tuple[Callable[[], Any], Sequence[Part]]:
+        """What waits for records, and the parts of the source that are not planned for it."""
+        if len(records) == 0:
+            return list, ()
+        if not isinstance(source, LaidOutSource):
+            return self._bulk(source, (), source.read, records), ()
+        ahead = self.prefetcher
+        if ahead is None or not ahead.plans(source):
+            return self._bulk(source, source.parts, source.read, records), source.parts
+        waits, alone = [], []
+        for part in source.parts:
+            planned = ahead.of(source, part)
+            if planned is None:
+                waits.append(self._bulk(source, (part,), part.read, records))
+                alone.append(part)
+            else:
+                waits.append(planned.plan(self.round, records))
+        return lambda: self._assembled(source, [wait() for wait in waits], records), alone
+
+    def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
+        return source.assembled(columns, records)
+
+    def _table(self, source: Any, found: Any, records: IntArray) -> Table:
+        return tables.from_source(found, len(records), type(source).__name__)
+
+    def _bulk(
+        self,
+        source: Any,
+        parts: Sequence[Part],
+        read: Callable[[IntArray], Any],
+        records: IntArray,
+    ) -> Callable[[], Any]:
+        """Records read in one call, or side by side where a source has no batched read."""
+        pool = self.pool
+        if pool is None:
+            return lambda: _read(source, read, records)
+        if isinstance(source, ForeignDataSource) and not source.batched:
+            # Its read is a loop in Python over records: let several threads wait side by side.
+            some = np.array_split(records, min(self.threads, len(records)))
+
+            def submit() -> Callable[[], Any]:
+                waits = [pool.submit(read, indices).result for indices in some]
+                return lambda: [record for wait in waits for record in wait()]
+
+        else:
+            lane = pool if self.lane_of is None else self.lane_of(source)
+
+            def submit() -> Callable[[], Any]:
+                return lane.submit(_read, source, read, records).result
+
+        later = _Later(submit, (source, parts, len(records)))
+        self._later.append(later)
+        return later.result
+
+
+def _read(source: Any, read: Callable[[IntArray], Any], records: IntArray) -> Any:
+    try:
+        return call_without_stop(read, records)
+    except Exception as error:
+        # Windrow's own sources name the record themselves.
+        if not isinstance(error, WindrowError) and not isinstance(source, ForeignDataSource):
+            error.add_note(
+                f"windrow: raised in {type(source).__name__}.read of {len(records)} records, the"
+                f" first of them {records[0]}"
+            )
+        raise
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LowerReader(Values):
+    """Starts the lower half of a chain; what it makes is given to the upper one elsewhere."""
+
+    reader: Reader
+    halves: Halves
+    started: list[Finish]
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """A source that is read elsewhere: nothing to do here."""
+        return _elsewhere
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """Start what the upper half is given."""
+        self.started.append(start(self.halves.lower[node.number], at, cuts, self.reader))
+        return _elsewhere
+
+
+class UpperReader(Values):
+    """Hands the tables of the lower half to the upper one, in the order they were started."""
+
+    def __init__(self, given: Sequence[Table], read_counters: ReadCounters | None = None) -> None:
+        self._tables = iter(given)
+        self.reader = Reader(read_counters=read_counters)
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Read a source here."""
+        return self.reader.start(source, records)
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
+        """The next table."""
+        table = next(self._tables)
+        return lambda: table
+
+
+def _elsewhere() -> Table:
+    raise TypeError("this half of the chain is made in another process")
+
+
+def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+    try:
+        with calling(node):
+            return node.gather(table, bounds)
+    except Exception as error:
+        if len(at) == 1:  # an iterator narrows an error down to its batch
+            error.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")
+        raise
+
+
+def apply_at_once(
+    node: ValueNode, table: Table, indices: npt.NDArray[Any], cuts: Sequence[int]
+) -> Table:
+    """The elements that a node makes of a whole table, whose rows have these indices."""
+    try:
+        with calling(node):
+            made = node.apply(table, indices, cuts)
+    except Exception as error:
+        if not isinstance(error, WindrowError):
+            error.add_note(f"windrow: raised in {node.written} for one of {table.rows} rows")
+        raise
+    if made.rows != table.rows:
+        raise ElementError(
+            f"{node.written}: apply must return a row for each it is given, got {made.rows} rows"
+            f" of {table.rows}"
+        )
+    return made
+
+
+def call(
+    node: EachNode,
+    table: Table,
+    indices: npt.NDArray[Any],
+    *,
+    on_none: bool = False,
+    spread: ThreadMap | None = None,
+) -> tuple[list[Any], Exception | None]:
+    """Call the function of a node on rows with these indices, one by one.
+
+    Returns:
+        What it returned up to the first element for which it raised, and that error. None for an
+        absent element, for which it is not called unless `on_none`.
+    """
+    values = tables.elements(table)
+    if on_none or not tables.any_absent(values):
+        with calling(node):
+            return _called(node, values, indices, spread)
+    here = [row for row, value in enumerate(values) if value is not None]
+    with calling(node):
+        made, error = _called(node, [values[row] for row in here], indices[here], spread)
+    out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
+    for row, value in zip(here, made, strict=False):
+        out[row] = value
+    return out, error
+
+
+def _called(
+    node: EachNode, values: list[Any], indices: npt.NDArray[Any], spread: ThreadMap | None
+) -> tuple[list[Any], Exception | None]:
+    if spread is None:
+        return _called_in_turn(node, values, indices)
+    parts = spread.run(
+        node,
+        lambda start, stop: _called_in_turn(node, values[start:stop], indices[start:stop]),
+        len(values),
+    )
+    out: list[Any] = []
+    for made, error in parts:
+        out += made
+        if error is not None:
+            return out, error
+    return out, None
+
+
+def _called_in_turn(
+    node: EachNode, values: list[Any], indices: npt.NDArray[Any]
+) -> tuple[list[Any], Exception | None]:
+    results = node.results(values, indices)
+    who = f"{node.label}({name_of(node.function)})"
+    out, error = tables.gathered(results, len(values), who)
+    if error is not None:
+        _name_place(error, who, node, indices[len(out)])
+    return out, error
+
+
+def _name_place(error: Exception, who: str, node: Node, index: Any) -> None:
+    """Name, in a note of an error, the element that failed and the records it is made of."""
+    records, unknown = "", list[tuple[int, list[int]]]()
+    if node.length != STREAM:
+        records, unknown = origins(node.parent, [index])
+    elif np.ndim(index) == 0 and node.stream_step is Step.ROWS:
+        unknown = [(OWN_CHAIN, [int(index)])]
+    if unknown:
+        error.__dict__["windrow_unknown"] = unknown
+    made_of = f", made of {records}" if records else ""
+    error.add_note(f"windrow: raised in {who} for {place_text(index)}{made_of}")
+
+
+def apply_each(
+    node: EachNode, table: Table, indices: npt.NDArray[Any], spread: ThreadMap | None = None
+) -> Table:
+    """The elements of a node that calls a function on each, of a table with these indices."""
+    out, error = call(node, table, indices, spread=spread)
+    if error is not None:
+        raise error
+    return node.made(table, out)

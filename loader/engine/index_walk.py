@@ -1,0 +1,121 @@
+"""The walk of a chain: indices go down to the sources, and what they make comes up.
+
+`start(node, at, cuts, maker)` walks from a node to its sources with whole arrays of positions, and
+starts every read. The function that it returns waits, and builds the result on the way back up. What
+is built is up to the maker: `execute` makes values, `record_trace` notes which records they are made
+of. There is no other walk.
+
+Invariant: starting calls no function of the user (but a selection map) and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.transforms.nodes import (
+    IndexNode,
+    JoinNode,
+    LeafNode,
+    Node,
+    RegroupNode,
+    RoutingNode,
+    SourceNode,
+    ValueNode,
+)
+from windrow.transforms.nodes.split import GivenNode
+from windrow.transforms.positions import Positions
+
+IntArray = npt.NDArray[np.int64]
+Made = TypeVar("Made")
+
+
+class Maker(Protocol[Made]):
+    """Starts what the leaves of a chain give, and makes what comes of it on the way up.
+
+    Each method but the first three gets what was made of the node's parents.
+    """
+
+    def start(self, source: Any, records: IntArray) -> Callable[[], Made]:
+        """Start, or plan, reading records of a source."""
+        ...
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Made]:
+        """Start making what another process gives, or take it."""
+        ...
+
+    def leaf(self, node: LeafNode, at: Positions) -> Callable[[], Made]:
+        """Elements that a leaf makes out of positions alone."""
+        ...
+
+    def merged(self, parts: Sequence[tuple[Made, IntArray]], count: int) -> Made:
+        """`count` elements, of several parents: each part with the rows that it goes to."""
+        ...
+
+    def joined(self, node: JoinNode, parts: Sequence[Made]) -> Made:
+        """Elements out of those that all parents have at the same indices."""
+        ...
+
+    def gathered(self, node: RegroupNode, rows: Made, bounds: Sequence[int], at: Positions) -> Made:
+        """Batches out of rows; batch `k` has the rows `[bounds[k], bounds[k + 1])`."""
+        ...
+
+    def applied(self, node: ValueNode, rows: Made, at: Positions, cuts: Sequence[int]) -> Made:
+        """Elements out of those that the parent has at the same indices."""
+        ...
+
+
+def start(node: Node, at: Positions, cuts: Sequence[int], maker: Maker[Made]) -> Callable[[], Made]:
+    """Start making the elements of `node` at positions `at`.
+
+    Args:
+        node: A node with random access.
+        at: Positions in it.
+        cuts: Bounds in `at` of the rows that a batched function gets in one call.
+        maker: Reads the sources, and makes the result.
+
+    Returns:
+        A function that waits and returns what was made, to be called once.
+    """
+    match node:
+        case SourceNode():
+            return maker.start(node.source, at.offsets)
+        case GivenNode():
+            return maker.given(node, at, cuts)
+        case LeafNode():
+            return maker.leaf(node, at)
+        case IndexNode():
+            return start(node.parent, node.to_parent(at), cuts, maker)
+        case RoutingNode():
+            return _start_routed(node, at, cuts, maker)
+        case JoinNode():
+            finishes = [start(parent, at, cuts, maker) for parent in node.parents]
+            return lambda: maker.joined(node, [finish() for finish in finishes])
+        case RegroupNode():
+            rows, bounds = node.to_rows(at)
+            inner = bounds.tolist()
+            before = start(node.parent, rows, inner, maker)
+            return lambda: maker.gathered(node, before(), inner, at)
+        case ValueNode():
+            before = start(node.parent, at, cuts, maker)
+            return lambda: maker.applied(node, before(), at, cuts)
+        case _:
+            raise TypeError(f"{type(node).__name__} has no random access")
+
+
+def _start_routed(
+    node: RoutingNode, at: Positions, cuts: Sequence[int], maker: Maker[Made]
+) -> Callable[[], Made]:
+    which, before = node.route(at)
+    started: list[tuple[Callable[[], Made], IntArray]] = []
+    for number in np.unique(which).tolist():
+        rows = np.flatnonzero(which == number)
+        inner = np.unique(np.searchsorted(rows, cuts)).tolist()
+        finish = start(node.parents[number], before.taken(rows), inner, maker)
+        started.append((finish, rows))
+    if len(started) == 1:
+        return started[0][0]
+    return lambda: maker.merged([(finish(), rows) for finish, rows in started], len(at))

@@ -1,0 +1,380 @@
+"""Read batches: elements of a chain with random access, read some at a time, in order.
+
+While one read batch is made, the next ones are read, or planned by the prefetcher. A read batch is
+a work item like any other. It is made here, or its records are read here and a worker calls its
+functions.
+
+Invariant: the elements and what they are made of do not depend on the sizes of read batches.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine import execute, record_trace
+from windrow.engine.context import RunContext
+from windrow.engine.executors import results
+from windrow.engine.prefetch import Prefetcher
+from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, done
+from windrow.engine.thread_map import ThreadMap
+from windrow.stats.profiler import PLANNING, READING, doing
+from windrow.stats.read_counters import ReadCounters
+from windrow.transforms import tables
+from windrow.transforms.nodes import Node, Step, ToStreamNode
+from windrow.transforms.nodes.split import Halves
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.positions import Positions, positions
+from windrow.transforms.row_blocks import Block, Blocks
+from windrow.transforms.tables import Listed, Table
+
+IntArray = npt.NDArray[np.int64]
+
+# A consumer waits for a block as a whole, so slow functions get small ones.
+GOAL_S = 0.1
+
+# The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
+READ_BATCHES_AHEAD = 32
+
+# The most read batches planned ahead.
+MOST_READ_BATCHES = 512
+
+# Rows that a batched function gets where no batch says how many.
+BLOCK_ROWS = 256
+
+
+class BlockSize:
+    """How many rows to make at once: few at first, then as many as the goals allow."""
+
+    def __init__(self, goal_bytes: int, unit: int, most: int) -> None:
+        self._goal_bytes = goal_bytes
+        self._most = max(unit, most)
+        self._unit = unit
+        self._rows = self._given = unit
+
+    def next_rows(self) -> int:
+        """Rows of the next block: at most four times the rows of the last block."""
+        self._given = self._rows
+        return self._given
+
+    def saw(self, rows: int, size_bytes: int, took_s: float, *, too_few: bool = False) -> None:
+        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make.
+
+        Where they were too few for the threads there are, the next block gets twice as many, so
+        that slow functions find threads at all.
+        """
+        by_bytes = self._goal_bytes / max(1, size_bytes)
+        by_time = max(GOAL_S / max(1e-9, took_s), 2 if too_few else 0)
+        # `_given` is of the last block begun: several results may come before the next one begins.
+        wanted = min(int(rows * min(by_bytes, by_time)), 4 * self._given, self._most)
+        self._rows = max(1, wanted // self._unit) * self._unit
+
+
+def block_size(options: ReadOptions, unit: int, prefetcher: Prefetcher | None) -> BlockSize:
+    """The size of read batches with these options."""
+    if prefetcher:
+        # Read batches much shorter than the horizon: reads are planned from one to the next.
+        # And half as long as others, since chunks want a place in the processor's cache as well.
+        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // READ_BATCHES_AHEAD)
+        return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
+    # One read for several batches costs less per record than one for each.
+    units = 4 if unit > 1 and options.prefetch_buffer_size else 1
+    return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
+
+
+def random_access(
+    node: ToStreamNode,
+    stage: ChainStage,
+    position: Sequence[int],
+    run: RunContext,
+    unit: int | None,
+) -> Blocks:
+    """The stage on top of a chain with random access, from an element on."""
+    read_batches = _ReadBatches(node, stage, position[0], run, unit)
+    crew = run.crew_of(stage)
+    for work, found in crew.in_order(read_batches):
+        for outcome in results(crew, work, found):
+            read_batches.learn(outcome)
+            yield from read_batches.in_steps(outcome.block)
+
+
+class _ReadBatches(Iterator["ReadBatch"]):
+    """Read batches in order, begun; with threads the next ones are read while one is made."""
+
+    def __init__(
+        self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
+    ) -> None:
+        self._run, self._length, self._crew = run, node.parent.length, run.crew_of(stage)
+        # Batched functions get the same rows at any position, so read batches keep to their bounds.
+        rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
+        self._options = self._crew.bounded(run.options_of(node))
+        self._prefetcher = run.prefetcher(node)
+        self._size = block_size(self._options, unit or rows, self._prefetcher)
+        self._chain = _Chain(node, stage, *self._crew.part_of(stage), rows, first)
+        self._waiting: collections.deque[ReadBatch] = collections.deque()
+        self._following, self._made, self._reads = first - first % rows, 0, 0
+        self._read_batch_bytes = self._rest_bytes = (
+            0  # of the last read batch, and of its rows that are not yielded
+        )
+        run.maker.watch(self)
+
+    def __next__(self) -> ReadBatch:
+        # A filter may drop everything for ever, so a run not wanted any more is noticed here.
+        if self._run.stopped.is_set():
+            raise StopIteration
+        with doing(PLANNING):
+            return self._next_read_batch()
+
+    def _next_read_batch(self) -> ReadBatch:
+        self._plan()
+        if not self._waiting:
+            raise StopIteration
+        prefetcher = self._prefetcher
+        if prefetcher:
+            if self._following == self._length:
+                prefetcher.end()
+            self._reads = prefetcher.pace(self._made)
+            if not self._crew.is_here:
+                prefetcher.step(0, 1)  # workers are asked for read batches, not rows
+        for soon in itertools.islice(self._waiting, 2 if self._options.ahead else 1):
+            soon.reader.begin()
+        self._made += 1
+        return self._waiting.popleft()
+
+    def _plan(self) -> None:
+        prefetcher, waiting = self._prefetcher, self._waiting
+        while self._following < self._length and (
+            len(waiting) < _planned_read_batches(self._options, prefetcher, self._made)
+        ):
+            stop = min(self._length, self._following + self._size.next_rows())
+            number = self._made + len(waiting)
+            reader = self._run.reader(self._options, prefetcher, number)
+            waiting.append(ReadBatch(self._chain, self._following, stop, reader))
+            self._following = stop
+            if prefetcher and number == 0:
+                prefetcher.begin()  # the first is read while more are planned
+
+    def learn(self, outcome: Result) -> None:
+        size_bytes = max(outcome.bytes_read, tables.nbytes(outcome.block.table))
+        self._read_batch_bytes = self._rest_bytes = size_bytes
+        self._run.heard(outcome, self._chain.halves)
+        too_few = self._crew.wants_more_rows()
+        self._size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
+
+    def bytes_by(self) -> Mapping[str, int]:
+        """Bytes of the read batches that are made or begun, and of planned reads."""
+        begun = self._waiting[0].reader.expected_bytes() if self._waiting else 0
+        read_batches = {"rounds": self._rest_bytes + begun}
+        return (
+            read_batches
+            if self._prefetcher is None
+            else {**self._prefetcher.bytes_by(), **read_batches}
+        )
+
+    def in_steps(self, block: Block) -> Blocks:
+        """A block's rows, with the reads that are to be started meanwhile spread over them.
+
+        From one element to the next as many are started as come to one element, and one more.
+        """
+        prefetcher = self._prefetcher if self._crew.is_here else None
+        rows, reads = len(block), self._reads if prefetcher else 0
+        steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
+        for number in range(steps):
+            if prefetcher:
+                with doing(READING):
+                    prefetcher.step(number, steps)
+            if rows:
+                start, stop = (rows * n // steps for n in (number, number + 1))
+                self._rest_bytes = self._read_batch_bytes * (rows - stop) // rows
+                yield block if steps == 1 else block.sliced(start, stop)
+
+
+def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, made: int) -> int:
+    """The number of read batches to plan; a prefetcher plans ever more, so the first come soon."""
+    if not options.ahead:
+        return 1
+    if not prefetcher or prefetcher.is_full:
+        return 2
+    # Little by little, since all that is planned at once delays the next batch.
+    return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
+
+
+def calls_on_rows(node: Node) -> bool:
+    """Whether a batched function is called with no batch above it to say on which rows."""
+    if node.group_size is not None:
+        return False
+    takes_groups = node.stream_step is Step.GROUPS
+    return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    """State shared by all read batches of a stream.
+
+    Args:
+        node: The node that makes a stream of a chain.
+        stage: The steps on top of it.
+        number: The stage's number for the workers.
+        halves: The chain in two, where workers make the upper half.
+        rows: Read batches are split at multiples of this number of elements.
+        first: The first element that is wanted.
+    """
+
+    node: ToStreamNode
+    stage: ChainStage
+    number: int
+    halves: Halves | None
+    rows: int
+    first: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReadBatchTask(StageTask):
+    """Elements `[start, stop)` of a chain, from the tables that its lower half made."""
+
+    stage: int
+    start: int
+    stop: int
+    rows: int
+    skip: int
+    allow_nones: bool
+    given: tuple[Table, ...]
+
+    def outcome(self, stage: Sequence[Node], upper: Node | None) -> Result:
+        if upper is None:
+            raise TypeError(f"stage {self.stage} has no chain of its own")
+        began = time.perf_counter()
+        at, cuts = _asked(upper.length, self.start, self.stop, self.rows)
+        given_bytes = sum(map(tables.nbytes, self.given))
+        read_counters = ReadCounters(upper)
+        handed = execute.UpperReader(self.given, read_counters)
+        table = execute.start(upper, at, cuts, handed)()
+        found = _outcome(self, table, stage, None, began)
+        bytes_read = given_bytes + handed.reader.bytes_read
+        return dataclasses.replace(found, bytes_read=bytes_read, arrived=read_counters.arrivals())
+
+
+def _asked(length: int, start: int, stop: int, rows: int) -> tuple[Positions, list[int]]:
+    cuts = [*range(0, stop - start, rows), stop - start] if rows > 1 else [0, stop - start]
+    return positions(np.arange(start, stop), length), cuts
+
+
+def _outcome(
+    task: ReadBatchTask, table: Table, steps: Sequence[Node], spread: ThreadMap | None, began: float
+) -> Result:
+    block = _as_block(table, task.start, allow_nones=task.allow_nones)
+    if task.skip:
+        block = block.sliced(int(np.sum(block.marks[:, 0] <= task.start + task.skip)), len(block))
+    block, error = done(block, steps, seen=0, skip=0, spread=spread)
+    return Result(block, error, task.stop - task.start, time.perf_counter() - began)
+
+
+class ReadBatch(WorkItem):
+    """Elements `[start, stop)` of a chain, being read."""
+
+    def __init__(self, chain: _Chain, start: int, stop: int, reader: execute.Reader) -> None:
+        self._chain, self._start, self._stop = chain, start, stop
+        self.reader = reader
+        self._lower: list[execute.Finish] = []
+        self._finish = self._started()
+
+    def _started(self) -> execute.Finish:
+        chain, halves = self._chain, self._chain.halves
+        node = chain.node.parent if halves is None else halves.upper
+        at, cuts = _asked(node.length, self._start, self._stop, chain.rows)
+        leaves = (
+            self.reader if halves is None else execute.LowerReader(self.reader, halves, self._lower)
+        )
+        try:
+            return execute.start(node, at, cuts, leaves)
+        except Exception as error:  # of a selection map: it has its place in the order too
+            self._leave_plan()
+            return functools.partial(_raised, error)
+
+    def _leave_plan(self) -> bool:
+        planned = self.reader.prefetcher is not None
+        if self.reader.prefetcher is not None:
+            self.reader.prefetcher.drop(self.reader.round)
+            self.reader.prefetcher = None
+        return planned
+
+    def _task(self, given: tuple[Table, ...]) -> ReadBatchTask:
+        chain = self._chain
+        return ReadBatchTask(
+            chain.number,
+            self._start,
+            self._stop,
+            chain.rows,
+            max(0, chain.first - self._start),
+            chain.node.allow_nones,
+            given,
+        )
+
+    @property
+    def stage(self) -> ChainStage:
+        """The stage that it is a part of."""
+        return self._chain.stage
+
+    @property
+    def elements(self) -> range:
+        """The elements of the chain that it makes."""
+        return range(self._start, self._stop)
+
+    def outcome(self, spread: ThreadMap | None) -> Result:
+        began = time.perf_counter()
+        found = _outcome(self._task(()), self._finish(), self._chain.stage.steps, spread, began)
+        # Slow functions make a read batch small; data from a network do not.
+        took_s = found.took_s - self.reader.waited_s
+        return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
+
+    def request(self) -> StageTask:
+        return self._task(tuple(finish() for finish in self._lower))
+
+    @property
+    def is_whole(self) -> bool:
+        return self._stop - self._start <= self._chain.rows
+
+    def halves(self) -> Sequence[WorkItem]:
+        if self._leave_plan():
+            # By itself, since a planned read that failed may be for other read batches.
+            return (ReadBatch(self._chain, self._start, self._stop, self.reader),)
+        if self.is_whole:
+            return ()
+        rows = self._chain.rows
+        middle = self._start + max(rows, (self._stop - self._start) // 2 // rows * rows)
+        bounds = (self._start, middle, self._stop)
+        return [ReadBatch(self._chain, a, b, self.reader) for a, b in itertools.pairwise(bounds)]
+
+    def where(self) -> str:
+        elements = self.elements
+        last = self._stop - 1
+        shown = f"element{'' if self._start == last else f's {self._start} to'} {last}"
+        records = record_trace.records_of(self._chain.node.parent, elements)
+        return f"{shown}, made of {records}" if records else shown
+
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        halves = self._chain.halves
+        if number == record_trace.OWN_CHAIN or halves is None:
+            return record_trace.records_of(self._chain.node.parent, elements)
+        return record_trace.records_of(halves.lower[number], elements)
+
+
+def _raised(error: Exception) -> Table:
+    raise error
+
+
+def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:
+    # Not arange(start + 1, stop + 1): that is not an int64 at the end of an endless dataset.
+    marks = (np.arange(table.rows) + (start + 1)).reshape(-1, 1)
+    if allow_nones:
+        return Block(Listed(tables.elements(table)), marks)
+    dense, kept = tables.without_absent(table)
+    return Block(dense, marks if kept is None else marks[kept])

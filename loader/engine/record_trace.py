@@ -1,0 +1,190 @@
+"""Which records elements are made of, without reading them.
+
+The positions of elements go down the chain as they do for reading (`index_walk.start`). The chain
+returns the records that the values would be made of, not the values. A batch is made of rows, one
+after the other. An element that is not a batch is one row. A row of a zip is made of several records.
+
+Invariant: nothing is read, and a selection map is the only function of the user that is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine.index_walk import start
+from windrow.errors import PlanError
+from windrow.transforms.nodes import JoinNode, LeafNode, Node, RegroupNode, ValueNode
+from windrow.transforms.nodes.split import GivenNode
+from windrow.transforms.positions import Positions, positions
+
+IntArray = npt.NDArray[np.int64]
+
+Unknown = list[tuple[int, list[int]]]
+"""Elements that only the process with the whole chain can name: number of a `GivenNode`, indices."""
+
+# Stands for the chain before a stage, in `Unknown`.
+OWN_CHAIN = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Records of one leaf, and the rows that they are in.
+
+    Args:
+        leaf: A source, or the node of a range.
+        rows: int64 `(n,)`.
+        records: int64 `(n,)`, indices in the leaf.
+    """
+
+    leaf: Any
+    rows: IntArray
+    records: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What some elements are made of.
+
+    Args:
+        counts: int64 `(elements,)`, rows of each element. Rows are counted through all elements.
+        taken: All records of all rows.
+    """
+
+    counts: IntArray
+    taken: list[Taken]
+
+
+def trace(node: Node, indices: IntArray) -> Trace:
+    """The records that elements of a chain with random access are made of.
+
+    Args:
+        node: The chain.
+        indices: Which of its elements, of any epoch.
+
+    Raises:
+        PlanError: If a zip has batches of different sizes, or a selection map is wrong.
+
+    Example:
+        >>> import numpy as np, windrow
+        >>> from windrow.engine.record_trace import trace
+        >>> chain = windrow.MapDataset.range(6)[::-1].batch(4)
+        >>> trace(chain._node, np.array([0])).taken[0].records.tolist()
+        [5, 4, 3, 2]
+    """
+    at = positions(indices, node.length)
+    return start(node, at, [0, len(at)], _Recorder())()
+
+
+def leaves_of(node: Node) -> dict[int, tuple[Any, int]]:
+    """The leaves that a trace of a chain may name, each once, in the order of the chain.
+
+    Returns:
+        By `id(leaf)` the leaf, a source or the node of a range, and its length.
+    """
+    if not node.parents:
+        leaf = getattr(node, "source", node)
+        return {id(leaf): (leaf, node.length)}
+    return {key: leaf for parent in node.parents for key, leaf in leaves_of(parent).items()}
+
+
+def leaf_text(leaf: Any) -> str:
+    """The name of a source, or of the node of a range, as text."""
+    return leaf.label if isinstance(leaf, Node) else repr(leaf)
+
+
+class _Recorder:
+    """Makes traces in place of values, and notes what was started."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[Any, IntArray]] = []
+        self.unknown: Unknown = []
+
+    def start(self, source: Any, records: IntArray) -> Callable[[], Trace]:
+        """Note records of a source."""
+        self.started.append((source, records))
+        return lambda: _of_leaf(source, records)
+
+    def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Trace]:
+        """Note elements whose records another process knows."""
+        if len(at):
+            self.unknown.append((node.number, at.flat(node.length).tolist()))
+        return lambda: _of_leaf(node, at.offsets)
+
+    def leaf(self, node: LeafNode, at: Positions) -> Callable[[], Trace]:
+        """The numbers of a range are its records."""
+        return lambda: _of_leaf(node, at.offsets)
+
+    def merged(self, parts: Sequence[tuple[Trace, IntArray]], count: int) -> Trace:
+        """The rows of every part go where its elements go."""
+        counts = np.zeros(count, np.int64)
+        for part, elements in parts:
+            counts[elements] = part.counts
+        starts = np.cumsum(counts) - counts
+        taken: list[Taken] = []
+        for part, elements in parts:
+            shift = starts[elements] - (np.cumsum(part.counts) - part.counts)
+            rows = np.arange(part.counts.sum()) + np.repeat(shift, part.counts)
+            taken += [Taken(each.leaf, rows[each.rows], each.records) for each in part.taken]
+        return Trace(counts, taken)
+
+    def joined(self, node: JoinNode, parts: Sequence[Trace]) -> Trace:
+        """The records of all parts."""
+        first, *others = parts
+        if not all(np.array_equal(first.counts, other.counts) for other in others):
+            raise PlanError(
+                f"shuffle_quality: {node.label} has batches of different sizes; ask for the quality"
+                " of each of its datasets"
+            )
+        return Trace(first.counts, [taken for part in parts for taken in part.taken])
+
+    def gathered(
+        self, node: RegroupNode, rows: Trace, bounds: Sequence[int], at: Positions
+    ) -> Trace:
+        """Elements become fewer; their rows stay."""
+        counts = np.add.reduceat(rows.counts, bounds[:-1]) if len(at) else rows.counts
+        return Trace(counts, rows.taken)
+
+    def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
+        """Return the records unchanged: a function does not change them."""
+        return rows
+
+
+def _of_leaf(leaf: Any, records: IntArray) -> Trace:
+    return Trace(np.ones(len(records), np.int64), [Taken(leaf, np.arange(len(records)), records)])
+
+
+# --- as text ------------------------------------------------------------------------------------
+
+
+def origins(node: Node, elements: Sequence[int]) -> tuple[str, Unknown]:
+    """The records that elements of a chain with random access are made of.
+
+    Returns:
+        The records as text, empty if the elements have no records; and the elements whose records
+        only another process can name.
+    """
+    recorder = _Recorder()
+    with contextlib.suppress(Exception):  # of a selection map
+        at = positions(np.array(elements), node.length)
+        start(node, at, [0, len(elements)], recorder)
+    found = [
+        f"{_listed(records)} of {source!r}" for source, records in recorder.started if len(records)
+    ]
+    return "; ".join(found), recorder.unknown
+
+
+def records_of(node: Node, elements: Sequence[int]) -> str:
+    """The records that elements of a chain are made of, as text; empty for no records."""
+    return origins(node, elements)[0]
+
+
+def _listed(records: IntArray) -> str:
+    some = ", ".join(map(str, records[:8].tolist()))
+    more = ", ..." if len(records) > 8 else ""
+    return f"record {some}" if len(records) == 1 else f"records {some}{more}"

@@ -1,0 +1,298 @@
+"""Steps, which transform one block of rows with the same result in any process.
+
+A stage is a sequence of such steps. It transforms blocks one by one in this process, or several at a
+time in worker processes. The caller puts the results in order.
+
+Contract:
+1. The result of a block is a function of the block and of `seen` alone.
+2. A result has the rows before the first that failed, and that error.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine import execute, record_trace
+from windrow.engine.thread_map import ThreadMap
+from windrow.stats.profiler import calling
+from windrow.transforms import tables
+from windrow.transforms.nodes import (
+    STREAM,
+    BatchNode,
+    EachNode,
+    Node,
+    Step,
+    ToStreamNode,
+    ValueNode,
+    as_chain,
+)
+from windrow.transforms.row_blocks import Block, joined, place_text, places
+from windrow.transforms.tables import Listed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What came of `rows` rows: a block, the error at the row behind it, and the time it took.
+
+    Args:
+        block: The rows.
+        error: What the row behind them raised.
+        rows: Rows that it came of.
+        took_s: How long that took.
+        bytes_read: Bytes that were read for it.
+        worked_s: What a worker process was at, in seconds by activity.
+        arrived: The records and their bytes, for each source that it read itself.
+    """
+
+    block: Block
+    error: Exception | None
+    rows: int
+    took_s: float
+    bytes_read: int = 0
+    worked_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    arrived: tuple[tuple[int, int], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ChainStage:
+    """Steps on top of a stream, from the bottom up; `top` is the node that they end with."""
+
+    top: Node
+    below: Node
+    steps: tuple[Node, ...]
+
+    @property
+    def chain(self) -> ToStreamNode | None:
+        """What makes a stream of a chain with random access, if the stage stands on that."""
+        return as_chain(self.below)
+
+    @property
+    def batch(self) -> BatchNode | None:
+        """The first step, if it makes batches by a function."""
+        return self.first if isinstance(self.first, BatchNode) else None
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows go through one by one, so that what stands below may know batches."""
+        return not any(step.drops for step in self.steps)
+
+    @property
+    def first(self) -> Node | None:
+        """The step at the bottom."""
+        return self.steps[0] if self.steps else None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the first step needs blocks that are there: how many rows, or which groups."""
+        return self.counts or self.takes_groups
+
+    @property
+    def counts(self) -> bool:
+        """Whether the first step must know how many elements came before."""
+        return self.first is not None and self.first.stream_step is Step.NUMBERED
+
+    @property
+    def takes_groups(self) -> bool:
+        """Whether the first step gets whole groups of rows in one call of its function."""
+        return self.first is not None and self.first.stream_step is Step.GROUPS
+
+
+def stage_of(node: Node) -> ChainStage:
+    """The stage that ends with `node`: as many steps as can be done block by block."""
+    below, steps = node, []
+    while (step := below.stream_step) in (Step.ROWS, Step.NOTHING):
+        if step is Step.ROWS:
+            steps.append(below)
+        below = below.parent
+    if step in (Step.NUMBERED, Step.GROUPS):
+        # A step that must know what came before stands at the bottom, where that is known.
+        steps.append(below)
+        below = below.parent
+    return ChainStage(node, below, tuple(reversed(steps)))
+
+
+class WorkItem(abc.ABC):
+    """A part of a stage's work: it can be done here, sent to be done elsewhere, or be halved."""
+
+    @abc.abstractmethod
+    def outcome(self, spread: ThreadMap | None) -> Result:
+        """Do it here."""
+
+    @abc.abstractmethod
+    def request(self) -> StageTask:
+        """What a worker needs to do it. Waits for reads."""
+
+    @abc.abstractmethod
+    def halves(self) -> Sequence[WorkItem]:
+        """The same work in smaller parts, after it failed; none where it cannot be parted."""
+
+    @property
+    @abc.abstractmethod
+    def is_whole(self) -> bool:
+        """Whether it cannot be parted."""
+
+    @abc.abstractmethod
+    def where(self) -> str:
+        """The elements it makes and the records they are made of, as text."""
+
+    @abc.abstractmethod
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        """The records behind elements of the chain, or of a lower half of it, as text."""
+
+
+class StageTask(abc.ABC):
+    """A request to a worker."""
+
+    stage: int
+
+    @abc.abstractmethod
+    def outcome(self, stage: Sequence[Node], upper: Node | None) -> Result:
+        """Do it with the steps of the stage, and the upper half of its chain if it has one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockTask(StageTask):
+    """A block of rows for the steps of a stage.
+
+    Args:
+        stage: Its number.
+        block: The rows.
+        seen: Elements of the stream before them.
+        skip: Rows to leave out once the first step has seen them.
+    """
+
+    stage: int
+    block: Block
+    seen: int = 0
+    skip: int = 0
+
+    def outcome(self, stage: Sequence[Node], upper: Node | None = None) -> Result:
+        return _outcome(self, stage, None)
+
+
+def _outcome(task: BlockTask, steps: Sequence[Node], spread: ThreadMap | None) -> Result:
+    began = time.perf_counter()
+    block, error = done(task.block, steps, seen=task.seen, skip=task.skip, spread=spread)
+    return Result(block, error, len(task.block), time.perf_counter() - began)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockItem(WorkItem):
+    """A block of rows on its way through the steps of a stage."""
+
+    task: BlockTask
+    stage: ChainStage
+
+    def outcome(self, spread: ThreadMap | None) -> Result:
+        return _outcome(self.task, self.stage.steps, spread)
+
+    def request(self) -> StageTask:
+        return self.task
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.task.block) < 2 or self.stage.takes_groups
+
+    def halves(self) -> Sequence[WorkItem]:
+        if self.is_whole:
+            return ()
+        block, rows = self.task.block, len(self.task.block)
+        middle = rows // 2
+        lower = BlockTask(self.task.stage, block.sliced(0, middle), self.task.seen)
+        upper = BlockTask(self.task.stage, block.sliced(middle, rows), self.task.seen + middle)
+        return BlockItem(lower, self.stage), BlockItem(upper, self.stage)
+
+    def where(self) -> str:
+        marks = self.task.block.marks
+        shown = place_text(places(self.task.block)[0])
+        if len(marks) > 1:
+            shown = f"{len(marks)} elements, the first is {shown}"
+        alone = marks.shape[1] == 1  # else a position is not an index of one chain
+        records = (
+            self.records_of(record_trace.OWN_CHAIN, (marks[:, 0] - 1).tolist()) if alone else ""
+        )
+        return f"{shown}, made of {records}" if records else shown
+
+    def records_of(self, number: int, elements: Sequence[int]) -> str:
+        below = self.stage.below
+        while len(below.parents) == 1 and below.parent.length == STREAM:
+            below = below.parent
+        if number != record_trace.OWN_CHAIN or len(below.parents) != 1:
+            return ""
+        return record_trace.records_of(below.parent, elements)
+
+
+def done(
+    block: Block, steps: Sequence[Node], *, seen: int, skip: int, spread: ThreadMap | None
+) -> tuple[Block, Exception | None]:
+    """A block after some steps, up to the first row that failed, and that error."""
+    failure: Exception | None = None
+    for number, step in enumerate(steps):
+        block, error = _step(step, block, seen, spread)
+        failure = error or failure  # of an earlier row than one that a step below found
+        if number == 0 and skip:
+            block = block.sliced(min(skip, len(block)), len(block))
+    return block, failure
+
+
+def _step(
+    step: Node, block: Block, seen: int, spread: ThreadMap | None
+) -> tuple[Block, Exception | None]:
+    is_numbered = step.stream_step is Step.NUMBERED
+    indices = np.arange(seen, seen + len(block)) if is_numbered else places(block)
+    marked = block.with_marks(indices + 1) if is_numbered else block
+    match step:
+        case BatchNode():
+            return _batched(step, block)
+        case EachNode():
+            out, error = execute.call(step, block.table, indices, on_none=step.drops, spread=spread)
+            if step.drops:
+                return _kept(marked, out), error
+            return Block(Listed(out), marked.marks[: len(out)]), error
+        case ValueNode():
+            return _at_once(step, marked, indices)
+        case _:
+            raise TypeError(f"{type(step).__name__} is not a step of a stage")
+
+
+def _batched(step: BatchNode, block: Block) -> tuple[Block, Exception | None]:
+    try:
+        return step.batched(block, functools.partial(calling, step)), None
+    except Exception as error:
+        return block.sliced(0, 0), error
+
+
+def _at_once(
+    step: ValueNode, block: Block, indices: npt.NDArray[Any]
+) -> tuple[Block, Exception | None]:
+    rows = len(block)
+    try:
+        table = execute.apply_at_once(step, block.table, indices, [0, rows])
+    except Exception as error:
+        if rows < 2 or step.stream_step is Step.GROUPS:
+            return block.sliced(0, 0), error
+    else:
+        return Block(table, block.marks), None
+    # Row by row where it must be, for those before the first that fails.
+    middle = rows // 2
+    first, failure = _at_once(step, block.sliced(0, middle), indices[:middle])
+    if failure is not None:
+        return first, failure
+    second, failure = _at_once(step, block.sliced(middle, rows), indices[middle:])
+    return joined([first, second]), failure
+
+
+def _kept(block: Block, verdicts: list[Any]) -> Block:
+    """The rows whose verdict is true, of those for which there is one."""
+    kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
+    if len(kept) == len(block):
+        return block
+    return Block(tables.taken(block.table, kept), block.marks[kept])

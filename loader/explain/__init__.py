@@ -1,0 +1,1 @@
+"""`explain()`: a chain, its cost and advice, before a record is read."""

@@ -1,0 +1,496 @@
+"""Advice: cheaper ways to elements that are as good, where dry runs show that there are some.
+
+Each chunk of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
+
+Invariant: a number that is given was tried by a dry run of the same chain with it: a chain that
+follows a chunk of advice does not get it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from windrow.core.machine import machine_bytes
+from windrow.engine.budgets import MOST_KEPT, USUAL_KEPT, CacheRoom
+from windrow.errors import PlanError
+from windrow.explain.dry_run import rooms_of, streams_of
+from windrow.explain.explanation import Advice, in_bytes
+from windrow.explain.prediction import PartRun, Prediction, predicted
+from windrow.explain.running import label_of
+from windrow.sources.array_record.source import ArrayRecordDataSource
+from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.foreign import ForeignDataSource
+from windrow.sources.part_sizes import bytes_per_record, largest_bytes
+from windrow.sources.tfds.source import TFDSDataSource
+from windrow.sources.windows.source import WindowDataSource
+from windrow.stats.costs import Amount, SourceCosts, known
+from windrow.transforms.nodes import (
+    BlockShuffleNode,
+    Node,
+    ReindexNode,
+    RepeatNode,
+    ShuffleNode,
+    SliceNode,
+    SourceNode,
+    StreamRepeatNode,
+    ToStreamNode,
+    WindowShuffleNode,
+)
+from windrow.transforms.nodes.split import with_parents
+
+# Thresholds for advice: reads of a chunk in an epoch, and bytes decoded per byte delivered.
+_OFTEN: Final = 1.5
+_SURE: Final = 1.1
+_MUCH: Final = 2.0
+# Records by which a run of them is judged.
+_JUDGED: Final = 1 << 18
+
+_ON_EACH: Final = " on each of the datasets below"
+
+# The share of the machine's memory that advice may use, and how often a number is tried. Each try is
+# half as large again as the one before.
+_MEMORY: Final = 0.25
+_TRIES: Final = 6
+
+_Path: TypeAlias = tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _SourceRead:
+    """A source and how it is read.
+
+    Args:
+        source: The source.
+        paths: The nodes from the top down to it, one path for each time that it is met.
+        costs: Its costs in an epoch.
+        parts: Its parts that are read through a prefetcher, with the stream that reads them.
+        passes: How often streams that read it begin anew in an epoch, with nothing kept.
+        repeats: How often a chain goes through it in a pass, where what is kept is not read again.
+    """
+
+    source: Any
+    paths: Sequence[_Path]
+    costs: SourceCosts
+    parts: Sequence[tuple[ToStreamNode, PartRun]]
+    passes: int
+    repeats: int
+
+    @property
+    def chunks(self) -> float:
+        """Chunks that are read in an epoch at least, if none is read again within a pass."""
+        return self.passes * self.costs.chunks.high
+
+    @property
+    def most_wanted(self) -> tuple[ToStreamNode, PartRun] | None:
+        """The part that lost most chunks to make room for others; None if no part lost any."""
+        crowded = (pair for pair in self.parts if pair[1].spilled)
+        return max(crowded, key=lambda pair: pair[1].spilled, default=None)
+
+    def first(self, *kinds: type[Node]) -> Node | None:
+        """A node of these kinds between the top and the source, the nearest one to the source."""
+        found = (node for path in self.paths for node in reversed(path) if isinstance(node, kinds))
+        return next(found, None)
+
+
+def advice_on(node: Node, numbers: Mapping[int, int], found: Prediction) -> Iterator[Advice]:
+    """Cheaper ways.
+
+    Args:
+        node: The chain.
+        numbers: Numbers of its nodes, by their `id`.
+        found: The prediction of its costs.
+    """
+    reads = _reads(node, found)
+    for read in reads:
+        yield from _on_calls(read, numbers)
+        if read.costs.chunks.high:
+            yield from _on_order(read, node, numbers)
+    for stream in streams_of(node):
+        yield from _on_room(node, stream, reads, numbers)
+        yield from _on_threads(stream, numbers)
+
+
+def _reads(node: Node, found: Prediction) -> list[_SourceRead]:
+    paths: dict[int, list[_Path]] = {}
+    for source, path in _paths(node, ()):
+        paths.setdefault(id(source), []).append(path)
+    parts = [(stream, own) for stream in streams_of(node) for own in found.parts(stream)]
+    return [
+        _SourceRead(
+            source=source,
+            paths=paths[id(source)],
+            costs=costs,
+            parts=[pair for pair in parts if pair[1].room.source is source],
+            passes=_passes(paths[id(source)]),
+            repeats=max(map(_repeats, paths[id(source)])),
+        )
+        for source, costs in zip(node.sources(), found.epoch, strict=True)
+    ]
+
+
+def _paths(node: Node, above: _Path) -> Iterator[tuple[Any, _Path]]:
+    """Sources, with the nodes from the top down to them."""
+    path = (*above, node)
+    if isinstance(node, SourceNode):
+        yield node.source, path
+    for parent in node.parents:
+        yield from _paths(parent, path)
+
+
+def _repeats(path: _Path) -> int:
+    """How often a path goes through its source in a pass."""
+    return math.prod(node.times or 1 for node in path if isinstance(node, RepeatNode))
+
+
+def _passes(paths: Sequence[_Path]) -> int:
+    """How often the streams that read a source begin anew in an epoch."""
+    times: dict[int, int] = {}
+    for path in paths:
+        (stream,) = (node for node in path if isinstance(node, ToStreamNode))
+        own = math.prod(node.times or 1 for node in path if isinstance(node, StreamRepeatNode))
+        times[id(stream)] = max(own, times.get(id(stream), 0))
+    return max(times.values())
+
+
+# --- what is read again --------------------------------------------------------------------------
+
+
+def _on_order(read: _SourceRead, node: Node, numbers: Mapping[int, int]) -> Iterator[Advice]:
+    costs, crowded = read.costs, read.most_wanted
+    if crowded is not None:
+        once = read.repeats * read.chunks
+        block, shuffle = read.first(BlockShuffleNode), read.first(ShuffleNode)
+        if shuffle is not None and costs.reads.low > _OFTEN * once:
+            yield _global_shuffle(shuffle, read, numbers)
+        elif isinstance(block, BlockShuffleNode) and costs.reads.low > _SURE * once:
+            yield _window(block, read, crowded, node, numbers)
+    ratio = costs.decoded_per_delivered
+    if ratio is not None and ratio.low >= _MUCH and costs.reads.low <= _OFTEN * read.chunks:
+        yield from _on_strides(read, ratio, numbers)
+
+
+def _times(costs: Sequence[SourceCosts]) -> Amount:
+    reads = sum((each.reads for each in costs), start=Amount.exactly(0))
+    chunks = sum((each.chunks for each in costs), start=Amount.exactly(0))
+    return Amount(reads.low / chunks.high, reads.high / max(1, chunks.low))
+
+
+def _each(read: _SourceRead, passes: int) -> Amount:
+    """Bytes decoded if every chunk is read once in each of `passes` passes."""
+    costs = read.costs
+    mean = known(costs.decoded_bytes).middle / max(1.0, costs.reads.middle)
+    return costs.chunks.times(passes * mean)
+
+
+def _are_read(passes: int) -> str:
+    return "once" if passes == 1 else f"{passes} times, once in each pass"
+
+
+def _global_shuffle(shuffle: Node, read: _SourceRead, numbers: Mapping[int, int]) -> Advice:
+    costs, passes = read.costs, read.passes * read.repeats
+    alone = _alone(read.source)
+    then = f"each is decoded {_are_read(passes)}, {in_bytes(_each(read, passes))}"
+    return Advice(
+        "global-shuffle",
+        numbers[id(shuffle)],
+        f"{label_of(shuffle)} over {_chunks_of(read)} decodes each {_times([costs])} times an"
+        f" epoch, {in_bytes(costs.decoded_bytes)} for {in_bytes(costs.delivered_bytes)} delivered",
+        _block_shuffle(shuffle) + (f", or {alone}" if alone else ""),
+        then + ("; alone, no more than is delivered" if alone else ""),
+    )
+
+
+def _alone(source: Any) -> str | None:
+    """How to store records so that each can be read by itself; None where they overlap."""
+    if isinstance(source, (ArrayRecordDataSource, TFDSDataSource)):
+        return "write the files with group_size:1"
+    if isinstance(source, WindowDataSource):
+        return None
+    return "convert with one record per inner chunk"
+
+
+def _block_shuffle(shuffle: Node) -> str:
+    return "use block_shuffle" + ("" if _has_blocks(shuffle) else _ON_EACH)
+
+
+def _has_blocks(shuffle: Node) -> bool:
+    """Whether what is shuffled has blocks of its own."""
+    try:
+        shuffle.parent.layout()
+    except PlanError:
+        return False
+    return True
+
+
+def _chunks_of(read: _SourceRead) -> str:
+    """Describe the chunks of a source and the records that they hold."""
+    files = isinstance(read.source, (ArrayRecordDataSource, TFDSDataSource))
+    sizes = set()
+    for part in {id(own.room.part): own.room.part for _, own in read.parts}.values():
+        if not isinstance(part, ArrayPart):
+            sizes.add(len(read.source) / max(1, part.chunk_count) if files else 0)
+        else:
+            sizes.add(min(part.chunk_rows, part.rows) if part.size is None else 0)
+    what = "groups" if files else "chunks"
+    if not sizes or 0 in sizes:  # of windows and boxes, records are in several
+        return what
+    return f"{what} of {' and '.join(f'{size:,.0f}' for size in sorted(sizes))} records"
+
+
+def _window(
+    block: BlockShuffleNode,
+    read: _SourceRead,
+    crowded: tuple[ToStreamNode, PartRun],
+    node: Node,
+    numbers: Mapping[int, int],
+) -> Advice:
+    stream, part = crowded
+    passes = read.passes * read.repeats
+    number = [source is read.source for source in node.sources()].index(True)
+    held = _wanted_at_a_time(node, stream, part)
+
+    def is_good(found: Prediction, other: ToStreamNode) -> bool:
+        roomy = not any(own.spilled for own in found.parts(other))
+        return roomy and found.epoch[number].reads.low <= _SURE * read.repeats * read.chunks
+
+    enough = _room_for_chunks(node, stream, held, is_good)
+    ways = list(_smaller_windows(block, part.room))
+    if enough is not None:
+        ways.append(f"give chunks room: {_with_room(enough)}")
+    return Advice(
+        "window-room",
+        numbers[id(block)],
+        f"windows of {label_of(block)} want {held:,} chunks at a time, and"
+        f" {part.room.slots:,} have a place: chunks are read {_times([read.costs])} times",
+        ", or ".join(ways),
+        f"each chunk is read {_are_read(passes)}",
+    )
+
+
+def _smaller_windows(block: BlockShuffleNode, room: CacheRoom) -> Iterator[str]:
+    if block.block is not None:
+        own = "leave block out, for the source's own blocks"
+        yield own if _has_blocks(block) else f"leave block out, and use block_shuffle{_ON_EACH}"
+    part = room.part
+    if block.block is None or (isinstance(part, ArrayPart) and block.block >= part.chunk_rows):
+        yield "choose a smaller window_blocks"
+
+
+def _with_room(resident_bytes: int) -> str:
+    return f"to_iter_dataset(ReadOptions(resident_bytes={resident_bytes:_}))"
+
+
+def _on_room(
+    node: Node, stream: ToStreamNode, reads: Sequence[_SourceRead], numbers: Mapping[int, int]
+) -> Iterator[Advice]:
+    """Where all that a stream reads in chunks could be kept."""
+    rooms = rooms_of(node, stream)
+    read = [each for each in reads if any(room.source is each.source for room in rooms)]
+    again = [each for each in read if each.costs.reads.low > _OFTEN * each.chunks]
+    if not again or _fit(rooms):
+        return
+    enough = _room_for_stores(node, stream)
+    if enough is None:
+        return
+    stored = sum(room.part.chunk_count * room.chunk_bytes for room in rooms)
+    once = sum((_each(each, each.passes) for each in again), start=Amount.exactly(0))
+    yield Advice(
+        "resident-bytes",
+        numbers[id(stream)],
+        f"{in_bytes(Amount.exactly(stored))} of chunks do not fit what is kept, and each is"
+        f" read {_times([each.costs for each in again])} times an epoch",
+        f"give them room: {_with_room(enough)}",
+        f"each is read {_are_read(max(each.passes for each in again))}, {in_bytes(once)} an epoch",
+    )
+
+
+# --- how much room -------------------------------------------------------------------------------
+
+
+def _fit(rooms: Sequence[CacheRoom]) -> bool:
+    return all(room.fits for room in rooms)
+
+
+def _with_bytes(node: Node, stream: ToStreamNode, number: int) -> tuple[Node, ToStreamNode]:
+    """The chain with other `resident_bytes` for a stream, and that stream."""
+    options = dataclasses.replace(stream.read_options, resident_bytes=number)
+    other = dataclasses.replace(stream, read_options=options)
+    return _with(node, stream, other, {}), other
+
+
+def _with(node: Node, stream: Node, other: Node, known: dict[int, Node]) -> Node:
+    """The chain with another node for `stream`."""
+    if node is stream:
+        return other
+    if id(node) not in known:
+        parents = tuple(_with(parent, stream, other, known) for parent in node.parents)
+        changed = any(new is not old for new, old in zip(parents, node.parents, strict=True))
+        known[id(node)] = with_parents(node, parents) if changed else node
+    return known[id(node)]
+
+
+def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
+    """Slots that a part takes where there is room for all of its chunks."""
+    rooms = rooms_of(node, stream)
+    most = max(room.part.chunk_count for room in rooms)
+    number = math.ceil(most * _bytes_together(rooms) / MOST_KEPT) * len(streams_of(node))
+    top, other = _with_bytes(node, stream, number)
+    found = next(own for own in predicted(top).parts(other) if own.room.part is part.room.part)
+    return max(found.held, part.room.slots + 1)
+
+
+def _room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
+    """What keeps all chunks that a stream of a chain reads; None where that is too much."""
+    rooms = rooms_of(node, stream)
+    most = max((room.part.chunk_count for room in rooms), default=0)
+    wanted_bytes = most * _bytes_together(rooms) / MOST_KEPT
+    return _enough(node, stream, wanted_bytes, lambda top, other: _fit(rooms_of(top, other)))
+
+
+def _room_for_chunks(
+    node: Node,
+    stream: ToStreamNode,
+    held: int,
+    is_good: Callable[[Prediction, ToStreamNode], bool],
+) -> int | None:
+    """What has room for chunks as long as they are wanted; None where that is too much.
+
+    Args:
+        node: The chain.
+        stream: One of its streams.
+        held: Chunks of a part that are wanted at a time.
+        is_good: Whether what a chain comes to with that room is what is hoped for.
+    """
+    whole = _room_for_stores(node, stream)
+    wanted_bytes = held * _bytes_together(rooms_of(node, stream)) / USUAL_KEPT
+    if whole is not None and whole <= wanted_bytes * len(streams_of(node)):
+        return whole
+    found = _enough(
+        node,
+        stream,
+        wanted_bytes,
+        lambda top, other: _fit(rooms_of(top, other)) or is_good(predicted(top), other),
+    )
+    return whole if found is None else found
+
+
+def _bytes_together(rooms: Sequence[CacheRoom]) -> int:
+    """Bytes of a chunk of each part."""
+    return sum(largest_bytes(room.part) for room in rooms)
+
+
+def _enough(
+    node: Node,
+    stream: ToStreamNode,
+    own_bytes: float,
+    is_enough: Callable[[Node, ToStreamNode], bool],
+) -> int | None:
+    """A round number from `own_bytes` for one of several streams on that is enough."""
+    wanted_bytes = own_bytes * len(streams_of(node))
+    for _ in range(_TRIES):
+        number = _rounded(wanted_bytes)
+        if number > _MEMORY * machine_bytes():
+            return None
+        if is_enough(*_with_bytes(node, stream, number)):
+            return number
+        wanted_bytes *= 1.5
+    return None
+
+
+def _rounded(number: float) -> int:
+    """Up to two digits, as people write numbers."""
+    step: int = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
+    return math.ceil(number / step) * step
+
+
+# --- bytes read without need ---------------------------------------------------------------------
+
+
+def _on_strides(read: _SourceRead, ratio: Amount, numbers: Mapping[int, int]) -> Iterator[Advice]:
+    path = next((path for path in read.paths if any(map(_is_strided, path))), None)
+    if path is None:
+        return
+    at = max(number for number, node in enumerate(path) if _is_strided(node))
+    strided, costs = path[at], read.costs
+    records = min(len(read.source), round(costs.records.low / (read.passes * read.repeats)))
+    run = _of_a_run(read.source, max(1, records))
+    if ratio.low < _MUCH * run:
+        return
+    orders = (ShuffleNode, BlockShuffleNode, WindowShuffleNode)
+    order = next((node for node in path[at:] if isinstance(node, orders)), None)
+    below = "" if order is None else f"below {label_of(order)} "
+    alone = _alone(read.source)
+    yield Advice(
+        "strides",
+        numbers[id(strided)],
+        f"{label_of(strided)} takes some records of each chunk, and {ratio} bytes are decoded for"
+        " each one delivered",
+        f"{below}take consecutive records, as [a:b], where a part is all that is wanted, or each"
+        " host its own run of them" + (f"; or {alone}" if alone else ""),
+        f"of consecutive records {Amount.exactly(run)} bytes are decoded for each one delivered,"
+        f" {in_bytes(known(costs.delivered_bytes).times(run))} an epoch",
+    )
+
+
+def _is_strided(node: Node) -> bool:
+    """Whether elements that lie apart are taken."""
+    match node:
+        case SliceNode():
+            return abs(node.step) > 1 and node.length > 1
+        case ReindexNode() if node.length:
+            lowest, highest = int(node.indices.min()), int(node.indices.max())
+            return highest - lowest + 1 >= _MUCH * node.length
+        case _:
+            return False
+
+
+def _of_a_run(source: LaidOutSource, records: int) -> float:
+    """Bytes decoded per byte of the first `records` records of a source."""
+    judged = min(records, _JUDGED)
+    indices = np.arange(judged)
+    decoded = delivered = 0
+    for part in source.parts:
+        own = judged * bytes_per_record(part, len(source))
+        delivered += own
+        chunks = np.unique(part.needs(indices).chunks)
+        decoded += own if part.alone else int(part.decoded_bytes(chunks).sum())
+    return decoded / max(1, delivered)
+
+
+# --- what is waited for --------------------------------------------------------------------------
+
+
+def _on_calls(read: _SourceRead, numbers: Mapping[int, int]) -> Iterator[Advice]:
+    source, costs = read.source, read.costs
+    if isinstance(source, ForeignDataSource) and not source.batched and costs.records.high > 1:
+        yield Advice(
+            "record-by-record",
+            numbers[id(read.paths[0][-1])],
+            f"{costs.records} records an epoch are read by as many calls of Python",
+            "give the source a method __getitems__(indices) that reads many at once, or convert it"
+            " to Zarr or ArrayRecord (windrow.converters)",
+            "one call a batch, or more",
+        )
+
+
+def _on_threads(stream: ToStreamNode, numbers: Mapping[int, int]) -> Iterator[Advice]:
+    options = stream.read_options
+    if options.ahead or not any(
+        isinstance(source, LaidOutSource) and not all(part.alone for part in source.parts)
+        for source in stream.sources()
+    ):
+        return
+    names = [name for name in ("num_threads", "prefetch_buffer_size") if not getattr(options, name)]
+    yield Advice(
+        "no-threads",
+        numbers[id(stream)],
+        f"with {' and '.join(f'{name}=0' for name in names)} no read batch is read ahead of"
+        " the one before it, and a chunk that two read batches want is decoded for both",
+        f"leave {' and '.join(names)} out",
+        "chunks are read ahead, each once for all read batches that are planned",
+    )

@@ -1,0 +1,494 @@
+"""Dry runs: a stream is planned, prefetched and queued as when it is iterated, and nothing is read.
+
+A dry run has the same planner, prefetcher, stream nodes and queue as every iterator. Only the work
+is replaced: reads fill no memory and end at once or when they are waited for, functions are not
+called, and blocks have rows and bytes but no data. The clock advances only by the time that a setting
+gives to reads and functions. The loop is slow, so that the queue is full. The counters of
+`DatasetIterator.stats` count what happens.
+
+Invariant: no record is read, no thread is started, and no function of the user's is called but
+selection maps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine import streams as stream
+from windrow.engine.budgets import CacheRoom
+from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.context import RunContext
+from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
+from windrow.engine.prefetch import Prefetcher
+from windrow.engine.prefetch_thread import BlockQueue
+from windrow.engine.read_batches import ReadBatch
+from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
+from windrow.errors import ElementError
+from windrow.explain.null_executor import (
+    DONE,
+    PENDING,
+    NullExecutor,
+    NullPool,
+    NullReader,
+    NullShelf,
+    NullWorkers,
+)
+from windrow.explain.record_sizes import MADE, element_bytes, record_bytes
+from windrow.sources.chunks import LaidOutSource, Part
+from windrow.stats.costs import Amount
+from windrow.stats.profiler import Profiler
+from windrow.transforms.columns import SizedColumn
+from windrow.transforms.nodes import (
+    STREAM,
+    BatchNode,
+    BlockShuffleNode,
+    Node,
+    ReindexNode,
+    RoutingNode,
+    SelectNode,
+    ShuffleNode,
+    SliceNode,
+    StreamLimitNode,
+    StreamRepeatNode,
+    StreamWindowShuffleNode,
+    ToStreamNode,
+    WindowShuffleNode,
+    as_chain,
+    chains_of,
+    may_be_absent,
+    origin,
+)
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Block
+from windrow.transforms.tables import Columnar, nbytes
+
+IntArray = npt.NDArray[np.int64]
+Pace: TypeAlias = Literal["quick", "slow storage", "slow functions"]
+
+# What a usual machine takes to plan a read batch, a record of it, and a chunk that it wants: by these
+# it is decided where a long run is cut, the same on every machine.
+_BATCH_S: Final = 300e-6
+_RECORD_S: Final = 0.3e-6
+_CHUNK_S: Final = 4e-6
+# The order of an epoch, or of a window, however short; and a record of a selection map.
+_ORDER_S: Final = 1e-3
+_SELECT_S: Final = 10e-6
+_FEW_ORDERS_S: Final = 0.1  # of all windows, which are kept
+# Where a run is cut.
+MOST_S: Final = 0.4
+# Fewer chunks than this are all taken as distinct: a search for repeats costs more than it shows.
+_FEW: Final = 64
+# Slow storage: bytes decoded in a second, what a read takes at all, and for how long others have the
+# cores while a read batch is made.
+_SLOW_BYTES_PER_S: Final = 100e6
+_SLOW_READ_S: Final = 0.0005
+_STOPPED_S: Final = 0.025
+# The least advance of the clock while reads are waited for, and the duration of slow functions.
+_TICK_S: Final = 1.1e-3
+_LONG_S: Final = 1e6
+# The most chunks of a part for which the run notes whether they were wanted.
+_MOST_NOTED: Final = 1 << 27
+# Records of an element that are worked out at most.
+MOST_RECORDS: Final = 1 << 17
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """How quick everything is, and what is not known of a chain.
+
+    Args:
+        pace: Read batches are as long as their bytes allow where functions and storage are 'quick';
+            as long as 0.1 s allow of 'slow storage'; and as short as can be with 'slow functions'.
+        waits: Whether reads and workers are done only when they are waited for; else at once.
+        keeps: Whether filters keep all elements; else none.
+        is_large: Whether elements have the most bytes that they may have; else the least.
+    """
+
+    pace: Pace = "quick"
+    waits: bool = False
+    keeps: bool = True
+    is_large: bool = False
+
+
+class _Enough(BaseException):
+    """Ends a run that has done what it may do; no `except Exception` of the engine takes it."""
+
+
+class Noted:
+    """Chunks of a part, each once."""
+
+    def __init__(self, part: Part) -> None:
+        """None so far."""
+        few = part.chunk_count <= _MOST_NOTED
+        self._noted = np.zeros(part.chunk_count, np.bool_) if few else None
+        self._more: set[int] = set()
+
+    def add(self, chunks: IntArray) -> None:
+        """Chunks in any order."""
+        if self._noted is not None:
+            self._noted[chunks] = True
+        else:
+            self._more.update(chunks.tolist())
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._more) if self._noted is None else int(np.count_nonzero(self._noted))
+
+
+def _noted(found: dict[int, Noted], part: Part) -> Noted:
+    if id(part) not in found:
+        found[id(part)] = Noted(part)
+    return found[id(part)]
+
+
+class DryRun(RunContext):
+    """What the streams of a dry run share, and what it has come to."""
+
+    def __init__(
+        self,
+        node: Node,
+        setting: Setting,
+        most_s: float = MOST_S,
+        at_half: Callable[[DryRun], None] = lambda run: None,
+    ) -> None:
+        """Begin a run: see `dry_run`."""
+        self.setting, self._most_s = setting, most_s
+        self.may_end_early = may_end_early(node)
+        self._record_s = _RECORD_S + _order_s(node)
+        windows = [each for each in node.walk() if isinstance(each, StreamWindowShuffleNode)]
+        self._windows_s = sum(_ORDER_S / each.window_size for each in windows)
+        self.streams: dict[int, tuple[ToStreamNode, int]] = {}
+        _totals(node, 1, self.streams)
+        self.now_s = 0.0
+        self.meter = Profiler(node, lambda: self.now_s)
+        self.aheads: list[tuple[ToStreamNode, Prefetcher]] = []
+        self.made: dict[int, int] = {}  # elements of each stream, in all passes over it
+        self._at_half, self._is_half = at_half, False
+        self.delivered = 0  # elements of the stream that the loop was given
+        self.is_whole = True  # whether it came to its end
+        self.was_full = False  # whether the queue was full once
+        self.varies = False  # whether a read batch was longer than the first one
+        self._shortest = 0
+        self._spent_s = self._took_s = 0.0
+        self._executors: dict[int, NullExecutor] = {}
+        # Which chunks of parts were planned, and which of them used by read batches that are made.
+        self.wanted: dict[int, Noted] = {}
+        self.used: dict[int, Noted] = {}
+        self.longest_s = 0.0  # that a read batch takes of slow storage
+        self._bytes: dict[int, float] = {}
+        crews = Executors(node, NullWorkers)  # type: ignore[arg-type]
+        super().__init__(node, crews, self.meter, lambda: self.now_s)
+
+    # --- in place of what a run gives ---
+
+    has_values = False
+
+    def crew_of(self, stage: ChainStage) -> StageExecutor:
+        crew = super().crew_of(stage)
+        found = self._executors.get(id(crew))
+        if found is None:
+            workers: Any = crew.workers if isinstance(crew, ProcessExecutor) else None
+            found = self._executors[id(crew)] = NullExecutor(self, crew, workers)
+        return found
+
+    def reader(
+        self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
+    ) -> NullReader:
+        return NullReader(
+            NullPool(),
+            options.num_threads,
+            prefetcher=prefetcher,
+            round=number,
+            read_counters=self._read_counters,
+            run=self,
+        )
+
+    def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
+        found = super().prefetcher(node)
+        if found is not None:
+            self.aheads.append((node, found))
+        return found
+
+    def new_shelf(self, part: Part, slots: int) -> ChunkCache:
+        return NullShelf(part, self)
+
+    # --- what happens ---
+
+    @property
+    def waits(self) -> bool:
+        return self.setting.waits
+
+    def asked(self, records: int) -> None:
+        self.spend(self._record_s * records)
+
+    def planned(self, part: Part, chunks: IntArray) -> None:
+        distinct = len(chunks) if len(chunks) < _FEW else len(np.unique(chunks))
+        self.spend(_CHUNK_S * distinct)
+        _noted(self.wanted, part).add(chunks)
+
+    def spend(self, seconds: float) -> None:
+        """Planning takes so long; ends the run where that is too much in all."""
+        self._spent_s += seconds
+        if self._spent_s > self._most_s:
+            raise _Enough
+
+    def started(self, part: Part, chunks: IntArray) -> Future[Any]:
+        self._took_s += float(part.decoded_bytes(chunks).sum()) / _SLOW_BYTES_PER_S
+        return PENDING if self.setting.waits else DONE
+
+    def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
+        for part in (
+            source.parts if self.may_end_early and isinstance(source, LaidOutSource) else ()
+        ):
+            _noted(self.used, part).add(part.needs(records).chunks)
+        for part in parts:
+            if self.setting.pace == "slow storage" and not part.alone:
+                chunks = np.unique(part.needs(records).chunks)
+                decoded_bytes = float(part.decoded_bytes(chunks).sum())
+                self._took_s += _SLOW_READ_S * len(chunks) + decoded_bytes / _SLOW_BYTES_PER_S
+
+    def outcome(self, work: WorkItem) -> Result:
+        self.spend(_BATCH_S)
+        if not self._is_half and self._spent_s > self._most_s / 2:
+            self._is_half = True
+            self._at_half(self)
+        if isinstance(work, ReadBatch):
+            block, bytes_read = self._made(work)
+            rows = len(work.elements)
+        elif isinstance(work, BlockItem):
+            block, bytes_read = self._mapped(work), 0
+            rows = len(work.task.block)
+        else:
+            raise TypeError(f"a dry run knows no {type(work).__name__}")
+        took_s = self._round_s(bytes_read)
+        self.now_s += max(took_s, _TICK_S)
+        return Result(block, None, rows, took_s, bytes_read)
+
+    def _round_s(self, bytes_read: int) -> float:
+        took_s, self._took_s = max(self._took_s, bytes_read / _SLOW_BYTES_PER_S), 0.0
+        self.longest_s = max(self.longest_s, took_s)
+        match self.setting.pace:
+            case "quick":
+                return 0.0
+            case "slow storage":
+                return took_s if self.aheads else _STOPPED_S + took_s
+            case _:
+                return _LONG_S
+
+    def _made(self, work: ReadBatch) -> tuple[Block, int]:
+        reader, stage, elements = work.reader, work.stage, work.elements
+        if not isinstance(reader, NullReader) or stage.chain is None:
+            raise TypeError("a dry run makes its own read batches of streams")
+        for finish in reader.finishes:
+            finish()
+        node, rows = stage.chain, len(elements)
+        self.spend(self._windows_s * rows)
+        if not node.sources():  # else it was counted when it was planned
+            self.spend(self._record_s * rows * min(rows_of(node.parent), MOST_RECORDS))
+        self.made[id(node)] = self.made.get(id(node), 0) + rows
+        self._shortest = self._shortest or rows
+        self.varies = self.varies or rows > self._shortest
+        drops = not stage.keeps_rows
+        drops = drops or (may_be_absent(node.parent) and not node.allow_nones)
+        kept = 0 if drops and not self.setting.keeps else rows
+        marks = np.arange(elements.start, elements.start + kept)[:, None] + 1
+        return self._block(stage.top, marks), reader.bytes_read
+
+    def _mapped(self, work: BlockItem) -> Block:
+        task, steps = work.task, work.stage.steps
+        marks = task.block.marks[task.skip :]
+        for number, step in enumerate(steps):
+            size = step.group_size
+            if size is not None:
+                ends = np.arange(size, len(marks) + size, size)
+                marks = marks[np.minimum(ends, len(marks)) - 1]
+            elif step.drops:
+                marks = marks if self.setting.keeps else marks[:0]
+            elif number == 0 and work.stage.counts:
+                marks = np.column_stack([marks, np.arange(len(marks)) + task.seen + 1])
+        return self._block(work.stage.top, marks)
+
+    def _block(self, node: Node, marks: IntArray) -> Block:
+        rows = len(marks)
+        return Block(Columnar(SizedColumn(rows, self.bytes_of(node)), rows), marks)
+
+    # --- bytes ---
+
+    def bytes_of(self, node: Node) -> float:
+        """Bytes of an element of a node."""
+        found = self._bytes.get(id(node))
+        if found is None:
+            size = element_bytes(node)
+            if size is None:
+                found = MADE * self._read_bytes(node) if self.setting.is_large else 0.0
+            else:
+                found = size.high if self.setting.is_large else size.low
+            self._bytes[id(node)] = found
+        return found
+
+    def _read_bytes(self, node: Node) -> float:
+        """Bytes of the records that an element of a node is made of."""
+        return rows_of(node) * max(map(self.record_bytes, node.sources()), default=8.0)
+
+    def record_bytes(self, source: Any) -> float:
+        found = self._bytes.get(id(source))
+        if found is None:
+            size = record_bytes(source)
+            if size is None:
+                size = Amount.exactly(64)
+            found = self._bytes[id(source)] = size.high if self.setting.is_large else size.low
+        return found
+
+
+class _SlowLoop(BlockQueue):
+    """The queue of a loop that takes a block when there is no room for another one."""
+
+    def __init__(self, run: DryRun) -> None:
+        super().__init__(run)
+        self._meter = run.meter
+        self.was_full = False
+
+    def _wait_for_room(self, rows: int, size_bytes: int) -> None:
+        self.was_full = True
+        while not self._has_room(rows, size_bytes):
+            self.take()
+
+    def take(self) -> None:
+        """The loop takes a block."""
+        block, size_bytes, made = self.get()
+        self._meter.took(len(block), size_bytes, made)
+
+
+def dry_run(
+    node: Node, setting: Setting, most_s: float, at_half: Callable[[DryRun], None]
+) -> DryRun:
+    """Run a stream to its end, or as far as is worth it.
+
+    Args:
+        node: The stream.
+        setting: How quick everything is.
+        most_s: Where it is cut: what planning may take on a usual machine.
+        at_half: Called when half of that was done.
+    """
+    run = DryRun(node, setting, most_s, at_half)
+    loop = _SlowLoop(run)
+    blocks = stream.blocks(node, origin(node), run, None)
+    run.maker.watch(loop)
+    try:
+        for block in blocks:
+            is_first, run.delivered = not run.delivered, run.delivered + len(block)
+            if run.ahead:
+                loop.put(block)
+                if is_first:
+                    loop.take()
+            else:
+                run.meter.took(len(block), nbytes(block.table), None)
+                run.maker.weigh(always=True)
+    except _Enough:
+        run.is_whole = False
+    except ElementError:  # of streams side by side that are not equally long
+        pass
+    finally:
+        blocks.close()
+        run.end_threads()
+    run.was_full = loop.was_full or not run.ahead
+    return run
+
+
+# --- chains --------------------------------------------------------------------------------------
+
+
+def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) -> None:
+    """How many elements each stream of a chain has, in all passes over it."""
+    chain = as_chain(node)
+    if chain is not None:
+        before = found.get(id(chain), (chain, 0))[1]
+        found[id(chain)] = chain, before + times * chain.parent.length
+        return
+    if isinstance(node, StreamRepeatNode) and node.times is not None:
+        times *= node.times
+    for parent in node.parents:
+        _totals(parent, times, found)
+
+
+def may_end_early(node: Node) -> bool:
+    """Whether a stream may end before one that it is made of."""
+    cut = any(isinstance(each, StreamLimitNode) for each in node.walk())
+    return cut or len(chains_of(node)) > 1
+
+
+def streams_of(node: Node) -> list[ToStreamNode]:
+    """The streams that a stream is made of, each once."""
+    return list({id(each): each for each in chains_of(node)}.values())
+
+
+def rooms_of(node: Node, stream: ToStreamNode) -> list[CacheRoom]:
+    """What one of the streams of a chain has room for."""
+    found = DryRun(node, Setting()).prefetcher(stream)
+    return [] if found is None else [ahead.room for ahead in found.parts]
+
+
+def is_endless(node: Node) -> bool:
+    """Whether a chain never ends: its streams, or what it repeats."""
+    return math.isinf(node.elements(once=False).high)
+
+
+def _order_s(node: Node, stride: float = 1.0) -> float:
+    """Seconds to find the order of a record, `stride` records of a node apart from the last one."""
+    own = 0.0
+    match node:
+        case ShuffleNode() | BlockShuffleNode():
+            own, stride = _ORDER_S / max(1, node.length), math.inf
+        case WindowShuffleNode():
+            size = max(1, min(node.window_size, node.length))
+            windows = -(-node.length // size)
+            own = _ORDER_S / max(1.0, size / stride) if windows * _ORDER_S > _FEW_ORDERS_S else 0.0
+        case SelectNode():
+            own, stride = _SELECT_S, math.inf
+        case SliceNode():
+            stride *= abs(node.step)
+        case ReindexNode():
+            stride = math.inf
+        case _:
+            pass
+    return own + sum(_order_s(parent, stride) for parent in node.parents)
+
+
+def rows_of(node: Node) -> int:
+    """Records that the largest element of a chain is made of, of all sources together."""
+    if node.length == STREAM:
+        inner = max(1, sum(map(rows_of, node.parents)))
+        return inner * (node.group_size or 1)
+    if node.group_size is not None:
+        return rows_of(node.parent) * max(1, min(node.group_size, node.parent.length))
+    if isinstance(node, RoutingNode):
+        return max(map(rows_of, node.parents))
+    return max(1, sum(map(rows_of, node.parents)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartOfBatch(BatchNode):
+    """Batches whose first rows alone are asked for."""
+
+    share: float = 1.0
+
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        """As of all of them, and no more than the share of each batch."""
+        size = min(self.size, self.parent.length)
+        starts = at.offsets * size
+        counts = np.minimum(math.ceil(size * self.share), self.parent.length - starts)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        if bounds[-1] > 4 * MOST_RECORDS:
+            raise _Enough
+        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
+        rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
+        return rows, bounds

@@ -1,0 +1,281 @@
+"""Explanations: what a chain is and costs, as plain values, as text and as HTML.
+
+Invariant: nothing is read here; every value can be printed, pickled and made JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windrow.core.text import ABSENT, TextTable, shortened
+from windrow.sources.base import ArraySpec
+from windrow.stats.costs import Amount, SourceCosts
+
+JSON_VERSION: Final = 1
+"""The version of the keys of `to_json`."""
+
+_UNKNOWN: Final = "unknown"
+_LABEL, _TITLE = 60, 100  # characters
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node of a chain, as written and as run.
+
+    Args:
+        number: Counted from 0, parents before what is made of them; the last one is the top.
+        label: As written.
+        runs: How it runs, as text.
+        spec: The spec of its elements; None where that is not known.
+        length: Its elements in one epoch; None of an endless chain, and where it is not known.
+        element_bytes: Bytes of one of its elements; None where they are not known.
+        parents: Numbers of its parents.
+        source: Which of the sources it reads, as they are numbered in `Explanation.epoch`; None of
+            other nodes.
+        is_endless: Whether its elements never end.
+    """
+
+    number: int
+    label: str
+    runs: str
+    spec: Any
+    length: int | None
+    element_bytes: Amount | None
+    parents: tuple[int, ...]
+    source: int | None = None
+    is_endless: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Advice:
+    """A cheaper way to the same elements, or to elements that are as good.
+
+    Args:
+        kind: Names the advice, such as 'global-shuffle'; the same for all chains.
+        node: Number of the node that it is about.
+        now: What it costs now, as text with numbers.
+        do: What to do.
+        then: What it would cost then.
+    """
+
+    kind: str
+    node: int
+    now: str
+    do: str
+    then: str
+
+    def __str__(self) -> str:
+        return f"{self.now}: {self.do} ({self.then})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a chain is and what it costs, predicted before anything is read.
+
+    An epoch is one pass over the elements of a dataset, or over the elements that an endless dataset
+    repeats. Amounts are numbers where they are known, and otherwise intervals that hold what
+    happens. Bytes of memory count Windrow's own buffers, not the user's functions.
+
+    Args:
+        nodes: The chain, parents before what is made of them.
+        spec: The spec of an element; None where it is not known.
+        length: Elements in one epoch; None where it is not known.
+        is_endless: Whether epoch follows epoch for ever.
+        batch_bytes: Bytes of an element of the chain, a batch where it batches; None where they are
+            not known.
+        batches: Elements of the chain in one epoch; an interval where a filter decides.
+        epoch: What reading each source comes to in the first epoch, in the order in which the
+            sources are met from the top of the chain.
+        later_epoch: The same for each epoch after it, in a chain that repeats.
+        batch: The same for an element of the chain, on average over the first epoch.
+        buffers: The most bytes that Windrow's own buffers hold at a time, when the caller takes
+            elements more slowly than they are made.
+        buffers_by: The same by what they hold, as in `Stats.peak_by`.
+        quality: How good the order is (`windrow.shuffle_quality`); None if it is not known.
+        advice: Cheaper ways.
+        unknown: What is not known, as messages.
+    """
+
+    nodes: tuple[NodeLine, ...]
+    spec: Any
+    length: int | None
+    is_endless: bool
+    batch_bytes: Amount | None
+    batches: Amount
+    epoch: tuple[SourceCosts, ...]
+    later_epoch: tuple[SourceCosts, ...]
+    batch: tuple[SourceCosts, ...]
+    buffers: Amount
+    buffers_by: Mapping[str, Amount]
+    quality: Any = None
+    advice: tuple[Advice, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as values that `json.dumps` takes: specs as strings, and a `version` of the keys."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found["spec"] = None if self.spec is None else spec_text(self.spec)
+        found["nodes"] = [
+            {
+                **dataclasses.asdict(node),
+                "spec": None if node.spec is None else spec_text(node.spec),
+            }
+            for node in self.nodes
+        ]
+        for name in ("epoch", "later_epoch", "batch"):
+            found[name] = [_costs_json(costs) for costs in found[name]]
+        quality = self.quality
+        if quality is not None:
+            found["quality"] = quality.to_json()
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
+        return {"version": JSON_VERSION, **plain}
+
+    def __str__(self) -> str:
+        parts = [f"{table.title}\n{table.to_text()}".lstrip("\n") for table in _tables(self)]
+        for title, lines in _lists(self):
+            parts.append("\n".join([title, *(f"  - {line}" for line in lines)]))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for table in _tables(self):
+            title = f"<h4>{html.escape(table.title)}</h4>" if table.title else ""
+            parts.append(title + table.to_html())
+        for title, lines in _lists(self):
+            items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+            parts.append(f"<h4>{html.escape(title)}</h4><ul>{items}</ul>")
+        return "<div>" + "\n".join(parts) + "</div>"
+
+
+# --- as text -------------------------------------------------------------------------------------
+
+
+def spec_text(spec: Any) -> str:
+    """A spec in one line: `{image: uint8 (28, 28), label: int64}`."""
+    match spec:
+        case ArraySpec():
+            sizes = ", ".join("?" if n is None else str(n) for n in spec.shape)
+            comma = "," if len(spec.shape) == 1 else ""
+            return f"{spec.dtype} ({sizes}{comma})" if spec.shape else str(spec.dtype)
+        case Mapping():
+            return "{" + ", ".join(f"{k}: {spec_text(v)}" for k, v in spec.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(spec_text, spec)) + "]"
+        case tuple():
+            return "(" + ", ".join(map(spec_text, spec)) + ")"
+        case type():
+            return spec.__name__
+        case _:
+            return str(spec)
+
+
+def in_bytes(amount: Amount | None) -> str:
+    """Bytes in units that people read."""
+    return _UNKNOWN if amount is None else amount.in_units()
+
+
+def _count(number: int | None) -> str:
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def _tables(explanation: Explanation) -> Iterator[TextTable]:
+    yield _of_nodes(explanation)
+    yield _of_whole(explanation)
+    yield from _of_sources(explanation)
+
+
+def _of_nodes(explanation: Explanation) -> TextTable:
+    rows = []
+    for node in explanation.nodes:
+        above = [str(number) for number in node.parents]
+        spec = _UNKNOWN if node.spec is None else spec_text(node.spec)
+        size = _UNKNOWN if node.element_bytes is None else in_bytes(node.element_bytes)
+        rows.append(
+            [
+                str(node.number),
+                ", ".join(above) or ABSENT,
+                shortened(node.label, _LABEL),
+                node.runs,
+                "endless" if node.is_endless else _count(node.length),
+                spec,
+                size,
+            ]
+        )
+    headers = ["", "of", "as written", "as run", "length", "element", "bytes"]
+    return TextTable("chain", headers, rows)
+
+
+def _of_whole(explanation: Explanation) -> TextTable:
+    rows = [
+        ["element", _UNKNOWN if explanation.spec is None else spec_text(explanation.spec)],
+        ["bytes per element", in_bytes(explanation.batch_bytes)],
+        ["elements per epoch", str(explanation.batches)],
+        ["epochs", "for ever" if explanation.is_endless else "1"],
+        ["buffers at most", in_bytes(explanation.buffers)],
+    ]
+    rows += [
+        [f"of them {name}", in_bytes(amount)]
+        for name, amount in explanation.buffers_by.items()
+        if amount.high
+    ]
+    return TextTable("", [], rows)
+
+
+_COLUMNS: Final = ("records", "chunks", "reads", "hits")
+_BYTES: Final = ("stored_bytes", "decoded_bytes", "delivered_bytes")
+
+
+def _of_sources(explanation: Explanation) -> Iterator[TextTable]:
+    later = explanation.later_epoch
+    for number, epoch in enumerate(explanation.epoch):
+        columns = {
+            "epoch": epoch,
+            "batch": explanation.batch[number] if explanation.batch else None,
+        }
+        if later and later[number] != epoch:
+            columns = {"first epoch": epoch, "later epoch": later[number], **columns}
+            del columns["epoch"]
+        known = {title: costs for title, costs in columns.items() if costs is not None}
+        rows = [
+            [name, *(str(getattr(costs, name)) for costs in known.values())] for name in _COLUMNS
+        ]
+        for name in _BYTES:
+            title = name.replace("_bytes", "") + (", about" if name == "stored_bytes" else "")
+            rows.append([title, *(in_bytes(getattr(costs, name)) for costs in known.values())])
+        ratios = [costs.decoded_per_delivered for costs in known.values()]
+        shown = [ABSENT if ratio is None else str(ratio) for ratio in ratios]
+        rows.append(["decoded per delivered", *shown])
+        if epoch.held_bytes.high:
+            held = [ABSENT if title == "batch" else in_bytes(epoch.held_bytes) for title in known]
+            rows.append(["held of its chunks, at most", *held])
+        yield TextTable(f"source {number}: {shortened(epoch.source, _TITLE)}", ["", *known], rows)
+
+
+def _lists(explanation: Explanation) -> Iterator[tuple[str, list[str]]]:
+    if explanation.quality is not None:
+        yield "shuffle quality", [line.strip() for line in str(explanation.quality).splitlines()]
+    if explanation.advice:
+        yield "advice", list(map(str, explanation.advice))
+    if explanation.unknown:
+        yield "not known", list(explanation.unknown)
+
+
+# --- as JSON -------------------------------------------------------------------------------------
+
+
+def _costs_json(costs: SourceCosts) -> dict[str, Any]:
+    ratio = costs.decoded_per_delivered
+    return {
+        **dataclasses.asdict(costs),
+        "decoded_per_delivered": None if ratio is None else dataclasses.asdict(ratio),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)

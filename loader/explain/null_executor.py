@@ -1,0 +1,229 @@
+"""A null executor: what the planner and the prefetcher hand work to in a dry run.
+
+Reads fill no memory and end at once, or when they are waited for. Read batches are planned as ever,
+and what they give has rows and bytes but no data. Functions and worker processes are not called.
+
+Invariant: no record is read, and no thread or process is started.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.machine import shared_bytes_of
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace
+from windrow.engine.execute import Finish, Reader
+from windrow.engine.executors import Found, StageExecutor, W
+from windrow.engine.prefetch import shelf_of
+from windrow.engine.stages import ChainStage, Result, WorkItem
+from windrow.sources.chunks import LaidOutSource, Part
+from windrow.transforms.columns import SizedColumn
+from windrow.transforms.nodes.split import Halves
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.tables import Columnar, Table, nbytes
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Observer(Protocol):
+    """Is called for all that happens in a dry run."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether reads and workers are done only when they are waited for; else at once."""
+        ...
+
+    def asked(self, records: int) -> None:
+        """Count `records` planned records of a source."""
+        ...
+
+    def planned(self, part: Part, chunks: IntArray) -> None:
+        """A read batch wants chunks of a part, any of them more than once."""
+        ...
+
+    def started(self, part: Part, chunks: IntArray) -> Future[Any]:
+        """Reads of chunks are started."""
+        ...
+
+    def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
+        """Records are there; what `parts` have of them was read in a call of its own."""
+        ...
+
+    def record_bytes(self, source: Any) -> float:
+        """Bytes of a record of a source."""
+        ...
+
+    def outcome(self, work: WorkItem) -> Result:
+        """What comes of a work."""
+        ...
+
+
+DONE: Final[Future[Any]] = Future()
+DONE.set_result(())
+PENDING: Final[Future[Any]] = Future()
+
+
+class NullPool(Executor):
+    """Calls nothing."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that is done."""
+        return DONE
+
+
+class NullShelf(ChunkCache):
+    """Plans what goes where as a chunk cache does, and has no memory."""
+
+    def __init__(self, part: Part, run: Observer) -> None:
+        """A shelf for chunks of a part."""
+        self._cache, self._part, self._run = shelf_of(part, 0), part, run
+
+    def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
+        found, chunks = self._cache.fragments(indices)
+        self._run.planned(self._part, chunks)
+        return found, chunks
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        numbers = np.array([place.number for place in places])
+        return self._run.started(self._part, numbers)
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
+        """There is nothing to take over."""
+
+    def may_skip(self, read_batches: int, *, last: bool) -> bool:
+        return self._cache.may_skip(read_batches, last=last)
+
+    def skips(self, number: int, fragments: Any, mine: IntArray) -> bool:
+        return self._cache.skips(number, fragments, mine)
+
+    def targets(self, out: Any, fragments: Any) -> Any:
+        return ()
+
+    def chosen(self, targets: Any, fragments: Any, mine: IntArray) -> list[Any]:
+        return []
+
+    def empty(self, count: int) -> Any:
+        return ()
+
+    def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
+        """There is nothing to copy."""
+
+    def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
+        return ()
+
+    def finished(self, out: Any, fragments: Any) -> Any:
+        return ()
+
+
+@dataclasses.dataclass(slots=True)
+class NullReader(Reader):
+    """Plans the reads of a read batch and counts them; what it gives has no data."""
+
+    run: Observer | None = None
+    finishes: list[Finish] = dataclasses.field(default_factory=list)
+
+    def start(self, source: Any, records: IntArray) -> Finish:
+        """Plan reading records of a source."""
+        if self.run is not None:
+            self.run.asked(len(records))
+        finish = super(NullReader, self).start(source, records)
+        self.finishes.append(finish)
+        return finish
+
+    def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
+        return ()
+
+    def _table(self, source: Any, found: Any, records: IntArray) -> Table:
+        if self.run is None:
+            raise TypeError("a dry run has no run")
+        self.run.arrived(source, self._unplanned(source), records)
+        return Columnar(SizedColumn(len(records), self.run.record_bytes(source)), len(records))
+
+    def _unplanned(self, source: Any) -> Sequence[Part]:
+        if not isinstance(source, LaidOutSource):
+            return ()
+        ahead = self.prefetcher
+        return [part for part in source.parts if ahead is None or ahead.of(source, part) is None]
+
+
+class NullWorkers:
+    """In place of worker processes: how many requests may be under way."""
+
+    def __init__(self, handler: Any, options: Any, init: Any) -> None:
+        """Start nothing."""
+        self.options = options
+        self.request_bytes = 0
+        self.under_way = 0
+        self._reply_bytes = 0
+
+    @property
+    def wants_jobs(self) -> bool:
+        """As `WorkerPool.wants_jobs`."""
+        if self.under_way < self.options.num_workers:
+            return True
+        if self.under_way >= self.options.num_workers * (1 + self.options.per_worker_buffer_size):
+            return False
+        room = shared_bytes_of(self.options.shared_bytes) // 2
+        return self.request_bytes + self._reply_bytes * self.under_way < room
+
+    def submit(self, size_bytes: int) -> None:
+        """Note that a request of `size_bytes` is under way."""
+        self.under_way += 1
+        self.request_bytes += size_bytes
+
+    def answer(self, size_bytes: int, reply_bytes: int) -> None:
+        """It is answered."""
+        self.under_way -= 1
+        self.request_bytes -= size_bytes
+        self._reply_bytes = reply_bytes
+
+
+class NullExecutor:
+    """An executor that does no work: its results have the rows and bytes of real ones."""
+
+    def __init__(self, run: Observer, crew: StageExecutor, workers: NullWorkers | None) -> None:
+        """Work that `crew` would do, with `workers` if it has any."""
+        self._run, self._crew, self._workers = run, crew, workers
+        self.is_here = workers is None
+
+    def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
+        return 0, None
+
+    def bounded(self, options: ReadOptions) -> ReadOptions:
+        return self._crew.bounded(options)
+
+    def wants_more_rows(self) -> bool:
+        return False
+
+    def begun(self, work: WorkItem) -> Found:
+        if self._workers is None:
+            return lambda: self._run.outcome(work)
+        outcome = self._run.outcome(work)  # its reads are waited for before it is sent
+        size_bytes = outcome.bytes_read
+        workers = self._workers
+        workers.submit(size_bytes)
+
+        def wait() -> Result:
+            workers.answer(size_bytes, nbytes(outcome.block.table))
+            return outcome
+
+        return wait
+
+    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
+        waiting: collections.deque[tuple[W, Found]] = collections.deque()
+        for work in works:
+            waiting.append((work, self.begun(work)))
+            if not self._wants_more():
+                yield waiting.popleft()
+        yield from waiting
+
+    def _wants_more(self) -> bool:
+        workers = self._workers
+        return workers is not None and self._run.waits and workers.wants_jobs

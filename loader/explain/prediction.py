@@ -1,0 +1,428 @@
+"""Predictions: the costs of a stream, from dry runs in a few settings.
+
+Figures range from the least to the most of all runs, and are numbers where the runs agree. The run
+of a long stream is cut: the rest is taken to be like the second half of what was run. Where that
+does not show how often chunks come back, or how much is held, bounds follow from the budgets.
+
+Invariant: as for dry runs, nothing is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine.budgets import CacheRoom
+from windrow.engine.read_batches import GOAL_S
+from windrow.explain.dry_run import (
+    MOST_RECORDS,
+    MOST_S,
+    DryRun,
+    PartOfBatch,
+    Setting,
+    dry_run,
+    is_endless,
+    may_end_early,
+    rows_of,
+)
+from windrow.explain.extrapolation import Progress, costs_of, progress_of
+from windrow.explain.record_sizes import element_bytes, record_bytes
+from windrow.sources.chunks import LaidOutSource
+from windrow.stats.costs import Amount, SourceCosts
+from windrow.transforms.nodes import (
+    BatchNode,
+    Node,
+    SliceNode,
+    StreamRepeatNode,
+    ToStreamNode,
+    chains_of,
+)
+from windrow.transforms.nodes.split import has_function, with_parents
+
+IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+_KINDS: Final = ("chunks", "planned", "rounds", "queue")
+# What planning may take in the other runs of a stream: where the first was cut, and where it was not.
+_MOST_AGAIN_S: Final = 0.12
+_MOST_SLOW_S: Final = 0.4
+# How much more or less often chunks are read, where they make room for others, by what comes first.
+_CHANCE: Final = 0.03
+_FEW_READS: Final = 3
+# With this many slots a read serves its read batch and the next one, whatever the time.
+_LEAST_SLOTS: Final = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """What a stream comes to, from dry runs in several settings.
+
+    Args:
+        epoch: What reading each source comes to in the first epoch.
+        later_epoch: The same for each later one, where it repeats for ever.
+        peak: The most bytes of buffers at a time.
+        peak_by: The same by kind.
+        runs: The dry runs of an epoch.
+        cut: Streams whose elements were not all worked out, and how many were.
+        streams: The streams that it is made of, depth first, one that stands in two places twice.
+    """
+
+    epoch: tuple[SourceCosts, ...]
+    later_epoch: tuple[SourceCosts, ...]
+    peak: Amount
+    peak_by: Mapping[str, Amount]
+    runs: tuple[RunFigures, ...]
+    cut: tuple[tuple[ToStreamNode, int], ...]
+    streams: tuple[ToStreamNode, ...]
+
+    def parts(self, stream: ToStreamNode) -> list[PartRun]:
+        """The parts that a stream reads through a prefetcher, with the most of all runs."""
+        found: dict[int, PartRun] = {}
+        numbers = [n for n, each in enumerate(self.streams) if each is stream]
+        for run in self.runs:
+            for own in itertools.chain(*(run.parts.get(number, ()) for number in numbers)):
+                other = found.get(id(own.room.part), own)
+                found[id(own.room.part)] = PartRun(
+                    own.room, max(own.held, other.held), max(own.spilled, other.spilled)
+                )
+        return list(found.values())
+
+
+def predicted(node: Node) -> Prediction:
+    """What a stream comes to."""
+    endless = is_endless(node)
+    once, share = _shrunk(an_epoch(node) if endless else node)
+    runs = _runs(once, share)
+    runs = tuple(run for run in runs if any(run.reached.values()) or run.is_whole) or runs[:1]
+    epoch = _by_chance(_over(run.costs for run in runs), runs, node.sources())
+    whole: Sequence[RunFigures] = _runs(_shrunk(node)[0], share) if endless else runs
+    later = _later(node, share, epoch) if endless else epoch
+    nodes = list(node.walk())
+    takes_long = any(map(has_function, nodes)) or any(map(_is_slow, nodes))
+    whole = [run for run in whole if takes_long or run.setting.pace != "slow functions"]
+    by = {
+        kind: _span(run.peak_by.get(kind, 0) for run in whole)
+        for kind in dict.fromkeys([*_KINDS, *(kind for run in whole for kind in run.peak_by)])
+    }
+    peak = _span(run.peak_bytes for run in whole)
+    by, peak = _with_unseen(node, whole, by, peak)
+    held = [costs.held_bytes for costs in _over(run.costs for run in whole)]
+    epoch, later = (
+        tuple(dataclasses.replace(c, held_bytes=h) for c, h in zip(costs, held, strict=True))
+        for costs in (epoch, later)
+    )
+    cut = [] if runs[0].is_whole and share == 1 else list(_cut(once, runs))
+    return Prediction(epoch, later, peak, by, runs, tuple(cut), tuple(chains_of(node)))
+
+
+def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
+    for number, each in enumerate(chains_of(node)):
+        reached = max(run.reached.get(number, 0) for run in runs)
+        if reached < each.parent.length:
+            yield each, reached
+
+
+def _with_unseen(
+    node: Node, runs: Sequence[RunFigures], by: dict[str, Amount], peak: Amount
+) -> tuple[dict[str, Amount], Amount]:
+    """The most bytes of buffers, with what no run has seen.
+
+    Runs have not seen elements of unknown size, nor what comes after a run was cut: before it had
+    planned as much as there is room for, or before the queue was full.
+    """
+    most: dict[str, float] = {}
+    fill = min(run.fill for run in runs)
+    if fill < 1:
+        # The most bytes planned before their read batch is made.
+        most["planned"] = by["planned"].high / max(fill, 0.01)
+        most["chunks"] = max(sum(costs.held_bytes.high for costs in run.costs) for run in runs)
+    options = [each.read_options for each in chains_of(node)]
+    own = next((each for each in options if each.ahead), options[0])
+    size = element_bytes(node)
+    if size is None:
+        most |= {"queue": own.prefetch_bytes, "rounds": 3 * own.block_bytes}
+    elif not all(run.is_whole or run.was_full for run in runs):
+        ready = min(own.prefetch_buffer_size, node.elements().high) * size.high
+        most["queue"] = max(min(ready, own.prefetch_bytes), size.high)
+        most["rounds"] = max(3 * min(ready, own.block_bytes), 3 * size.high)
+    for kind, size_bytes in most.items():
+        if kind == "queue" and not own.ahead:
+            continue
+        known, low = by[kind], 0 if size is None and kind != "planned" else by[kind].low
+        by[kind] = Amount(low, max(known.high, size_bytes))
+        peak = Amount(peak.low, peak.high + by[kind].high - known.high)
+    return by, peak
+
+
+def _by_chance(
+    epoch: tuple[SourceCosts, ...], runs: Sequence[RunFigures], sources: Sequence[Any]
+) -> tuple[SourceCosts, ...]:
+    """Costs of runs in which chunks make room for others: which, is by chance of what comes first."""
+    spilled = {
+        id(own.room.source)
+        for run in runs
+        for parts in run.parts.values()
+        for own in parts
+        if own.spilled and (run.varies or own.room.slots > _LEAST_SLOTS)
+    }
+    if not spilled:
+        return epoch
+    return tuple(
+        _wider(costs) if id(source) in spilled else costs
+        for costs, source in zip(epoch, sources, strict=True)
+    )
+
+
+def _wider(costs: SourceCosts) -> SourceCosts:
+    reads = costs.reads
+    more = max(_FEW_READS, _CHANCE * reads.high)
+    wider = Amount(max(min(costs.chunks.low, reads.low), reads.low - more), reads.high + more)
+    low, high = wider.low / max(1, reads.low), wider.high / max(1, reads.high)
+    stored, decoded = (
+        size and Amount(math.floor(size.low * low), math.ceil(size.high * high))
+        for size in (costs.stored_bytes, costs.decoded_bytes)
+    )
+    hits = Amount(max(0, costs.hits.low - more), costs.hits.high + more)
+    return dataclasses.replace(
+        costs, reads=wider, stored_bytes=stored, decoded_bytes=decoded, hits=hits
+    )
+
+
+def _later(node: Node, share: float, epoch: tuple[SourceCosts, ...]) -> tuple[SourceCosts, ...]:
+    """What each later epoch of an endless stream comes to."""
+    sums, fits = [], False
+    for count in (1, 2, 3):
+        runs = _runs(_shrunk(an_epoch(node, count))[0], share)
+        sums.append({run.setting: run.costs for run in runs if run.is_whole})
+        parts = itertools.chain(*(own for run in runs for own in run.parts.values()))
+        fits = any(own.room.fits for own in parts)
+    found = []
+    for after, count in ((sums[1], 1), (sums[2], 2)):
+        for setting in sums[0].keys() & after.keys():
+            pairs = zip(sums[0][setting], after[setting], strict=True)
+            found.append(tuple(_difference(one, other, count) for one, other in pairs))
+    if found:
+        return tuple(map(_of_any_epoch, _over(found)))
+    # Too long to see: where there is room for all of it, maybe all is kept.
+    return tuple(map(_maybe_kept, epoch)) if fits else epoch
+
+
+def _maybe_kept(costs: SourceCosts) -> SourceCosts:
+    numbers = {
+        name: Amount(0, amount.high)
+        for name in ("reads", "stored_bytes", "decoded_bytes", "hits")
+        if isinstance(amount := getattr(costs, name), Amount)
+    }
+    return dataclasses.replace(costs, **numbers)  # type: ignore[arg-type]
+
+
+def _of_any_epoch(costs: SourceCosts) -> SourceCosts:
+    """The costs of any later epoch, from two epochs: how much is still held depends on chance."""
+    left = costs.chunks.low - costs.reads.high
+    if not costs.reads.low or left <= 0:
+        return costs
+    reads, chance = costs.reads, 3 * math.sqrt(left)
+    wider = Amount(
+        max(0, math.floor(reads.low - chance)),
+        min(math.ceil(reads.high + chance), costs.chunks.high),
+    )
+    low, high = wider.low / reads.low, wider.high / reads.high
+    stored, decoded = (
+        size and Amount(size.low * low, size.high * high)
+        for size in (costs.stored_bytes, costs.decoded_bytes)
+    )
+    hits = Amount(max(0, costs.hits.low - chance), costs.hits.high + chance)
+    return dataclasses.replace(
+        costs, reads=wider, stored_bytes=stored, decoded_bytes=decoded, hits=hits
+    )
+
+
+def _difference(before: SourceCosts, after: SourceCosts, count: int) -> SourceCosts:
+    numbers: dict[str, Any] = {}
+    for field in dataclasses.fields(before):
+        one, other = getattr(before, field.name), getattr(after, field.name)
+        if isinstance(one, Amount) and field.name not in ("chunks", "held_bytes"):
+            numbers[field.name] = Amount.exactly(max(0, other.high - one.high) / count)
+    return dataclasses.replace(before, **numbers)
+
+
+def _over(found: Iterable[tuple[SourceCosts, ...]]) -> tuple[SourceCosts, ...]:
+    """Costs from the least to the most of all runs."""
+    return tuple(_merged(own) for own in zip(*found, strict=True))
+
+
+def _merged(costs: Sequence[SourceCosts]) -> SourceCosts:
+    numbers: dict[str, Any] = {}
+    for field in dataclasses.fields(costs[0]):
+        values = [getattr(each, field.name) for each in costs]
+        if all(isinstance(value, Amount) for value in values):
+            numbers[field.name] = Amount(
+                min(value.low for value in values), max(value.high for value in values)
+            )
+    return dataclasses.replace(costs[0], **numbers)
+
+
+def _span(numbers: Iterable[float]) -> Amount:
+    found = list(numbers)
+    return Amount(min(found), max(found))
+
+
+def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
+    """Dry runs in all settings that make a difference."""
+    nodes = list(node.walk())
+    sizes = [element_bytes(node), *map(record_bytes, node.sources())]
+    is_large = any(size is None or not size.is_exact for size in sizes)
+    first = _figures(node, Setting(), share, MOST_S)
+    has_workers = any(each.workers is not None for each in nodes)
+    settings = []
+    if first.parts or has_workers or is_large:
+        settings.append(Setting(waits=True, is_large=is_large))
+    takes_long = any(map(has_function, nodes)) or any(map(_is_slow, nodes))
+    if first.varies or is_large:
+        if takes_long or first.parts or may_end_early(node):
+            settings.append(Setting("slow functions", waits=True, is_large=is_large))
+        if not takes_long and (first.longest_s > GOAL_S or not first.parts):
+            settings.append(Setting("slow storage", waits=True, is_large=is_large))
+    if any(each.drops for each in nodes):
+        settings.append(Setting(keeps=False))
+        if takes_long:
+            settings.append(Setting("slow functions", waits=True, keeps=False, is_large=is_large))
+    most_s = _MOST_SLOW_S if first.is_whole else _MOST_AGAIN_S
+    return (first, *(_figures(node, setting, share, most_s) for setting in settings))
+
+
+def _is_slow(node: Node) -> bool:
+    """Whether chunks of a source take milliseconds however small they are."""
+    source = node.data_source
+    parts = source.parts if isinstance(source, LaidOutSource) else ()
+    return any(getattr(getattr(part, "reader", None), "is_slow", False) for part in parts)
+
+
+# --- what is run: an epoch, and a part of what is huge
+
+
+def an_epoch(node: Node, count: int = 1) -> Node:
+    """A stream that ends after `count` epochs of what it repeats for ever."""
+    if isinstance(node, ToStreamNode):
+        chain = node.parent
+        if not chain.is_endless():
+            return node
+        first = SliceNode((chain,), 0, 1, count * chain.pass_length())
+        return with_parents(node, (first,))
+    parents = tuple(an_epoch(parent, count) for parent in node.parents)
+    if isinstance(node, StreamRepeatNode) and (node.times is None or is_endless(node.parent)):
+        return StreamRepeatNode(parents, 1)
+    same = all(new is old for new, old in zip(parents, node.parents, strict=True))
+    return node if same else with_parents(node, parents)
+
+
+def _shrunk(node: Node) -> tuple[Node, float]:
+    """A stream with a part of each of its huge elements, and how large a part that is."""
+    if isinstance(node, ToStreamNode):
+        rows = rows_of(node.parent)
+        share = MOST_RECORDS / rows if rows > 1.5 * MOST_RECORDS else 1.0
+        return (
+            (with_parents(node, (_smaller(node.parent, share),)), share)
+            if share < 1
+            else (node, 1.0)
+        )
+    found = [_shrunk(parent) for parent in node.parents]
+    share = min((own for _, own in found), default=1.0)
+    return (with_parents(node, tuple(own for own, _ in found)), share) if share < 1 else (node, 1.0)
+
+
+def _smaller(node: Node, share: float) -> Node:
+    if isinstance(node, BatchNode):
+        return PartOfBatch(node.parents, node.size, node.drop_remainder, node.batch_fn, share)
+    return with_parents(node, tuple(_smaller(parent, share) for parent in node.parents))
+
+
+# --- one run
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PartRun:
+    """What a part that is read through a prefetcher has come to in one stream.
+
+    Args:
+        room: What there is room for.
+        held: Slots that were used at most.
+        spilled: Chunks that made room for others while read batches wanted them.
+    """
+
+    room: CacheRoom
+    held: int
+    spilled: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RunFigures:
+    """What a dry run has come to.
+
+    Args:
+        setting: How quick everything was.
+        costs: What reading each source came to; of a long run, what all of it would.
+        peak_by: The most bytes of buffers, by kind.
+        peak_bytes: The most of all of them at a time.
+        is_whole: Whether the run came to its end.
+        reached: The elements of each stream that were made, by its number among them.
+        parts: The parts that were read through a prefetcher, by the same.
+        fill: How much was planned of what there is room for when a run was cut; else 1.
+        was_full: Whether the queue was full once.
+        varies: Whether some read batches were longer than they can be.
+        longest_s: What a read batch would take of slow storage at most.
+    """
+
+    setting: Setting
+    costs: tuple[SourceCosts, ...]
+    peak_by: Mapping[str, int]
+    peak_bytes: int
+    is_whole: bool
+    reached: Mapping[int, int]
+    parts: Mapping[int, Sequence[PartRun]]
+    fill: float
+    was_full: bool
+    varies: bool
+    longest_s: float
+
+
+def _figures(node: Node, setting: Setting, share: float, most_s: float) -> RunFigures:
+    """What a dry run comes to; `share` is the part of each element that is asked for."""
+    half: list[Progress] = []
+    run = dry_run(node, setting, most_s, lambda own: half.append(progress_of(own)))
+    return RunFigures(
+        setting=setting,
+        costs=tuple(costs_of(run, node, share, half[0] if half else progress_of(run))),
+        peak_by=run.maker.peak_by,
+        peak_bytes=run.maker.peak_bytes,
+        is_whole=run.is_whole,
+        reached=_by_number(node, run.made),
+        parts=_by_number(node, _parts(run)),
+        fill=1.0 if run.is_whole or not run.aheads else min(1.0, run.aheads[-1][1].fill),
+        was_full=run.was_full,
+        varies=run.varies,
+        longest_s=run.longest_s,
+    )
+
+
+def _by_number(node: Node, found: Mapping[int, T]) -> dict[int, T]:
+    """Values by the `id` of a stream, as values by its number among the streams of a chain."""
+    numbers = {id(each): number for number, each in reversed([*enumerate(chains_of(node))])}
+    return {numbers[key]: value for key, value in found.items()}
+
+
+def _parts(run: DryRun) -> dict[int, list[PartRun]]:
+    found: dict[int, dict[int, PartRun]] = {}
+    for node, prefetcher in run.aheads:
+        own = found.setdefault(id(node), {})
+        for ahead in prefetcher.parts:
+            held, room = ahead.cache_bytes // ahead.room.chunk_bytes, ahead.room
+            other = own.get(id(room.part), PartRun(room, 0, 0))
+            own[id(room.part)] = PartRun(room, max(held, other.held), other.spilled + ahead.spilled)
+    return {node: list(own.values()) for node, own in found.items()}

@@ -1,0 +1,1 @@
+"""`shuffle_quality` measures how well an order mixes the records."""

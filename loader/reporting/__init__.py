@@ -1,0 +1,1 @@
+"""`windrow.report`: a page about a chain, in one HTML file."""

@@ -1,0 +1,1 @@
+"""Counters and clocks of a running iterator, and what `stats()` returns."""

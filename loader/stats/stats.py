@@ -1,0 +1,154 @@
+"""Stats: what an iterator has done so far, in time, bytes and records, and who waited for whom.
+
+Invariant: plain values only, so that what was measured can be printed, compared, pickled and made
+JSON. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from windrow.core.text import TextTable, in_units
+from windrow.stats.costs import SourceCosts, column_text
+
+JSON_VERSION = 1
+"""The version of the keys of `to_json`."""
+
+NOTHING_YET = "nothing was asked for yet"
+
+# Below this share a user would not notice that the loop waits.
+_NOTICED = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Times at which a block was made and taken, in seconds since the first `next`.
+
+    Args:
+        elements: Elements of the block.
+        started_s: When the thread began to make it; negative if that was before the first `next`.
+        reading_s: Seconds of making it that were spent reading.
+        mapping_s: Seconds in functions and in stacking batches, also in workers.
+        taken_s: When the loop received it.
+        waited_s: How long the loop had waited for it.
+    """
+
+    elements: int
+    started_s: float
+    reading_s: float
+    mapping_s: float
+    taken_s: float
+    waited_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """What an iterator has done since it was made, see `DatasetIterator.stats`.
+
+    Elements are made in blocks, by a thread that works ahead of the loop. Some times
+    belong to the loop (`passed_s`, which is `waited_s` plus `loop_s`), others to that thread
+    (`reading_s`, `mapping_s`, `blocked_s`). The two run at the same time.
+
+    Args:
+        elements: Elements that the loop was given.
+        passed_s: Seconds since the first was asked for, up to the end or to now.
+        waited_s: The seconds of `passed_s` in which the loop waited in `next`.
+        loop_s: The other seconds of `passed_s`, in which the loop did its own work.
+        reading_s: Seconds in which the thread waited for reads and gathered records.
+        mapping_s: Seconds by function, as `map(f)`, and by batch, as `batch(32)`, in which it ran on
+            at least one thread. For worker processes, the sum over all workers.
+        blocked_s: Seconds in which the thread made no elements, since enough were ready.
+        waited_for: Seconds by activity while the loop waited: the parts of `waited_s`.
+        delivered_bytes: Bytes of the elements that the loop was given.
+        sources: The costs of reading each source, in the order from the end of the chain. Reads
+            are ahead of the elements given.
+        buffers_bytes: Memory of Windrow's own buffers now.
+        peak_buffers_bytes: The largest value of `buffers_bytes`.
+        buffers_by: `buffers_bytes` by kind: `chunks` in the chunk cache, `planned` read batches
+            with their indices, `rounds` (read batches being made or given), and the `queue` of
+            blocks that are ready.
+        peak_by: The largest value of each kind; the peaks may be at different times.
+        timeline: The last blocks that the loop was given.
+    """
+
+    elements: int
+    passed_s: float
+    waited_s: float
+    loop_s: float
+    reading_s: float
+    mapping_s: Mapping[str, float]
+    blocked_s: float
+    waited_for: Mapping[str, float]
+    delivered_bytes: int
+    sources: tuple[SourceCosts, ...]
+    buffers_bytes: int
+    peak_buffers_bytes: int
+    buffers_by: Mapping[str, int]
+    peak_by: Mapping[str, int]
+    timeline: tuple[BlockTimes, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Who waits for whom, in a sentence."""
+        if not self.passed_s:
+            return NOTHING_YET
+        share = self.waited_s / self.passed_s
+        if share < _NOTICED:
+            return "the loop does not wait for data: it is slower than the loader"
+        said = f"the loop waits for data {share:.0%} of the time"
+        if not any(self.waited_for.values()):
+            return said
+        most = max(self.waited_for, key=self.waited_for.__getitem__)
+        part = self.waited_for[most] / sum(self.waited_for.values())
+        return f"{said}; {part:.0%} of that is {most}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it and the sentence, as values that `json.dumps` takes; a `version` of the keys."""
+        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {"version": JSON_VERSION, **found, "sentence": self.sentence}
+
+    def __str__(self) -> str:
+        if not self.passed_s:
+            return self.sentence
+        tables = [TextTable("time", (), self._times()), TextTable("memory", (), self._memory())]
+        if self.sources:
+            heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
+            rows = [[text for _, text in _columns(source)] for source in self.sources]
+            tables.append(TextTable("sources", heads, rows))
+        return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
+
+    def _times(self) -> list[tuple[str, str, str]]:
+        passed_s = self.passed_s
+        times = {
+            "since the first was asked for": passed_s,
+            "the loop waited": self.waited_s,
+            **{f"waited for {name}": spent_s for name, spent_s in self.waited_for.items()},
+            "the loop's own": self.loop_s,
+            "reading": self.reading_s,
+            **self.mapping_s,
+            "ready, with no room for more": self.blocked_s,
+        }
+        return [
+            (name, f"{spent_s:.3f} s", f"{spent_s / passed_s:.0%}")
+            for name, spent_s in times.items()
+        ]
+
+    def _memory(self) -> list[tuple[str, str]]:
+        rows = {
+            "elements": f"{self.elements:,}",
+            "given to the loop": in_units(self.delivered_bytes),
+            "buffers now": in_units(self.buffers_bytes),
+            "buffers at most": in_units(self.peak_buffers_bytes),
+            **{f"{kind} at most": in_units(size) for kind, size in self.peak_by.items()},
+        }
+        return list(rows.items())
+
+
+def _columns(costs: SourceCosts) -> list[tuple[str, str]]:
+    """The columns of a source, with their names."""
+    names = [field.name for field in dataclasses.fields(costs)[1:]]
+    texts = [(name, column_text(name, getattr(costs, name))) for name in names]
+    return [("source", costs.source), *texts]

@@ -1,0 +1,1 @@
+"""`windrow.verify`: every stored chunk is read and checked."""

@@ -1,0 +1,458 @@
+"""Messages between a pool and its workers: pickled objects whose arrays lie in shared memory.
+
+A frame on a worker's socket is a header of six integers and a body of bytes. The body of a job and
+of its reply is a message, which refers to arrays in the job's slots of shared memory.
+
+Contract:
+1. The opened object equals the one that was sent, types and dtypes included; its arrays can be
+   written to.
+2. An array is copied once on its way, into shared memory, or not at all if it lies there already.
+3. A message may be opened in any process that maps the same memory, at any address.
+4. Arrays that do not fit into shared memory are in the message itself: slower, never wrong.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import dataclasses
+import enum
+import functools
+import math
+import pickle
+import struct
+import traceback
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ElementError
+from windrow.workers.by_value import cloudpickle
+
+Bytes = npt.NDArray[np.uint8]
+
+# Arrays start on a cache line.
+_ALIGNMENT_BYTES = 64
+# Pickles from this size on go to shared memory as arrays do: bytes and strings are part of them.
+# The pickler writes strings from this size on separately.
+_LARGE_PICKLE_BYTES = 64 << 10
+# Smaller arrays stay in the pickle: an entry of their own costs more than a second copy.
+_SMALL_BYTES = 512
+_MAIN = b"_main__"  # of `__main__`, and of `__mp_main__` where multiprocessing started a program
+# Where an array is: in the message, in the slot that it was written to, or in the request's slot.
+_INSIDE, _IN_SLOT, _IN_REQUEST = range(3)
+# Which slots a message refers to, and the number of entries: the pickle's, then the arrays'.
+_PREFIX = struct.Struct("<II")
+_USES_SLOT, _USES_REQUEST = 1, 2
+_ENTRY_WORDS = 3  # where, offset, bytes
+# Stands in the pickle for the next array outside it. Writable, so that opened arrays are, too.
+_STAND_IN = pickle.PickleBuffer(bytearray())
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+HEADER = struct.Struct("<6q")
+
+# The number in the header of a frame that brings a program instead of a job.
+LOAD = -1
+
+
+class JobHeader(NamedTuple):
+    """Header of a frame to a worker: bytes of the body, number of the job, and its two slots."""
+
+    body_bytes: int
+    number: int
+    request_start: int
+    request_stop: int
+    reply_start: int
+    reply_stop: int
+
+
+class FrameKind(enum.IntEnum):
+    """Kinds of frames from a worker."""
+
+    READY = 0
+    UNUSABLE = 1  # the program cannot be loaded, or its `init` failed
+    REPLY = 2
+    FAILURE = 3
+    REPORT = 4  # on the running job, before its reply
+
+
+class ReplyHeader(NamedTuple):
+    """Header of a frame from a worker.
+
+    `kept` has a bit for each slot to which functions still refer: 1 the request's, 2 the reply's.
+    `used_bytes` were used in the reply's slot; a larger slot would have used `needed_bytes`.
+    """
+
+    body_bytes: int
+    number: int
+    kind: int
+    kept: int = 0
+    used_bytes: int = 0
+    needed_bytes: int = 0
+
+
+KEPT_REQUEST, KEPT_REPLY = 1, 2
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class MessageBuffer:
+    """A slot of shared memory that arrays are made in, from its start. Not thread-safe.
+
+    Attributes:
+        memory: The slot; None for none, so that all arrays are ordinary ones.
+        used_bytes: Bytes at its start that are in use.
+    """
+
+    __slots__ = ("memory", "used_bytes")
+
+    def __init__(self, memory: Bytes | None) -> None:
+        self.memory = memory
+        self.used_bytes = 0
+
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Make an array of any content, in the slot if it fits."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        # Objects are addresses, which mean nothing in another process.
+        start = None if kind.hasobject or not size else self.reserve(size)
+        return (
+            np.empty(shape, kind) if start is None else np.ndarray(shape, kind, self.memory, start)
+        )
+
+    def reserve(self, size_bytes: int) -> int | None:
+        """Reserve aligned bytes and return their offset; None if they do not fit."""
+        start = _aligned(self.used_bytes)
+        if self.memory is None or start + size_bytes > self.memory.size:
+            return None
+        self.used_bytes = start + size_bytes
+        return start
+
+
+class Message:
+    """A pickled object whose larger arrays are not in the pickle.
+
+    Attributes:
+        slot_bytes: Bytes of a slot that holds all of its arrays.
+    """
+
+    __slots__ = ("_arrays", "_pickled", "_pickled_bytes", "slot_bytes")
+
+    def __init__(self, pickled: list[bytes], arrays: list[npt.NDArray[Any]]) -> None:
+        self._pickled = pickled
+        self._pickled_bytes = sum(map(len, pickled))
+        self._arrays = arrays
+        self.slot_bytes = sum(_aligned(array.nbytes) for array in arrays)
+        if self._pickled_bytes >= _LARGE_PICKLE_BYTES:
+            self.slot_bytes += _aligned(self._pickled_bytes)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Pickle `value`, whose arrays must not change until `packed` is called.
+
+        Functions and classes of `__main__`, lambdas and closures go by value; instances of such
+        classes come back as instances of the sender's class.
+
+        Raises:
+            Exception: What pickling raised, of any type.
+        """
+        arrays: list[npt.NDArray[Any]] = []
+        try:
+            pickled = _plainly_pickled(value, arrays)
+        except Exception:
+            # pickle raises several types for objects that it cannot name.
+            pickled = None
+        if pickled is None or _names_main(pickled):
+            arrays.clear()
+            pickled = _pickled_by_value(value, arrays)
+        return cls(pickled, arrays)
+
+    def packed(self, slot: Bytes | MessageBuffer | None, request: Bytes | None = None) -> bytes:
+        """The message as bytes, for `opened`.
+
+        Args:
+            slot: Takes copies of the arrays while they fit; the used part of a `MessageBuffer`
+                stays as it is. Arrays that lie in the slot are only referred to.
+            request: Another slot; arrays that lie in it are only referred to.
+        """
+        buffer = slot if isinstance(slot, MessageBuffer) else MessageBuffer(slot)
+        entries, inside = self._placed(buffer, request)
+        pickled = self._placed_pickle(buffer)
+        if pickled[0] == _INSIDE:
+            inside[:0] = self._pickled
+        entries[:0] = pickled
+        wheres = entries[::_ENTRY_WORDS]
+        flags = (_USES_SLOT if _IN_SLOT in wheres else 0) | (
+            _USES_REQUEST if _IN_REQUEST in wheres else 0
+        )
+        table = struct.pack(f"<{len(entries)}Q", *entries)
+        return b"".join([_PREFIX.pack(flags, len(wheres)), table, *inside])
+
+    def _placed(
+        self, buffer: MessageBuffer, request: Bytes | None
+    ) -> tuple[list[int], list[bytes | memoryview]]:
+        """Copy arrays into the slot; return the entry of each, and those that did not fit."""
+        entries: list[int] = []
+        inside: list[bytes | memoryview] = []
+        elsewhere: list[tuple[int, npt.NDArray[Any]]] = []
+        (low, high), (other_low, other_high) = _span(buffer.memory), _span(request)
+        used = buffer.used_bytes
+        for array in self._arrays:
+            start, size = address_of(array), array.nbytes
+            if low <= start and start + size <= high and array.flags.forc:
+                used = max(used, start + size - low)
+                entries += (_IN_SLOT, start - low, size)
+            elif other_low <= start and start + size <= other_high and array.flags.forc:
+                entries += (_IN_REQUEST, start - other_low, size)
+            else:
+                elsewhere.append((len(entries), array))
+                entries += (_INSIDE, 0, size)
+        # After all arrays in the slot: some may have been put there without the buffer.
+        buffer.used_bytes = used
+        for at, array in elsewhere:
+            offset = buffer.reserve(array.nbytes)
+            if offset is None:
+                inside.append(_flat(array))
+                continue
+            shape, kind = array.shape, array.dtype
+            np.copyto(np.ndarray(shape, kind, buffer.memory, offset, None, _order(array)), array)
+            entries[at : at + 2] = (_IN_SLOT, offset)
+        return entries, inside
+
+    def _placed_pickle(self, buffer: MessageBuffer) -> tuple[int, int, int]:
+        size = self._pickled_bytes
+        offset = buffer.reserve(size) if size >= _LARGE_PICKLE_BYTES else None
+        if offset is None or buffer.memory is None:
+            return _INSIDE, 0, size
+        at = offset
+        for part in self._pickled:
+            buffer.memory[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        return _IN_SLOT, offset, size
+
+
+def opened(
+    message: bytes | bytearray | memoryview, slot: Bytes | None = None, request: Bytes | None = None
+) -> Any:
+    """Make the object of a message.
+
+    Args:
+        message: From `Message.packed`.
+        slot: The same slot as there, in this process; arrays in it are views of it.
+        request: The same, for the other slot.
+
+    Raises:
+        Exception: Unpickling may raise any type.
+    """
+    _, count = _PREFIX.unpack_from(message)
+    entries = struct.unpack_from(f"<{_ENTRY_WORDS * count}Q", message, _PREFIX.size)
+    inside = _PREFIX.size + 8 * len(entries)
+    buffers: list[Bytes] = []
+    for at in range(0, len(entries), _ENTRY_WORDS):
+        where, offset, length = entries[at : at + _ENTRY_WORDS]
+        if where == _INSIDE:
+            part = np.frombuffer(message, np.uint8, length, inside)
+            # The message may be read-only and not aligned. Nothing refers to the pickle later.
+            buffers.append(part.copy() if at else part)
+            inside += length
+            continue
+        memory = slot if where == _IN_SLOT else request
+        if memory is None:
+            raise ElementError("a message refers to memory that it was opened without")
+        buffers.append(memory[offset : offset + length])
+    return pickle.loads(buffers[0].data, buffers=buffers[1:])
+
+
+def slots_used(message: bytes | bytearray | memoryview) -> tuple[bool, bool]:
+    """Whether a message refers to its slot, and whether it refers to the request's slot."""
+    flags, _ = _PREFIX.unpack_from(message)
+    return bool(flags & _USES_SLOT), bool(flags & _USES_REQUEST)
+
+
+class _PartsFile:
+    """A file that keeps each part as it is written: large strings of bytes are not copied."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def write(self, part: bytes) -> None:
+        self.parts.append(part)
+
+
+def _names_main(pickled: list[bytes]) -> bool:
+    """Whether a pickle may name something of `__main__`, another module in another process.
+
+    The pickler writes large strings separately; they name nothing and need not be searched.
+    """
+    return any(
+        _MAIN in part
+        for part in pickled
+        if len(part) < _LARGE_PICKLE_BYTES or part[:1] in (pickle.FRAME, pickle.PROTO)
+    )
+
+
+def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
+    file = _PartsFile()
+    pickler = pickle.Pickler(
+        file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
+    )
+    pickler.dispatch_table = {
+        **copyreg.dispatch_table,
+        np.ndarray: functools.partial(_reduced, arrays),
+    }
+    pickler.dump(value)
+    return file.parts
+
+
+def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
+    kind = cloudpickle().Pickler
+    file = _PartsFile()
+    pickler = kind.__new__(kind)
+    # Before `__init__`, which reads the table of a pickler that has one of its own.
+    pickler.dispatch_table = collections.ChainMap(
+        {np.ndarray: functools.partial(_reduced, arrays)}, kind.dispatch_table
+    )
+    pickler.__init__(
+        file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
+    )
+    pickler.dump(value)
+    return file.parts
+
+
+def _reduced(arrays: list[npt.NDArray[Any]], array: npt.NDArray[Any]) -> Any:
+    """Reduce an array for the pickler: it joins `arrays`, or its bytes stay if it is small."""
+    kind = array.dtype
+    if kind.hasobject:
+        return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    order = _order(array)
+    # A short string for most: a dtype is as long in the pickle as a small array.
+    named = kind.str if kind.isbuiltin == 1 else kind
+    if array.nbytes < _SMALL_BYTES:
+        own = bytearray(array.tobytes(order))
+        return np.ndarray, (array.shape, named, own, 0, None, order)
+    arrays.append(array)
+    return np.ndarray, (array.shape, named, _STAND_IN, 0, None, order)
+
+
+def _is_inside(arrays: list[npt.NDArray[Any]], buffer: pickle.PickleBuffer) -> bool:
+    """Whether a buffer stays in the pickle; the large ones of other libraries join `arrays`."""
+    if buffer is _STAND_IN:
+        return False
+    raw = buffer.raw()
+    if raw.nbytes < _SMALL_BYTES:
+        return True
+    arrays.append(np.frombuffer(raw, np.uint8))
+    return False
+
+
+def _flat(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of an array in the order of its pickle; a view if that is possible."""
+    rows = array.T if array.flags.fnc else array
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+
+
+def _order(array: npt.NDArray[Any]) -> Literal["C", "F"]:
+    """The order of its elements in the pickle; C if it has gaps."""
+    return "F" if array.flags.fnc else "C"
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Address of an array's first byte in this process."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _span(memory: Bytes | None) -> tuple[int, int]:
+    """First address and end of a memory; an empty interval for None."""
+    if memory is None:
+        return 1, 0
+    start = address_of(memory)
+    return start, start + memory.size
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - it says where an error was raised
+    """The traceback of an error in a worker, as text: the cause of the error raised here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """An error on its way to another process.
+
+    Attributes:
+        pickled: The error; None if it does not survive pickling.
+        summary: Its type and message.
+        notes: Its notes.
+        text: Its traceback, with the tracebacks of its causes.
+        attributes: Its attributes whose names begin with `windrow_`.
+    """
+
+    pickled: bytes | None
+    summary: str
+    notes: tuple[str, ...]
+    text: str
+    attributes: dict[str, Any]
+
+    def raised(self) -> BaseException:
+        """Make the error to raise here, a new one each time; its cause has the worker's traceback.
+
+        If the original cannot be pickled, an `ElementError` names its type and message.
+        """
+        error = None if self.pickled is None else _survivor(self.pickled)
+        if error is None:
+            error = ElementError(
+                f"{self.summary}\nThe error itself could not be pickled, so this one replaces it;"
+                " give it an __init__ that can be called with its args alone."
+            )
+        present = getattr(error, "__notes__", [])
+        for note in self.notes:
+            if note not in present:
+                error.add_note(note)
+        error.__dict__.update(self.attributes)
+        error.__cause__ = WorkerTraceback(f'\n"""\n{self.text}"""')
+        return error
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe `error` so that it can be sent to another process and raised there."""
+    lines = traceback.format_exception(error)
+    pickled: bytes | None = None
+    try:
+        pickled = Message.of(error).packed(None)
+    except Exception:  # the type's own way of pickling may raise anything
+        pickled = None
+    found = None if pickled is None else _survivor(pickled)
+    if type(found) is not type(error):
+        pickled = None
+    notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
+    own = {name: value for name, value in vars(error).items() if name.startswith("windrow_")}
+    return Failure(pickled, _summary(error), notes, "".join(lines), own)
+
+
+def _summary(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the type's own __str__ may raise anything
+        text = "(it cannot be shown)"
+    return f"{type(error).__qualname__}: {text}"
+
+
+def _survivor(pickled: bytes) -> BaseException | None:
+    """Make the error of a message; None if that fails, or makes something else."""
+    try:
+        found = opened(pickled, None)
+    except Exception:  # the type's own way of unpickling may raise anything
+        return None
+    return found if isinstance(found, BaseException) else None

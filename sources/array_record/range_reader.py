@@ -1,0 +1,396 @@
+"""Reads ArrayRecord files by byte ranges: files at URLs, and local files with `direct=True`.
+
+The files' indices state the places of records, so a call is planned as a whole: the record groups
+in the order of their files, with neighbouring groups in one request.
+
+Invariants: a record group is read once per call. Arrived bytes are decoded and freed while the
+other requests are in flight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.core.cancellation import result_of
+from windrow.core.process import refuse_forked
+from windrow.core.threads import InlineExecutor
+from windrow.errors import ReadError
+from windrow.sources.array_record.chunks import WHAT
+from windrow.sources.array_record.decode import (
+    HEAD_BYTES,
+    ChunkError,
+    StoredChunk,
+    Verify,
+    decode,
+    decode_run,
+)
+from windrow.sources.array_record.file_lru import OpenFileCache
+from windrow.sources.array_record.files import IndexedFile, check_unchanged
+from windrow.sources.array_record.highway_hash import native_code
+from windrow.sources.array_record.records import DamagedRecordError
+from windrow.sources.base import IntArray
+from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
+from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.remote.range_cache import CachedRange, RangeCache
+from windrow.sources.scan import Places
+
+# Arrived groups are decoded in portions of this size: decoding many groups costs less for each.
+_DECODE_GROUPS: Final = 1024
+_DECODE_BYTES: Final = 8 << 20
+# Neighbours in a local file are read together if their size is within these limits. Shorter runs,
+# and runs that would take too much memory until they are decoded, come from the mapped file.
+_LONG_RUN_BYTES: Final = 1 << 18
+_MOST_RUN_BYTES: Final = 1 << 26
+
+
+class RangeReader:
+    """Reads the records of files; a `RecordReader`.
+
+    Args:
+        files: The file of each range.
+        fetcher: Reads ranges of files at URLs.
+        options: Limits of requests.
+        verify: "all" to verify all hashes, "headers" to verify the hashes of headers only.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[IndexedFile],
+        fetcher: Fetcher,
+        *,
+        options: RemoteOptions,
+        verify: Verify,
+    ) -> None:
+        self._fetcher, self._options, self._verify = fetcher, options, verify
+        distinct = {one.file.path: one for one in files}
+        self._files = tuple(distinct.values())
+        number = {path: k for k, path in enumerate(distinct)}
+        self._file_of = np.array([number[one.file.path] for one in files], np.int64)
+        chunks = np.array([one.index.chunks for one in self._files], np.int64)
+        self._first_chunk = np.cumsum(chunks) - chunks
+        self._mapped = OpenFileCache(_map_file)
+        self._kept = RangeCache(options.keep_bytes)
+        self._any_remote = any(one.remote is not None for one in self._files)
+
+    def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        self._refuse_forked()
+        plan = self._plan(groups)
+        run = self._run(plan)
+        if run is not None:
+            return run
+        chunks: list[list[bytes]] = [[]] * len(plan.chunks)
+        try:
+            self._add_ranges(plan, keep=True)
+            for numbers, stored in self._batches(plan):
+                decoded = self._decoded(plan, numbers, stored)
+                for number, records in zip(numbers, decoded, strict=True):
+                    chunks[number] = records
+        finally:
+            # On every way out, even before the first request: other calls may wait for these ranges.
+            for request in plan.requests:
+                if request.kept is not None:
+                    self._kept.give_up(request.kept)
+        return plan.pick(chunks)
+
+    def _refuse_forked(self) -> None:
+        # Requests of the parent never arrive in a forked child.
+        if self._any_remote:
+            refuse_forked(LIBRARY, WHAT)
+
+    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+        # Decoding may fetch again, so it must not run in the thread that fetches.
+        if not self._any_remote or isinstance(pool, InlineExecutor):
+            return pool.submit(self.read, groups)
+        self._refuse_forked()
+        plan = self._plan(groups)
+        self._add_ranges(plan, keep=False)
+        made: Future[list[bytes]] = Future()
+        made.set_running_or_notify_cancel()
+
+        def decode_all(fetched: list[bytes]) -> None:
+            try:
+                numbers, stored = self._local_chunks(plan)
+                for request, data in zip(plan.requests, fetched, strict=True):
+                    self._add(plan, request.groups, request.wanted.start, data, numbers, stored)
+                decoded = self._decoded(plan, numbers, stored)
+                chunks = [decoded[k] for k in np.argsort(numbers).tolist()]
+                made.set_result(plan.pick(chunks))
+            except BaseException as error:
+                made.set_exception(error)
+
+        def arrived(done: Future[list[bytes]]) -> None:
+            try:
+                # Decoding takes a thread only now: before the bytes arrive the thread would wait.
+                pool.submit(decode_all, done.result())
+            except BaseException as error:
+                made.set_exception(error)
+
+        wanted = [request.wanted for request in plan.requests]
+        self._fetcher.start(wanted).add_done_callback(arrived)
+        return made
+
+    def places(self, at: IntArray, groups: IntArray) -> Places:
+        """The places of record groups, by the indices of their files."""
+        offsets, stored = np.empty_like(groups), np.empty_like(groups)
+        files = self._file_of[at]
+        for number in set(files.tolist()):
+            mine = files == number
+            begin, end = self._files[number].index.spans(groups[mine])
+            offsets[mine], stored[mine] = begin, end - begin
+        # Each file once: there are far more groups than files.
+        names = {number: self._files[number].file.shown for number in set(files.tolist())}
+        shown = [names[number] for number in files.tolist()]
+        return Places(shown, offsets, stored, np.full(len(groups), -1, np.int64))
+
+    def _plan(self, groups: Sequence[tuple[int, IntArray]]) -> _ReadPlan:
+        ranges = np.repeat([at for at, _ in groups], [len(inside) for _, inside in groups])
+        positions = np.concatenate([inside for _, inside in groups])
+        files = self._file_of[ranges]
+        size = np.array([one.file.group for one in self._files], np.int64)[files]
+        chunk = positions // size
+        distinct, first, which = np.unique(
+            chunk + self._first_chunk[files], return_index=True, return_inverse=True
+        )
+        files, chunk = files[first], chunk[first]
+        begin, end = np.empty_like(distinct), np.empty_like(distinct)
+        for number in np.unique(files).tolist():
+            mine = files == number
+            begin[mine], end[mine] = self._files[number].index.spans(chunk[mine])
+        records = np.array([one.file.records for one in self._files], np.int64)[files]
+        held = np.minimum(size[first], records - chunk * size[first])
+        inside = None if bool((size == 1).all()) else positions % size
+        return _ReadPlan(
+            distinct, files, begin, end, held, which, inside, ranges[first], positions[first]
+        )
+
+    def _add_ranges(self, plan: _ReadPlan, *, keep: bool) -> None:
+        """Divide the remote groups that are not in the cache into requests."""
+        far = np.array([one.remote is not None for one in self._files])[plan.files]
+        plan.local, at = np.flatnonzero(~far), np.flatnonzero(far)
+        with self._kept.lock:
+            if keep:
+                at = self._add_kept(plan, at)
+            gaps = plan.begin[at[1:]] - plan.end[at[:-1]]
+            gaps[np.diff(plan.files[at]) != 0] = np.iinfo(np.int64).max
+            wanted = int((plan.end[at] - plan.begin[at]).sum())
+            limits = self._options
+            most = _widest_gap(gaps, limits.merge_gap_bytes, wanted, limits.most_fetched)
+            for run in np.split(at, np.flatnonzero(gaps > most) + 1):
+                self._add_requests(plan, run, keep=keep)
+
+    def _add_kept(self, plan: _ReadPlan, at: IntArray) -> IntArray:
+        """Take groups from cached ranges, and return the others."""
+        left = np.ones(len(at), np.bool_)
+        for number in np.unique(plan.files[at]).tolist():
+            mine = np.flatnonzero(plan.files[at] == number)
+            groups = at[mine]
+            for one, places in self._kept.covering(number, plan.begin[groups], plan.end[groups]):
+                plan.kept.append((one, groups[places]))
+                left[mine[places]] = False
+        return at[left]
+
+    def _add_requests(self, plan: _ReadPlan, run: IntArray, *, keep: bool) -> None:
+        """Add requests for groups that are read together, each up to `max_request_bytes`."""
+        while len(run):
+            stop = plan.begin[run[0]] + self._options.max_request_bytes
+            count = max(1, int(np.searchsorted(plan.end[run], stop, side="right")))
+            groups, run = run[:count], run[count:]
+            number = int(plan.files[groups[0]])
+            file = self._files[number].remote
+            if file is not None:
+                wanted = ByteRange(file, int(plan.begin[groups[0]]), int(plan.end[groups[-1]]))
+                # A single group is not likely to be wanted again soon. Bytes whose version is still
+                # to be confirmed are not shared.
+                kept = keep and count > 1 and self._fetcher.confirms(file.url)
+                plan.requests.append(
+                    _RangeRequest(
+                        wanted,
+                        groups,
+                        self._kept.add(number, wanted.start, wanted.stop) if kept else None,
+                    )
+                )
+
+    def _run(self, plan: _ReadPlan) -> list[bytes] | None:
+        """The records, if they are many neighbours in a local file and nothing is wrong; else None."""
+        first, last = int(plan.files[0]), int(plan.files[-1])
+        neighbours = bool((plan.begin[1:] == plan.end[:-1]).all()) and first == last
+        single = plan.inside is None and len(plan.which) == len(plan.chunks)
+        start, stop = int(plan.begin[0]), int(plan.end[-1])
+        if not (neighbours and single) or stop - start < _LONG_RUN_BYTES or self._verify != "all":
+            return None
+        file = self._files[first]
+        if file.remote is not None or native_code.worth(stop - start) is None:
+            return None
+        check_unchanged(file.file)
+        records: list[bytes] = []
+        while len(records) < len(plan.chunks):
+            # In portions, so that the stored bytes take little memory next to the records.
+            at, most = len(records), plan.begin[len(records)] + _DECODE_BYTES
+            until = max(at + 1, int(np.searchsorted(plan.end, most, side="right")))
+            begin, end = plan.begin[at:until], plan.end[at:until]
+            data = file_bytes(file.file.path, int(begin[0]), int(end[-1]) + HEAD_BYTES)
+            some = decode_run(data, int(begin[0]), begin, end)
+            if some is None:
+                return None
+            records += some
+        return [records[at] for at in plan.which.tolist()]
+
+    def _batches(self, plan: _ReadPlan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
+        """Groups that have arrived, by number, in portions that are decoded together."""
+        numbers, stored = self._local_chunks(plan)
+        weight = 0
+        for groups, start, data in self._arrivals(plan):
+            self._add(plan, groups, start, data, numbers, stored)
+            weight += len(data)
+            if len(numbers) >= _DECODE_GROUPS or weight >= _DECODE_BYTES:
+                yield numbers, stored
+                numbers, stored, weight = [], [], 0
+        if numbers:
+            yield numbers, stored
+
+    def _arrivals(self, plan: _ReadPlan) -> Iterator[tuple[IntArray, int, bytes]]:
+        """Remote groups in the order in which they arrive, with the offset of their bytes in the file."""
+        if plan.requests:
+            for at, data in self._fetcher.fetch([one.wanted for one in plan.requests]):
+                request = plan.requests[at]
+                if request.kept is not None:
+                    self._kept.arrive(request.kept, data)
+                yield request.groups, request.wanted.start, data
+        # All ranges that this call added have arrived, so it may wait for the ranges of other calls.
+        for one, groups in plan.kept:
+            shared = result_of(one.data)
+            start = one.start
+            file = self._files[one.file].remote
+            if shared is None and file is not None:  # the requesting call failed or was stopped
+                start = int(plan.begin[groups[0]])
+                stop = int(plan.end[groups[-1]])
+                shared = self._fetcher.start([ByteRange(file, start, stop)]).result()[0]
+            yield groups, start, shared or b""
+
+    def _add(
+        self,
+        plan: _ReadPlan,
+        groups: IntArray,
+        start: int,
+        data: bytes | mmap.mmap,
+        numbers: list[int],
+        stored: list[StoredChunk],
+    ) -> None:
+        """Add groups from the bytes of their file, which begin at `start`."""
+        whole = memoryview(data)
+        numbers += groups.tolist()
+        places = zip(*(a[groups].tolist() for a in (plan.begin, plan.end, plan.held)), strict=True)
+        stored += [StoredChunk(b, whole[b - start : e - start], n) for b, e, n in places]
+
+    def _local_chunks(self, plan: _ReadPlan) -> tuple[list[int], list[StoredChunk]]:
+        numbers: list[int] = plan.local.tolist()
+        stored: list[StoredChunk] = []
+        for number in np.unique(plan.files[plan.local]).tolist():
+            file = self._files[number].file
+            check_unchanged(file)
+            mine = plan.local[plan.files[plan.local] == number]
+            gaps = plan.begin[mine[1:]] != plan.end[mine[:-1]]
+            for run in np.split(mine, np.flatnonzero(gaps) + 1):
+                start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
+                if _LONG_RUN_BYTES <= stop - start <= _MOST_RUN_BYTES:
+                    data = file_bytes(file.path, start, stop)
+                else:
+                    data, start = self._mapped.get(file.path), 0
+                self._add(plan, run, start, data, [], stored)
+        return numbers, stored
+
+    def _decoded(
+        self, plan: _ReadPlan, numbers: Sequence[int], stored: list[StoredChunk]
+    ) -> list[list[bytes]]:
+        """The records of groups. A damaged remote group is fetched once more."""
+        again: set[int] = set()
+        while True:
+            try:
+                return decode(stored, verify=self._verify)
+            except ChunkError as error:
+                number = numbers[error.chunk]
+                file = self._files[plan.files[number]].remote
+                if file is None or number in again:
+                    raise DamagedRecordError(
+                        int(plan.ranges_of[number]), int(plan.positions[number]), error.why
+                    ) from error
+                self._fetcher.stats.fault("damaged")
+                again.add(number)
+                begin, end = int(plan.begin[number]), int(plan.end[number])
+                data = self._fetcher.start([ByteRange(file, begin, end)]).result()[0]
+                stored[error.chunk] = StoredChunk(begin, data, int(plan.held[number]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _RangeRequest:
+    """A range to fetch, the groups in it, and its entry in the cache."""
+
+    wanted: ByteRange
+    groups: IntArray
+    kept: CachedRange | None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _ReadPlan:
+    """The reads of one call: distinct groups by file and place, and the records' places in them."""
+
+    chunks: IntArray
+    files: IntArray  # the file of each group
+    begin: IntArray
+    end: IntArray
+    held: IntArray  # records of each group
+    which: IntArray  # the group of each record
+    inside: IntArray | None  # its place in the group; None if all are the first
+    ranges_of: IntArray  # a range and a position of a record in each group
+    positions: IntArray
+    local: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    requests: list[_RangeRequest] = dataclasses.field(default_factory=list)
+    kept: list[tuple[CachedRange, IntArray]] = dataclasses.field(default_factory=list)
+
+    def pick(self, chunks: Sequence[list[bytes]]) -> list[bytes]:
+        """The records of the call."""
+        if self.inside is None:
+            return [chunks[number][0] for number in self.which.tolist()]
+        places = zip(self.which.tolist(), self.inside.tolist(), strict=True)
+        return [chunks[number][place] for number, place in places]
+
+
+def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> int:
+    """The widest gap to read over such that reading over all gaps up to it stays within the limits."""
+    narrow = np.sort(gaps[gaps <= most])
+    affordable = np.cumsum(narrow) <= (most_fetched - 1) * wanted
+    count = int(np.count_nonzero(affordable))
+    # Either all gaps of one width are read over, or none.
+    if count < len(narrow):
+        count = int(np.searchsorted(narrow, narrow[count], side="left"))
+    return int(narrow[count - 1]) if count else -1
+
+
+def file_bytes(path: str, start: int, stop: int) -> bytes:
+    """Bytes of a file, fewer if it ends earlier. Unlike mapped pages they are freed after decoding."""
+    try:
+        # A buffered file continues after a short read of the system.
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _map_file(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> ReadError:
+    return ReadError(f"{WHAT}: {path} cannot be read: {error}", file=path)

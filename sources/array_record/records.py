@@ -1,0 +1,241 @@
+"""The records of ArrayRecord files, by the record group that holds each of them.
+
+A record group is a chunk of a file: it is stored, checked and decoded as one. A `RecordReader` reads
+it, through the array_record package or by byte ranges.
+
+Invariant: the chunks are the record groups that the ranges of files touch, in the order of their
+records, and each chunk has only the records within its range. A record that cannot be read is an
+error that names the file, the group and the record; other bytes are never returned for it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol
+
+import numpy as np
+
+from windrow.core.threads import InlineExecutor, then
+from windrow.errors import ReadError
+from windrow.sources.array_record.chunks import WHAT
+from windrow.sources.array_record.files import ArrayRecordFile, FileRange
+from windrow.sources.base import IntArray
+from windrow.sources.chunks import ListPart, Needs
+from windrow.sources.scan import Places
+
+
+class DamagedRecordError(Exception):
+    """A record cannot be read: the number of its range, its position in the file, and the reason."""
+
+    def __init__(self, at: int, position: int, why: str) -> None:
+        super().__init__(at, position, why)
+        self.at, self.position, self.why = at, position, why
+
+
+class RecordReader(Protocol):
+    """Reads records of files; a file is given by the number of its range."""
+
+    def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        """Wait for the records at positions in each file, and return them end to end.
+
+        Raises:
+            DamagedRecordError: If the stored bytes of a record are damaged.
+            ReadError: If a file cannot be read, or has changed.
+        """
+        ...
+
+    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+        """Start a `read`, on `pool` if it takes a thread; the future holds its result."""
+        ...
+
+    def places(self, at: IntArray, groups: IntArray) -> Places:
+        """The places of record groups, which are numbered within the file of each range."""
+        ...
+
+
+class RecordGroups(ListPart):
+    """The records of ranges of files, in order; a chunk is a record group.
+
+    Args:
+        ranges: Each with its `take`.
+        files: The file of each range.
+        reader: Reads the records.
+    """
+
+    name = ""
+
+    def __init__(
+        self, ranges: Sequence[FileRange], files: Sequence[ArrayRecordFile], *, reader: RecordReader
+    ) -> None:
+        self._files = tuple(files)
+        self._reader = reader
+        takes = _ints(part.take or 0 for part in ranges)
+        self._skips = _ints(part.skip for part in ranges)
+        self._stops = self._skips + takes
+        self._groups = _ints(file.group for file in files)
+        # A record's position in its file, plus the shift of its range, is its index.
+        self._ends = np.cumsum(takes)
+        # Also as plain ints: bisect on a list is faster for single records.
+        self._ends_list = self._ends.tolist()
+        self._shifts = self._ends - takes - self._skips
+        self._first_groups = self._skips // self._groups
+        counts = np.where(takes > 0, -(-self._stops // self._groups) - self._first_groups, 0)
+        self._chunk_ends = np.cumsum(counts)
+        self._first_chunks = self._chunk_ends - counts
+        self._alone = bool(np.all(self._groups[takes > 0] == 1))
+        self._decoded = np.asarray([file.decoded_bytes_each for file in files])
+        self._stored = np.asarray([file.stored_bytes_each for file in files])
+        self._records_in_file = _ints(file.records for file in files)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def chunk_count(self) -> int:
+        return int(self._chunk_ends[-1])
+
+    @property
+    def alone(self) -> bool:
+        return self._alone
+
+    def needs(self, indices: IntArray) -> Needs:
+        at, inside = self._located(indices)
+        groups = inside // self._groups[at]
+        chunks = groups - self._first_groups[at] + self._first_chunks[at]
+        return Needs(np.arange(len(indices)), chunks)
+
+    def places(self, indices: IntArray) -> IntArray:
+        at, inside = self._located(indices)
+        size = self._groups[at]
+        first: IntArray = np.maximum(inside // size * size, self._skips[at])
+        return inside - first
+
+    def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        at, first, stop = self._bounds(chunks)
+        total: IntArray = np.ceil((stop - first) * self._decoded[at]).astype(np.int64)
+        return total
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        at, first, _ = self._bounds(chunks)
+        size = self._groups[at]
+        # The whole group is read, even if the range has only some of its records.
+        begin = first // size * size
+        records = np.minimum(begin + size, self._records_in_file[at]) - begin
+        total: IntArray = np.ceil(records * self._stored[at]).astype(np.int64)
+        return total
+
+    def blocks(self) -> IntArray:
+        """Bounds of the chunks as indices of records: 0, ..., length."""
+        starts = []
+        for at in range(len(self._files)):
+            skip, stop, size = (int(a[at]) for a in (self._skips, self._stops, self._groups))
+            if stop > skip:
+                inside = np.arange(skip // size * size, stop, size, dtype=np.int64)
+                inside[0] = skip
+                inside += self._shifts[at]
+                starts.append(inside)
+        return np.concatenate([*starts, _ints([len(self)])])
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        if not len(indices):
+            return []
+        groups, back = self._grouped(indices)
+        try:
+            return _reordered(self._reader.read(groups), back)
+        except DamagedRecordError as error:
+            raise self._damage(error) from error
+
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[bytes]]]:
+        at, first, stop = self._bounds(_ints(chunks))
+        counts = stop - first
+        ends = np.cumsum(counts)
+        # Whole groups, end to end: all groups of a file are one call of the reader.
+        begins = first + self._shifts[at] - (ends - counts)
+        groups, back = self._grouped(np.repeat(begins, counts) + np.arange(counts.sum()))
+        bounds = [0, *ends.tolist()]
+        if not groups:
+            return InlineExecutor().submit(lambda: [[] for _ in chunks])
+
+        def cut(done: Future[list[bytes]]) -> list[list[bytes]]:
+            try:
+                records = _reordered(done.result(), back)
+            except DamagedRecordError as error:
+                raise self._damage(error) from error
+            return [records[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+        return then(self._reader.start(groups, pool), cut)
+
+    def places_of_chunks(self) -> Callable[[IntArray], Places]:
+        """A function that returns where record groups are stored."""
+
+        def places(chunks: IntArray) -> Places:
+            at, first, _ = self._bounds(chunks)
+            return self._reader.places(at, first // self._groups[at])
+
+        return places
+
+    def _grouped(self, indices: IntArray) -> tuple[list[tuple[int, IntArray]], IntArray | None]:
+        """Positions by range, and the order that restores the caller's; None if it is the same."""
+        if not len(indices):
+            return [], None
+        if len(indices) == 1 or len(self._files) == 1:
+            one = bisect.bisect_right(self._ends_list, int(indices[0]))
+            return [(one, indices - self._shifts[one])], None
+        at, inside = self._located(indices)
+        order = np.argsort(at, kind="stable")
+        cuts = np.flatnonzero(np.diff(at[order])) + 1
+        groups = list(
+            zip(at[order[np.r_[0, cuts]]].tolist(), np.split(inside[order], cuts), strict=True)
+        )
+        if bool(np.all(np.diff(order) > 0)):
+            return groups, None
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return groups, back
+
+    def _located(self, indices: IntArray) -> tuple[IntArray, IntArray]:
+        """The range of each record, and its position in the file."""
+        if len(self._files) == 1:
+            return np.zeros(len(indices), np.int64), indices - self._shifts[0]
+        at = np.searchsorted(self._ends, indices, side="right")
+        return at, indices - self._shifts[at]
+
+    def _bounds(self, chunks: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The range of each chunk, and the positions `[first, stop)` of its records in the file."""
+        at = np.searchsorted(self._chunk_ends, chunks, side="right")
+        size = self._groups[at]
+        begin = (chunks - self._first_chunks[at] + self._first_groups[at]) * size
+        stop: IntArray = np.minimum(begin + size, self._stops[at])
+        return at, np.maximum(begin, self._skips[at]), stop
+
+    def _damage(self, damaged: DamagedRecordError) -> ReadError:
+        at, position, why = damaged.at, damaged.position, damaged.why
+        file = self._files[at]
+        first = position - position % file.group
+        stop = min(first + file.group, file.records)
+        chunk = position // file.group
+        span = f", stored with records {first} to {stop - 1}" if file.group > 1 else ""
+        shift = int(self._shifts[at])
+        skip, end = int(self._skips[at]), int(self._stops[at])
+        return ReadError(
+            f"{WHAT}: record {position} of {file.shown} (chunk {chunk}{span}), record"
+            f" {position + shift} of this source, cannot be read: {why}."
+            " The file is damaged: copy or write it again, or leave the record out",
+            file=file.shown,
+            records=(max(first, skip) + shift, min(stop, end) + shift),
+            why=why,
+        )
+
+
+def _reordered(records: list[bytes], back: IntArray | None) -> list[bytes]:
+    if back is None:
+        return records
+    return list(operator.itemgetter(*back.tolist())(records))
+
+
+def _ints(values: Any) -> IntArray:
+    return np.fromiter(values, np.int64)

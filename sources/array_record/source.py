@@ -1,0 +1,261 @@
+"""ArrayRecord files as one source of bytes.
+
+Opening checks every file (`files`), so a broken file is an error at once and not at step 40,000.
+`records` knows where records lie and reads them.
+
+Invariant: the records are the records of the given files and ranges of files, in the given order.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from windrow.core.process import refuse_forked
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.sources.array_record.chunks import WHAT
+from windrow.sources.array_record.files import (
+    ArrayRecordFile,
+    FileRange,
+    find_ranges,
+    index_files,
+    refuse_unfinished_remote,
+)
+from windrow.sources.array_record.package import LIBRARY
+from windrow.sources.array_record.package_reader import PackageReader, open_and_check
+from windrow.sources.array_record.records import RecordGroups, RecordReader
+from windrow.sources.base import IntArray, checked_indices
+from windrow.sources.chunks import LaidOutSource
+from windrow.sources.remote.options import RemoteOptions, RemoteStats, as_remote_options
+from windrow.sources.remote.paths import is_remote, split_path
+
+if TYPE_CHECKING:
+    from windrow.sources.remote.fetcher import Fetcher
+
+_OPENING_THREADS: Final = 16
+# The package recommends these for random access; the readahead buffer alone is 16 MB per reader.
+_OPTIONS: Final = {"readahead_buffer_size": "0", "max_parallelism": "0"}
+_VERIFY: Final = ("all", "headers")
+
+
+class ArrayRecordDataSource(LaidOutSource):
+    """The records of ArrayRecord files, as bytes, in the order of the files."""
+
+    def __init__(
+        self,
+        paths: Any,
+        *,
+        split: str | None = None,
+        reader_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
+        direct: bool | None = None,
+        verify: Literal["all", "headers"] = "all",
+    ) -> None:
+        """Find and check the files, without reading a record.
+
+        Args:
+            paths: A path, a glob, a folder of `*.array_record` files, a folder that tfds wrote,
+                or a list of these. Also a URL of any protocol of fsspec, `path[10:20]` for records
+                10 to 19 of a file, or a FileInstruction of tfds.
+            split: The split of a tfds folder.
+            reader_options: Options of the array_record package's reader, for local files.
+            storage_options: Settings of fsspec's file systems, such as credentials.
+            remote: Limits of reading from URLs.
+            direct: Whether to read files by byte ranges instead of through the array_record
+                package, which opens local files only. True reads all files so. None does so if a
+                path is a URL. False refuses URLs.
+            verify: "all" to verify the hashes of the header and the data of every record that is
+                read. "headers" verifies headers only, in files that are read by byte ranges: this
+                is faster, but damage in storage may silently give wrong data.
+
+        Raises:
+            ArgumentError: If an argument has a wrong type or value.
+            NotFoundError: If no file is found, or a shard is missing.
+            SourceError: If a file is broken, is not an ArrayRecord file or cannot be reached, or if
+                a split must be chosen.
+            ConversionError: If the conversion that writes the folder has not finished.
+            ReadError: If this process was forked from one that had used array_record.
+            MissingExtraError: If a protocol needs a package that is not installed.
+
+        Example:
+            >>> import tempfile, numpy as np
+            >>> from windrow.converters import tfrecord_to_array_record, write_records
+            >>> folder = tempfile.mkdtemp()
+            >>> _ = write_records(f"{folder}/a.tfrecord", [b"one", b"two"])
+            >>> _ = tfrecord_to_array_record(f"{folder}/a.tfrecord", f"{folder}/out")
+            >>> source = ArrayRecordDataSource(f"{folder}/out")
+            >>> len(source), source[-1], source.read(np.array([1, 0, 1]))
+            (2, b'two', [b'two', b'one', b'two'])
+        """
+        refuse_forked(LIBRARY, WHAT)
+        _check_ways(direct, verify, storage_options)
+        self._limits = as_remote_options(remote, WHAT)
+        self._storage_options = storage_options
+        self._fetcher: Fetcher | None = None
+        options = _option_text(reader_options)
+        remote_names = None if direct is False else self._used_fetcher
+        ranges = find_ranges(paths, split=split, remote_names=remote_names)
+        wanted = [part.path for part in ranges]
+        self.is_remote_source = any(map(is_remote, wanted))
+        """Whether any file is read over a network."""
+        if self.is_remote_source or direct:
+            by_path, reader = self._opened_by_ranges(wanted, verify)
+        else:
+            by_path, reader = _opened_by_package(wanted, options)
+        self._ranges = tuple(_bounded(part, by_path[part.path]) for part in ranges)
+        self._files = tuple(by_path[path] for path in wanted)
+        self._records = RecordGroups(self._ranges, self._files, reader=reader)
+        self._length = len(self._records)
+
+    def _used_fetcher(self) -> Fetcher:
+        """The fetcher that reads URLs, made at its first use."""
+        if self._fetcher is None:
+            # Imported here: it takes as long as everything else that windrow imports.
+            from windrow.sources.remote.fetcher import Fetcher
+
+            self._fetcher = Fetcher(WHAT, self._storage_options, self._limits)
+        return self._fetcher
+
+    def _opened_by_ranges(
+        self, wanted: Sequence[str], verify: Literal["all", "headers"]
+    ) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
+        from windrow.sources.array_record.range_reader import RangeReader
+
+        names, fetcher = sorted(set(wanted)), self._used_fetcher()
+        urls = [name for name in names if is_remote(name)]
+        try:
+            indexed = index_files(names, fetcher)
+        except (NotFoundError, SourceError):
+            with contextlib.suppress(NotFoundError, ReadError, SourceError):
+                refuse_unfinished_remote(urls, fetcher)  # which may be the reason
+            raise
+        refuse_unfinished_remote(urls, fetcher)
+        reader = RangeReader(
+            [indexed[path] for path in wanted], fetcher, options=fetcher.options, verify=verify
+        )
+        return {path: one.file for path, one in indexed.items()}, reader
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        names = [split_path(file.shown)[1] for file in self._files]
+        folder = split_path(self._files[0].shown)[0]
+        return f"{WHAT}({len(self):,} records of {listing(names[:1])}{_more(names)} in {folder})"
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, in the order of their records."""
+        return [part.path for part in self._ranges]
+
+    @property
+    def files(self) -> tuple[ArrayRecordFile, ...]:
+        """The files with the facts that their ends state, in the order of `paths`."""
+        return self._files
+
+    @property
+    def fingerprint(self) -> str:
+        """The number of records, and a hash of every file's counts, size and group size."""
+        lines = "\n".join(
+            f"{part.skip} {part.take} {file.records} {file.facts.size_bytes}"
+            f" {file.facts.chunks} {file.group}"
+            for part, file in zip(self._ranges, self._files, strict=True)
+        )
+        digest = hashlib.sha256(lines.encode()).hexdigest()[:16]
+        return f"array_record({len(self)} records, {len(self._ranges)} files, sha256:{digest})"
+
+    @property
+    def spec(self) -> type[bytes]:
+        """Bytes."""
+        return bytes
+
+    @property
+    def parts(self) -> tuple[RecordGroups]:
+        """One part: all the files, in record groups."""
+        return (self._records,)
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> list[bytes]:
+        """The records, which are the part's column."""
+        records: list[bytes] = columns[0]
+        return records
+
+    def blocks(self) -> IntArray:
+        """Bounds of the record groups: 0, ..., length."""
+        return self._records.blocks()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind."""
+        stats = RemoteStats() if self._fetcher is None else self._fetcher.stats
+        return stats.counts()
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        """The records at `indices`, in that order.
+
+        Raises:
+            ReadError: If a record is damaged or its file changed; the message names both. Also if
+                this process was forked from a process that had used array_record.
+        """
+        return self._records.read(checked_indices(indices, len(self), WHAT))
+
+
+def _opened_by_package(
+    wanted: Sequence[str], options: str
+) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
+    names = sorted(set(wanted))
+    with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+        files = list(pool.map(lambda path: open_and_check(path, options), names))
+    by_path = {file.path: file for file in files}
+    return by_path, PackageReader([by_path[path] for path in wanted], options=options)
+
+
+def _option_text(options: Mapping[str, str] | None) -> str:
+    if options is not None and not isinstance(options, Mapping):
+        raise ArgumentError(
+            f"{WHAT}: reader_options must be a dict such as"
+            f" {{'index_storage_option': 'offloaded'}}, got {options!r}"
+        )
+    return ",".join(f"{key}:{value}" for key, value in {**_OPTIONS, **(options or {})}.items())
+
+
+def _check_ways(direct: Any, verify: Any, storage_options: Any) -> None:
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        # The message does not show the value: it may be a credential.
+        raise ArgumentError(
+            f"{WHAT}: storage_options must be a dict such as {{'anon': True}}, got a"
+            f" {type(storage_options).__name__}"
+        )
+    if direct not in (None, True, False):
+        raise ArgumentError(f"{WHAT}: direct must be True, False or None, got {direct!r}")
+    if verify not in _VERIFY:
+        raise ArgumentError(f"{WHAT}: verify must be 'all' or 'headers', got {verify!r}")
+    if verify == "headers" and direct is False:
+        raise ArgumentError(
+            f"{WHAT}: verify='headers' needs files that are read by byte ranges, and direct=False"
+            " reads through the array_record package, which verifies everything; leave one of them out"
+        )
+
+
+def _bounded(part: FileRange, file: ArrayRecordFile) -> FileRange:
+    records = file.records
+    take = records - part.skip if part.take is None else part.take
+    if part.in_file is not None and part.in_file != records:
+        raise SourceError(
+            f"{WHAT}: the instruction for {file.shown} counts {part.in_file:,} records, and the"
+            f" file holds {records:,}; the file has another version: download it again"
+        )
+    if take < 0 or part.skip < 0 or part.skip + take > records:
+        raise SourceError(
+            f"{WHAT}: records {part.skip} to {part.skip + take} of {file.shown} were requested,"
+            f" and it holds {records:,}; choose 0 <= first <= last <= {records}"
+        )
+    return dataclasses.replace(part, take=take)
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1:,} more files" if len(names) > 1 else ""

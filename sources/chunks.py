@@ -1,0 +1,326 @@
+"""Describes the chunks of a source's records, and starts reads of chunks without waiting.
+
+Storage is read in chunks: chunks of a Zarr array, inner chunks of its shards, record groups of an
+ArrayRecord file. A source with such storage has parts, one for each array, or one for all its files.
+A part maps records to chunks, knows the sizes of chunks, and starts reads.
+
+Invariants: chunks of a part count from 0. A record needs at least one chunk, unless it is all padding.
+Describing a layout reads no records. Starting a read does not wait.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.renamed import old_name, renamed_arguments
+from windrow.sources.base import BatchedSource, Columns, IntArray
+
+AnyArray = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """The chunks of records: cells of record number `records[k]` are in chunk `chunks[k]`.
+
+    Both are int64 `(k,)`. `records` counts the given indices and never decreases.
+    """
+
+    records: IntArray
+    chunks: IntArray
+
+    pieces = old_name("chunks")
+
+
+class Part(abc.ABC):
+    """Some of every record of a source, in storage of one layout."""
+
+    name: str
+    """Name of the array in the source; '' if the source has one part only."""
+
+    @property
+    @abc.abstractmethod
+    def chunk_count(self) -> int:
+        """Number of chunks."""
+
+    piece_count = old_name("chunk_count")
+
+    @abc.abstractmethod
+    def needs(self, indices: IntArray) -> Needs:
+        """The chunks of the records at `indices`, in `[0, length)`."""
+
+    @abc.abstractmethod
+    def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in memory; an estimate if it is known only after reading."""
+
+    @abc.abstractmethod
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage; an estimate if it is known only after reading."""
+
+    @property
+    @abc.abstractmethod
+    def alone(self) -> bool:
+        """Whether reading a single record costs no more than its bytes, so that chunks are not kept."""
+
+    @abc.abstractmethod
+    def read(self, indices: IntArray) -> Any:
+        """Reads the column of the records at `indices`, in that order, in new memory. Waits.
+
+        Raises:
+            ReadError: Names the array or file, the chunk and the records that cannot be read.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A request to read rows `[first, stop)` of one chunk into `out`, `(stop - first, ...)`."""
+
+    first: int
+    stop: int
+    out: AnyArray
+
+
+class RowReader(Protocol):
+    """Reads rows of one array for an `ArrayPart`; each format has its own."""
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Starts reading spans, on `pool` if it takes a thread; done when all of them are filled.
+
+        The future has a ReadError if a span cannot be read.
+        """
+        ...
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Reads rows `(n, ...)` into new memory. Waits; raises ReadError."""
+        ...
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage; an estimate if it is known only after reading."""
+        ...
+
+
+@runtime_checkable
+class RunReader(RowReader, Protocol):
+    """Reads runs of rows too, at little more cost than their bytes."""
+
+    def read_runs(self, first: IntArray, size: int) -> AnyArray:
+        """Reads rows `[first[k], first[k] + size)` for every `k`, `(n, size, ...)`, new memory.
+
+        Waits; raises ReadError.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A request to read the cells of one array that begin at `first` into `out`."""
+
+    first: tuple[int, ...]
+    out: AnyArray
+
+    def fill(self, block: AnyArray, corner: Sequence[int]) -> None:
+        """Copies the cells from `block`, whose first cell is `corner` of the array."""
+        inside = zip(self.first, corner, self.out.shape, strict=True)
+        self.out[...] = block[tuple(slice(f - c, f - c + n) for f, c, n in inside)]
+
+
+class BoxReader(Protocol):
+    """Reads boxes of one array of any rank for a `BoxPart`; each format has its own."""
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Starts reading boxes, on `pool` if it takes a thread; done when all of them are filled.
+
+        Each box lies in one chunk and in the array. Consecutive boxes of one chunk are read
+        together. The future has a ReadError if a box cannot be read.
+        """
+        ...
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage, by number in C order; an estimate if it is known only after reading."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The records that lie together, which need not be consecutive.
+
+    Records sorted by block have the places `[0, length)`.
+
+    Args:
+        bounds: int64 `(blocks + 1,)`, from 0 to the length, never falling: block `k` is the
+            places `[bounds[k], bounds[k + 1])`.
+        records: A function from places to records, int64 `(n,)` to int64 `(n,)`: a permutation of
+            `[0, length)`. It may compute them, so that a source needs no table. None if record `i`
+            has place `i`.
+    """
+
+    bounds: IntArray
+    records: Callable[[IntArray], IntArray] | None = None
+
+
+class WindowRows:
+    """The rows of windows of one size, each row once."""
+
+    rows: IntArray
+
+    def __init__(self, first: IntArray, size: int) -> None:
+        """Finds the rows of windows of `size` rows that begin at the rows `first`, in any order."""
+        self._shape = len(first), size
+        distinct, which = np.unique(first, return_inverse=True)
+        # Each window contributes the rows before the next one begins; the last one contributes all.
+        own = np.minimum(np.diff(distinct, append=np.iinfo(np.int64).max), size)
+        self._at: IntArray | None = None
+        if len(distinct) == len(first) and bool(np.all(own == size)):
+            self.rows = (first[:, None] + np.arange(size)).ravel()
+        else:
+            begin = np.cumsum(own) - own
+            self.rows = np.repeat(distinct - begin, own) + np.arange(own.sum())
+            self._at = begin[which]
+
+    def taken_from(self, found: AnyArray) -> AnyArray:
+        """Cuts windows `(n, size, ...)` from the values of `rows`; may share their memory."""
+        if self._at is None:
+            return found.reshape(*self._shape, *found.shape[1:])
+        return runs_of(found, self._shape[1])[self._at]
+
+
+def runs_of(rows: AnyArray, size: int) -> AnyArray:
+    """All runs of `size` consecutive rows, as a read-only view that overlaps itself."""
+    shape = (max(0, len(rows) - size + 1), size, *rows.shape[1:])
+    strides = (rows.strides[0], *rows.strides)
+    return np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+
+
+@renamed_arguments(piece_rows="chunk_rows")
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ArrayPart(Part):
+    """A part whose records are rows, or runs of rows, of an array chunked along its first axis.
+
+    Chunk `p` holds rows `[p * chunk_rows - shift, (p + 1) * chunk_rows - shift)`, as far as they
+    are in `[0, rows)`. Record `i` is row `r = starts(i)`; where `size` is given, it is the rows
+    `[r, r + size)`.
+
+    Args:
+        name: Name of the array in the source.
+        rows: Length of the array's first axis.
+        row_shape: Shape of one row.
+        dtype: The dtype delivered.
+        chunk_rows: Rows per chunk, at least 1.
+        reader: Reads rows.
+        shift: Rows of the first chunk that lie before row 0, below `chunk_rows`.
+        size: Rows of a record; None for single rows, without that axis.
+        starts: The first row of each record, from their indices; None where record `i` begins at
+            row `i`.
+        alone: Whether reading single rows costs no more than their bytes.
+    """
+
+    name: str
+    rows: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    reader: RowReader
+    shift: int = 0
+    size: int | None = None
+    starts: Callable[[IntArray], IntArray] | None = None
+    alone: bool = False
+
+    piece_rows = old_name("chunk_rows")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self.row_shape if self.size is None else (self.size, *self.row_shape)
+
+    @property
+    def chunk_count(self) -> int:
+        return -(-(self.rows + self.shift) // self.chunk_rows)
+
+    def first_rows(self, indices: IntArray) -> IntArray:
+        """The first row of each record."""
+        return indices if self.starts is None else self.starts(indices)
+
+    def needs(self, indices: IntArray) -> Needs:
+        start = self.first_rows(indices) + self.shift
+        first = start // self.chunk_rows
+        if self.size is None or self.size <= 1:
+            return Needs(np.arange(len(indices)), first)
+        count = (start + self.size - 1) // self.chunk_rows - first + 1
+        records = np.repeat(np.arange(len(indices)), count)
+        begin = np.cumsum(count) - count
+        return Needs(records, first[records] + np.arange(len(records)) - begin[records])
+
+    def bounds(self, chunk: int) -> tuple[int, int]:
+        """The rows `[first, stop)` of a chunk."""
+        first = chunk * self.chunk_rows - self.shift
+        return max(0, first), min(self.rows, first + self.chunk_rows)
+
+    def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        first = chunks * self.chunk_rows - self.shift
+        rows = np.minimum(first + self.chunk_rows, self.rows) - np.maximum(first, 0)
+        found: IntArray = rows * self.row_bytes
+        return found
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return self.reader.stored_bytes(chunks)
+
+    def in_windows(self, size: int | None, starts: Callable[[IntArray], IntArray]) -> ArrayPart:
+        """The same array with `size` rows to a record, or one row without that axis."""
+        # Windows may overlap. Shared chunks are decoded once only if chunks are kept.
+        alone = self.alone and (size is None or isinstance(self.reader, RunReader))
+        return dataclasses.replace(self, size=size, starts=starts, alone=alone)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        if self.size is None:
+            return self.reader.read(self.first_rows(indices))
+        first = self.first_rows(indices)
+        if isinstance(self.reader, RunReader):
+            return self.reader.read_runs(first, self.size)
+        windows = WindowRows(first, self.size)
+        return windows.taken_from(self.reader.read(windows.rows))
+
+
+class ListPart(Part):
+    """A part with records of any kind, each in one chunk; a decoded chunk is a list of records."""
+
+    @abc.abstractmethod
+    def places(self, indices: IntArray) -> IntArray:
+        """The position of each record at `indices` within its chunk."""
+
+    @abc.abstractmethod
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
+        """Starts reading chunks, on `pool` if it takes a thread; gives the records of each chunk.
+
+        The future has a ReadError if a chunk cannot be read.
+        """
+
+
+class LaidOutSource(BatchedSource):
+    """A source that describes how its records are laid out, so that its reads can be planned."""
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """The parts, in a fixed order. Opens the source if it is not open yet."""
+
+    @abc.abstractmethod
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        """Builds the result of `read` for `indices` from the columns of the parts."""
+
+    @abc.abstractmethod
+    def blocks(self) -> IntArray | Blocks:
+        """The blocks of records that lie together: bounds 0, ..., length, never falling.
+
+        Bounds alone say that the records of a block are consecutive.
+        """

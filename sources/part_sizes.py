@@ -1,0 +1,41 @@
+"""Computes the bytes that the chunks and records of a part take in memory.
+
+Invariant: a size follows from the layout of a part, or from a sample of its chunks. Nothing is read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from windrow.sources.base import IntArray
+from windrow.sources.boxes import BoxPart
+from windrow.sources.chunks import ArrayPart, Part
+
+# Size of the sample of chunks. Most sources have fewer chunks.
+_SAMPLED: Final = 1 << 20
+
+
+def _sampled_bytes(part: Part) -> IntArray:
+    """Decoded bytes of chunks that lie evenly over a part."""
+    count = min(part.chunk_count, _SAMPLED)
+    return part.decoded_bytes(np.linspace(0, part.chunk_count - 1, count).astype(np.int64))
+
+
+def largest_bytes(part: Part) -> int:
+    """Bytes of a part's largest chunk in memory, at least 1."""
+    if isinstance(part, ArrayPart):
+        return max(1, part.chunk_rows * part.row_bytes)
+    if isinstance(part, BoxPart):
+        return max(1, part.chunk_bytes)
+    return int(_sampled_bytes(part).max(initial=1))
+
+
+def bytes_per_record(part: Part, records: int) -> int:
+    """Mean bytes in memory of one record in a part with `records` records."""
+    if isinstance(part, ArrayPart):
+        return part.row_bytes * (part.size or 1)
+    if isinstance(part, BoxPart):
+        return part.record_bytes
+    return int(_sampled_bytes(part).mean() * part.chunk_count / max(1, records))

@@ -1,0 +1,152 @@
+"""Options of reading over a network, and counts of the requests.
+
+Invariant: no read waits longer than `RemoteOptions.longest_s` for one request.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import threading
+from typing import Any
+
+from windrow.errors import ArgumentError, PlanError
+
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Limits of reading over a network. None of them changes the data.
+
+    Args:
+        max_requests: Requests in flight at a time, per source.
+        max_request_bytes: The most bytes of one request; only a single larger record group exceeds it.
+        in_flight_bytes: The most bytes requested and not yet decoded at a time, per source. One
+            request is always made, however large it is.
+        keep_bytes: The most fetched bytes that are kept, per source, since neighbours of the bytes
+            wanted may be wanted soon.
+        merge_gap_bytes: Ranges of a file with at most this many bytes between them are one request.
+        most_fetched: The most bytes requested per byte wanted, when ranges are merged.
+        timeout_s: Seconds for one request, from its start to its last byte.
+        stall_s: Seconds of a request without a byte, if the file system reports them.
+        retries: How often a request is made again after a fault that may pass: a status of 408,
+            429, 500, 502, 503 or 504, a connection that cannot be made or breaks, a body cut
+            short, a timeout.
+        backoff_s: The most seconds before the first retry. It doubles with each further retry, and
+            each pause is a random part of it, so that many readers do not retry at once.
+        max_backoff_s: The most seconds before any retry.
+
+    Raises:
+        ArgumentError: If a value is not a number.
+        PlanError: If a value is out of range.
+    """
+
+    max_requests: int = 64
+    max_request_bytes: int = 8 * MIB
+    in_flight_bytes: int = 64 * MIB
+    keep_bytes: int = 32 * MIB
+    merge_gap_bytes: int = 128 << 10
+    most_fetched: float = 4.0
+    timeout_s: float = 60.0
+    stall_s: float = 20.0
+    retries: int = 5
+    backoff_s: float = 0.25
+    max_backoff_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_request_bytes", "in_flight_bytes"):
+            self._whole(name, 1)
+        for name in ("keep_bytes", "merge_gap_bytes", "retries"):
+            self._whole(name, 0)
+        for name in ("timeout_s", "stall_s"):
+            self._number(name, 0.001)
+        for name in ("backoff_s", "max_backoff_s"):
+            self._number(name, 0.0)
+        self._number("most_fetched", 1.0)
+
+    def _number(self, name: str, least: float) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ArgumentError(f"RemoteOptions: {name} must be a number, got {value!r}")
+        if not least <= value < math.inf:
+            raise PlanError(
+                f"RemoteOptions: {name} must be at least {least} and finite, got {value!r}"
+            )
+
+    def _whole(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"RemoteOptions: {name} must be an integer, got {value!r}")
+        if value < least:
+            raise PlanError(f"RemoteOptions: {name} must be at least {least}, got {value}")
+
+    @property
+    def longest_s(self) -> float:
+        """The most seconds until one request has succeeded or failed for good.
+
+        A server may request a pause before each retry; it gets up to `max_backoff_s`.
+        """
+        return (self.retries + 1) * self.timeout_s + self.retries * self.max_backoff_s
+
+
+def is_remote_source(source: Any) -> bool:
+    """Whether a source is read over a network, by its attribute `is_remote_source` (once `is_far`)."""
+    # Every read batch calls this: a protocol that is checked at run time costs far more.
+    return bool(getattr(source, "is_remote_source", False) or getattr(source, "is_far", False))
+
+
+def as_remote_options(options: Any, what: str) -> RemoteOptions:
+    """`options`, or the defaults for None.
+
+    Raises:
+        ArgumentError: If it is neither.
+    """
+    if options is None:
+        return RemoteOptions()
+    if not isinstance(options, RemoteOptions):
+        # The message does not show the value: it may be the storage options.
+        raise ArgumentError(
+            f"{what}: remote must be a windrow.sources.RemoteOptions, got a"
+            f" {type(options).__name__}"
+        )
+    return options
+
+
+class RemoteStats:
+    """Counts of network requests. Thread-safe; a pickled copy starts at zero."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = self._retries = self._bytes = 0
+        self._faults: collections.Counter[str] = collections.Counter()
+
+    def __reduce__(self) -> tuple[type[RemoteStats], tuple[()]]:
+        return RemoteStats, ()
+
+    def request(self, *, again: bool = False) -> None:
+        """Count a request; `again` if it was made before."""
+        with self._lock:
+            self._requests += 1
+            self._retries += again
+
+    def received(self, size_bytes: int) -> None:
+        """Count bytes that arrived."""
+        with self._lock:
+            self._bytes += size_bytes
+
+    def fault(self, kind: str) -> None:
+        """Count a failed request by its description, such as 'status 503', 'timeout', 'cut short'."""
+        with self._lock:
+            self._faults[kind] += 1
+
+    def counts(self) -> dict[str, Any]:
+        """Numbers of `requests` (including retries), `retries`, `bytes`, and `faults` by kind."""
+        with self._lock:
+            return {
+                "requests": self._requests,
+                "retries": self._retries,
+                "bytes": self._bytes,
+                "faults": dict(self._faults),
+            }

@@ -1,0 +1,207 @@
+"""Paths and URLs: split, join and resolve them, and describe what exists if they name nothing.
+
+Invariant: this module reads names and small files that describe others, never a record.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import json
+import os
+import re
+import urllib.parse
+from typing import Final, Protocol
+
+from windrow.core.redaction import shown_url
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, ConversionError
+
+UNFINISHED_MARKER: Final = "_WINDROW_UNFINISHED"
+# The name that tfds gives to a folder until it is complete.
+_BUILT_BY_TFDS: Final = r"incomplete\.[A-Z0-9]{6}_"
+_LONGEST_COMMAND: Final = 2000
+
+
+def is_remote(text: str) -> bool:
+    """Whether `text` is a URL other than `file://`, which is a local path."""
+    return "://" in text and not text.startswith("file://")
+
+
+def parted(path: str) -> tuple[str, str]:
+    """A path or URL up to its last name, and the rest.
+
+    The rest is a query, or the URLs that contain a chained URL. A cache that is chained before a
+    URL, as in `simplecache::s3://bucket/name`, has no names of its own.
+    """
+    if not is_remote(path):
+        return path, ""
+    parts = path.split("::")
+    named = next(at for at, part in enumerate(parts) if "://" in part)
+    head = "::".join(parts[: named + 1])
+    rest = "".join("::" + part for part in parts[named + 1 :])
+    if _is_web(parts[named]):
+        head, mark, query = head.partition("?")
+        rest = mark + query + rest
+    return head, rest
+
+
+def _is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def joined(folder: str, name: str) -> str:
+    """The path or URL of `name` in a folder."""
+    head, rest = parted(folder)
+    if is_remote(head) and _is_web(head.rpartition("::")[2]):
+        # In an address these characters would end the name, or stand for another character.
+        name = name.replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+    return f"{head.removesuffix('/')}/{name}{rest}"
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The folder of a path or URL, and the name in it."""
+    head, rest = parted(path)
+    scheme, mark, body = head.rpartition("://")
+    folder, slash, name = body.rpartition("/")
+    return scheme + mark + (folder or slash) + rest, name
+
+
+class Names(Protocol):
+    """Files by name, on a local disk or remote."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether the path names a file."""
+        ...
+
+    def is_folder(self, path: str) -> bool:
+        """Whether the path names a folder."""
+        ...
+
+    def names_in(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; an empty list if it cannot be listed."""
+        ...
+
+    def glob(self, pattern: str) -> list[str]:
+        """The files that match, sorted."""
+        ...
+
+    def read_small(self, path: str) -> bytes | None:
+        """The contents of a file; None if it does not exist."""
+        ...
+
+
+class LocalNames:
+    """Files of a local disk."""
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def names_in(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except OSError:
+            return []
+
+    def glob(self, pattern: str) -> list[str]:
+        matches = glob.glob(pattern, recursive=True)
+        return [path for path in sorted(matches) if os.path.isfile(path)]
+
+    def read_small(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+
+LOCAL: Final = LocalNames()
+
+
+def local_path(path: str | os.PathLike[str], *, what: str) -> str:
+    """`path` as a plain absolute path; it may be a `file://` URL or begin with `~`.
+
+    Raises:
+        ArgumentError: If the path is empty, is of bytes, or is a `file://` URL of another host.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ArgumentError(f"{what}: a path must be a non-empty string, got {text!r}")
+    if text.startswith("file://"):
+        # Not urlsplit, which would take the ? of a glob for a query.
+        host, slash, rest = text.removeprefix("file://").partition("/")
+        if host not in ("", "localhost"):
+            raise ArgumentError(
+                f"{what}: {text!r} names the host {host!r}; write file:/// with three slashes for"
+                " a file of this machine"
+            )
+        text = urllib.parse.unquote(slash + rest)
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def what_is_there(path: str) -> str:
+    """A clause on the nearest parent folder of `path` that exists, for an error about `path`."""
+    folder = os.path.dirname(path)
+    while folder and not os.path.isdir(folder):
+        up = os.path.dirname(folder)
+        if up == folder:
+            return "none of its parent folders exists"
+        folder = up
+    wanted = os.path.relpath(path, folder).split(os.sep)[0]
+    names = LOCAL.names_in(folder)
+    close = difflib.get_close_matches(wanted, names, n=1)
+    if close:
+        return f"did you mean {os.path.join(folder, close[0])}?"
+    return f"{folder} exists and holds {listing(names)}"
+
+
+def refuse_unfinished(folder: str, *, what: str, names: Names = LOCAL) -> None:
+    """Refuse a folder that a conversion has left unfinished.
+
+    Raises:
+        ConversionError: If the folder holds the marker of an unfinished conversion.
+    """
+    marker = joined(folder, UNFINISHED_MARKER)
+    if names is LOCAL and not os.path.lexists(marker):
+        return
+    data = names.read_small(marker)
+    if data is not None or names is LOCAL:
+        raise unfinished(shown_url(folder), what=what, marker=data)
+
+
+def refuse_left_by_tfds(path: str, *, what: str) -> None:
+    """Refuse a local path in a folder that tfds is building, which has a temporary name.
+
+    Raises:
+        ConversionError: If the path lies in such a folder.
+    """
+    for part in os.path.abspath(path).split(os.sep):
+        if re.match(_BUILT_BY_TFDS, part):
+            raise ConversionError(
+                f"{what}: {path} lies in {part}, which tfds is building or has left incomplete;"
+                " build the dataset again"
+            )
+
+
+def unfinished(shown: str, *, what: str, marker: bytes | None) -> ConversionError:
+    """The error for an unfinished folder; `marker` is the content of its marker file."""
+    return ConversionError(
+        f"{what}: the conversion that writes {shown} has not finished (it holds"
+        f" {UNFINISHED_MARKER}); run the same conversion again: it keeps the finished parts and"
+        f" resumes{_resume(marker)}"
+    )
+
+
+def _resume(marker: bytes | None) -> str:
+    """The command that the marker of an unfinished folder names, as the end of a sentence."""
+    try:
+        command = json.loads(marker or b"")["resume"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        command = None
+    # A string from a disk goes to a terminal: it must have no control characters and an end.
+    if isinstance(command, str) and command.isprintable() and len(command) <= _LONGEST_COMMAND:
+        return f":\n  {command}"
+    return ""

@@ -1,0 +1,1 @@
+"""tf.train.Example messages, decoded to columns and encoded from them."""

@@ -1,0 +1,361 @@
+"""Finds and reads coordinates: arrays in a store that label the axes of other arrays.
+
+A dimension's coordinate is the array of one axis that has the dimension's name, in the group of the
+array or in a group above it.
+
+Invariants: a coordinate is read whole and decoded. Strings are never unpickled. A time that NumPy
+cannot represent stays a number. A declared length is checked before memory is allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from windrow.errors import SourceError
+from windrow.sources.windows.cf import decoding_of, times_of
+from windrow.sources.windows.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.zarr.find import found_array
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
+from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.stores import (
+    Access,
+    Folder,
+    LocalFolder,
+    MetadataLookup,
+    store_folder,
+)
+from windrow.sources.zarr.tree import open_arrays
+from windrow.sources.zarr.zarr_python import PythonReader, open_python
+
+__all__ = [
+    "Coordinate",
+    "Coordinates",
+    "coordinate_of",
+    "extra_coordinates",
+    "extra_dims",
+    "position_of",
+    "positions_of",
+    "range_of",
+]
+
+AnyArray = npt.NDArray[Any]
+T = TypeVar("T")
+
+_WHAT: Final = "coordinate"
+_LARGEST_LENGTH: Final = 2**27
+_LARGEST_BYTES: Final = 2**30
+_LARGEST_STRINGS: Final = 2**26  # characters, as an array of one width
+_DEEPEST: Final = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _StoredCoordinate:
+    """Metadata of an array that may be a coordinate."""
+
+    folder: Folder
+    name: str
+    meta: Mapping[str, Any]
+    modern: bool
+    attributes: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        shape = self.meta.get("shape")
+        if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
+            return tuple(shape)
+        return None
+
+    @property
+    def dims(self) -> tuple[str | None, ...]:
+        names = (
+            self.meta.get("dimension_names")
+            if self.modern
+            else self.attributes.get("_ARRAY_DIMENSIONS")
+        )
+        return axis_names(names, len(self.shape or ()))
+
+    @property
+    def fill_value(self) -> Any:
+        """The fill value of a v2 array, which marks missing values.
+
+        Zarr's default of 0 does not count: positions and times begin there.
+        """
+        value = None if self.modern else self.meta.get("fill_value")
+        return None if isinstance(value, int | float) and value == 0 else value
+
+    @property
+    def where(self) -> str:
+        return f"{_WHAT} {self.name!r} in {self.folder.where}"
+
+
+class Coordinates:
+    """The coordinates of some arrays, each sought and read once. Thread-safe.
+
+    The methods return the same as the functions of the same name.
+    """
+
+    def __init__(self) -> None:
+        """Starts without coordinates; nothing is read yet."""
+        self._outcomes: dict[tuple[Found, str], Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, found: Found, dim: str) -> Coordinate | None:
+        """The coordinate of a dimension, as `coordinate_of` returns it."""
+        return self._once((found, f"{dim}/"), lambda: coordinate_of(found, dim))
+
+    def extra(self, found: Found, name: str) -> Coordinate:
+        """Another coordinate of the array, as `extra_coordinates` reads it."""
+        stored = self._listed(found)[name]
+        return self._once((found, name), lambda: _read(stored, str(stored.dims[0])))
+
+    def extra_dims(self, found: Found) -> dict[str, str]:
+        """The dimensions of other coordinates, as `extra_dims` returns them."""
+        return {name: str(stored.dims[0]) for name, stored in self._listed(found).items()}
+
+    def read_ahead(self, of: Sequence[tuple[Found, str]], extra_of: Sequence[Found]) -> None:
+        """Reads coordinates of remote arrays in parallel; errors are raised at their first use.
+
+        Args:
+            of: Arrays, each with a dimension.
+            extra_of: Arrays whose other coordinates are listed.
+        """
+        calls: list[Callable[[], Any]] = [functools.partial(self.of, *one) for one in of]
+        calls += [functools.partial(self._listed, found) for found in extra_of]
+        side_by_side([functools.partial(_tried, call) for call in calls], wait=True)
+
+    def _listed(self, found: Found) -> dict[str, _StoredCoordinate]:
+        return self._once((found, ""), lambda: _extra(found))
+
+    def _once(self, key: tuple[Found, str], read: Callable[[], T]) -> T:
+        with self._lock:
+            begun = key in self._outcomes
+            outcome: Future[T] = self._outcomes.setdefault(key, Future())
+        if not begun:
+            try:
+                outcome.set_result(read())
+            except BaseException as error:
+                outcome.set_exception(error)
+        return outcome.result()
+
+
+def _tried(call: Callable[[], Any]) -> None:
+    with contextlib.suppress(Exception):
+        call()
+
+
+def coordinate_of(found: Found, dim: str) -> Coordinate | None:
+    """Reads the whole coordinate of dimension `dim`; None if the dimension has no coordinate.
+
+    It is the array of one axis named `dim`, in the array's group or in a group above it.
+
+    Raises:
+        SourceError: If it cannot be read, is absurdly long, or holds Python objects.
+        ReadError: If a chunk of it is damaged.
+        MissingExtraError: If it holds strings and zarr-python is not installed.
+    """
+    stored = _in_groups(found, dim)
+    if stored is None or len(stored.shape or ()) != 1 or stored.dims not in ((dim,), ()):
+        return None
+    return _read(stored, dim)
+
+
+def extra_coordinates(found: Found, names: Collection[str] | None = None) -> dict[str, Coordinate]:
+    """Reads other coordinates along a dimension of the array, such as `valid_time` along `time`.
+
+    Args:
+        found: The array.
+        names: Names of coordinates to read; None for all in `extra_dims`.
+
+    Raises:
+        SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
+    """
+    return {
+        name: _read(stored, str(stored.dims[0]))
+        for name, stored in _extra(found).items()
+        if names is None or name in names
+    }
+
+
+def extra_dims(found: Found) -> dict[str, str]:
+    """The dimension of each other coordinate along a dimension of the array; values are not read.
+
+    The attribute `coordinates` of the array, or of its group, lists these coordinates.
+    """
+    return {name: str(stored.dims[0]) for name, stored in _extra(found).items()}
+
+
+def _extra(found: Found) -> dict[str, _StoredCoordinate]:
+    lists = [found.attributes.get("coordinates")]
+    folder = _folder(found)
+    above = None if folder is None else folder.parent()
+    if above is not None:
+        lists.append(_group_attributes(above[0]).get("coordinates"))
+    listed = dict.fromkeys(name for text in lists if isinstance(text, str) for name in text.split())
+    names = [name for name in listed if name not in found.dims]
+    looks = [functools.partial(_in_groups, found, name) for name in names]
+    extra = side_by_side(looks, wait=folder is not None and folder.local() is None)
+    return {
+        name: stored
+        for name, stored in zip(names, extra, strict=True)
+        if stored is not None and len(stored.dims) == 1 and stored.dims[0] in found.dims
+    }
+
+
+def _folder(found: Found) -> Folder | None:
+    """The folder of an array; None for an array without one, such as a view."""
+    if found.folder is not None:
+        return LocalFolder(found.what, found.folder)
+    access = found.access or Access(found.what)
+    try:
+        if found.url is not None:
+            return store_folder(found.what, found.url, access)
+        spec = found.spec
+        if isinstance(spec, ts.TensorStore):
+            kvstore = spec.kvstore
+        else:
+            spec = spec if isinstance(spec, ts.Spec) else ts.Spec(spec)
+            kvstore = None if spec.kvstore is None else access.opened(spec.kvstore)
+        return None if kvstore is None else store_folder(found.what, kvstore, access)
+    except (ValueError, NotImplementedError, RuntimeError, OSError):
+        return None
+
+
+def _in_groups(found: Found, name: str) -> _StoredCoordinate | None:
+    """The array `name` in the group of an array, or in a group above it."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        return None
+    for group in _groups(_folder(found)):
+        stored = _stored(group.child(name), name)
+        if stored is not None:
+            return stored
+    return None
+
+
+def _groups(folder: Folder | None) -> Iterator[Folder]:
+    above = None if folder is None else folder.parent()
+    for _ in range(_DEEPEST):
+        if above is None:
+            return
+        yield above[0]
+        above = above[0].parent()
+        if above is None or not _is_group(above[0]):
+            return
+
+
+def _is_group(folder: Folder) -> bool:
+    look = MetadataLookup(folder)
+    meta = look.metadata("zarr.json")
+    if meta is not None:
+        return meta.get("node_type") == "group"
+    return any(look.read(key) is not None for key in (".zgroup", ".zmetadata"))
+
+
+def _group_attributes(folder: Folder) -> Mapping[str, Any]:
+    look = MetadataLookup(folder)
+    meta = look.metadata("zarr.json")
+    attributes = look.attributes() if meta is None else meta.get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _stored(folder: Folder, name: str) -> _StoredCoordinate | None:
+    look = MetadataLookup(folder)
+    meta = look.metadata("zarr.json")
+    modern = meta is not None
+    attributes = meta.get("attributes") if meta is not None else None
+    if meta is None:
+        meta = look.metadata(".zarray")
+        attributes = None if meta is None else look.attributes()
+    if meta is None and look.refused is not None:
+        raise look.refused  # else labels would be taken for cells
+    if meta is None or (modern and meta.get("node_type") != "array"):
+        return None
+    own = attributes if isinstance(attributes, dict) else {}
+    return _StoredCoordinate(folder, name, meta, modern, own)
+
+
+def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
+    length = (stored.shape or (0,))[0]
+    if length > _LARGEST_LENGTH:
+        raise SourceError(
+            f"{stored.where} declares {length:,} values; at most {_LARGEST_LENGTH:,} are read."
+            " Write its metadata again, or select by position"
+        )
+    try:
+        values = _values(stored)
+    except SourceError as error:
+        raise SourceError(f"{_WHAT} {stored.name!r} cannot be read: {error}") from error
+    if values.dtype.kind in "SUO":
+        return Coordinate(stored.name, (dim,), _strings(values))
+    decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
+    return Coordinate(stored.name, (dim,), decoded, None if decoded is values else values)
+
+
+def _values(stored: _StoredCoordinate) -> AnyArray:
+    """Reads the values as they are stored."""
+    array = found_array(stored.folder, "", stored.meta, stored.attributes)
+    if of_any_length(stored.meta):
+        python = open_python(array, why_python(stored.meta))
+        return PythonReader(python).read(np.arange(python.shape[0], dtype=np.int64))
+    part = open_arrays(stored.folder.what, [array])[0].part
+    if part.rows * part.row_bytes > _LARGEST_BYTES:
+        raise SourceError(
+            f"{stored.folder.where} declares {part.rows:,} values of {part.dtype}, more than"
+            f" {_LARGEST_BYTES:,} bytes; write its metadata again, or select by position"
+        )
+    found: AnyArray = part.read(np.arange(part.rows, dtype=np.int64))
+    return found
+
+
+def _decoded(values: AnyArray, stored: _StoredCoordinate) -> AnyArray:
+    """Decodes numbers, and times, as in xarray; returns `values` itself if nothing changes."""
+    attributes, units = stored.attributes, stored.attributes.get("units")
+    declared = attributes.get("dtype")
+    duration = isinstance(declared, str) and declared.startswith("timedelta64")
+    decoding = decoding_of(attributes, values.dtype, stored.fill_value)
+    timed = isinstance(units, str) and (" since " in units or duration)
+    packed = decoding is not None and (decoding.scale is not None or decoding.offset is not None)
+    found = values
+    if decoding is not None and not (timed and not packed and values.dtype.kind in "iu"):
+        found = decoding.apply(values)
+    elif decoding is not None:
+        # Integers stay exact: the smallest one is NaT.
+        found = values.astype(decoding.seen_as or values.dtype).astype(np.int64)
+        found[decoding.absent(values)] = np.iinfo(np.int64).min
+    if timed:
+        try:
+            return times_of(found, str(units), attributes.get("calendar"))
+        except SourceError:
+            return values if decoding is None else decoding.apply(values)
+    return found.astype(np.float32) if found.dtype.kind == "V" else found
+
+
+def _strings(values: AnyArray) -> AnyArray:
+    """Strings as an array of one width, or as objects if one is far longer than the others."""
+    if values.dtype.kind == "U":
+        return values
+    strings = [_string(value) for value in values.tolist()]
+    if len(strings) * max(map(len, strings), default=0) <= _LARGEST_STRINGS:
+        return np.array(strings, dtype=np.str_)
+    found = np.empty(len(strings), dtype=object)
+    found[:] = strings
+    return found
+
+
+def _string(value: str | bytes | None) -> str:
+    if not isinstance(value, bytes):
+        return value or ""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

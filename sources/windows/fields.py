@@ -1,0 +1,236 @@
+"""Declares the fields of windows: the cells of an array that each record has, along every axis.
+
+Invariant: along an axis a field takes runs of cells. They are counted from the window's origin where
+windows move along the axis, and from the array's first cell elsewhere. Together the runs fill the
+field without a gap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.boxes import BoxField, Cut
+from windrow.sources.windows.origins import Dim, Run
+
+_WHAT: Final = "WindowDataSource"
+_MOST_CUTS: Final = 4_096
+# Sums of a few such numbers of cells still fit int64.
+_MOST_CELLS: Final = 2**60
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a record: its array in the store, and its cells of that array.
+
+    Args:
+        array: Name of the array; None if the store has only one.
+        offsets: By dimension, cells from the window's origin: an integer or a list of them. An
+            integer takes one cell and drops the axis, unless `sizes` names the dimension; a list
+            keeps the axis, with the cells (or windows) of all offsets one after the other.
+        sizes: By dimension, cells of this field's window, in place of the source's `sizes`.
+        select: Labels that this field takes along dimensions without moving windows, in place of
+            the source's `select`: `{"level": 500}`.
+
+    Example:
+        >>> from windrow.sources import Field
+        >>> inputs = Field("t2m", {"time": [-12, -6, 0]})
+        >>> target = Field("t2m", {"time": 6})
+        >>> height = Field("z", {"time": 0}, select={"level": 500})
+    """
+
+    array: str | None = None
+    offsets: Mapping[Any, int | Sequence[int]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.array is not None and not isinstance(self.array, str):
+            raise ArgumentError(f"Field: array must be the name of one, got {self.array!r}")
+        sizes = by_dim(self.sizes, "Field: sizes")
+        offsets: dict[Dim, int | tuple[int, ...]] = {}
+        for dim, given in by_dim(self.offsets, "Field: offsets"):
+            offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
+        object.__setattr__(self, "sizes", {d: at_least_one(n, d, "Field: sizes") for d, n in sizes})
+        object.__setattr__(self, "offsets", offsets)
+        object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
+
+
+def _offsets(given: Any, what: str) -> int | tuple[int, ...]:
+    several = isinstance(given, np.ndarray) and given.ndim > 0
+    several = several or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+    if not several:
+        return integer(given, what)
+    found = tuple(integer(item, what) for item in given)
+    if not found:
+        raise ArgumentError(f"{what} is empty; give at least one offset")
+    return found
+
+
+def integer(value: Any, what: str) -> int:
+    """Returns `value` as an int.
+
+    Raises:
+        ArgumentError: If it is not an integer, or is too large.
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool | np.bool_):
+        raise ArgumentError(f"{what} must be an integer, got {value!r}")
+    if not -_MOST_CELLS <= found <= _MOST_CELLS:
+        raise ArgumentError(f"{what} must be within {_MOST_CELLS:,} of 0, got {found:,}")
+    return found
+
+
+def by_dim(given: Any, what: str) -> list[tuple[Dim, Any]]:
+    """The items of a mapping by dimension; an empty list for None.
+
+    Raises:
+        ArgumentError: If it is not a mapping by names or positions.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"{what} must be a dict by dimension, such as {{'time': 3}} or {{0: 3}}, got {given!r}"
+        )
+    return [(_dim(dim, what), value) for dim, value in given.items()]
+
+
+def _dim(given: Any, what: str) -> Dim:
+    if isinstance(given, str):
+        return given
+    try:
+        if not isinstance(given, bool | np.bool_):
+            return operator.index(given)
+    except TypeError:
+        pass
+    raise ArgumentError(f"{what} has the dimension {given!r}; give a name or the number of an axis")
+
+
+def at_least_one(value: Any, dim: Dim, what: str) -> int:
+    """Checks a size or stride along `dim`.
+
+    Raises:
+        ArgumentError: If it is not an integer.
+        SourceError: If it is below 1.
+    """
+    found = integer(value, f"{what}[{dim!r}]")
+    if found < 1:
+        raise SourceError(f"{what}[{dim!r}] must be at least 1, got {found}")
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Along:
+    """The cells that a field takes along one axis of its array.
+
+    Args:
+        dim: The dimension.
+        runs: Cells `[first, stop)` one after the other, counted from the origin or, where windows do
+            not move along the axis, from the array's first cell.
+        moves: Whether windows move along the axis.
+        dropped: Whether the field takes one cell and is delivered without the axis.
+    """
+
+    dim: Dim
+    runs: tuple[Run, ...]
+    moves: bool
+    dropped: bool
+
+    @property
+    def length(self) -> int:
+        """Cells in all runs."""
+        return sum(stop - first for first, stop in self.runs)
+
+    def is_whole(self, cells: int) -> bool:
+        """Whether the field takes all cells of an axis of this length."""
+        return not self.moves and not self.dropped and self.runs == ((0, cells),)
+
+    def cells(self) -> IntArray:
+        """All cells of the runs, `(length,)`."""
+        return np.concatenate([np.arange(first, stop) for first, stop in self.runs])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakenField:
+    """A field with the cells that it takes from its array.
+
+    Args:
+        name: Its name in a record, nested names joined by `/`; '' for the record itself.
+        number: Number of its array.
+        along: The cells along each axis of the array.
+    """
+
+    name: str
+    number: int
+    along: tuple[Along, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the field as delivered."""
+        return tuple(axis.length for axis in self.along if not axis.dropped)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Names of the axes, as delivered."""
+        return tuple(axis.dim for axis in self.along if not axis.dropped)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the field differs between records."""
+        return any(axis.moves for axis in self.along)
+
+    @property
+    def label(self) -> str:
+        """The field as a string for states."""
+        axes = [
+            f"{axis.dim}{'+' if axis.moves else ''}{list(map(list, axis.runs))}"
+            + ("!" if axis.dropped else "")
+            for axis in self.along
+        ]
+        return f"{self.name}={self.number}({', '.join(axes)})"
+
+    def box_field(self) -> BoxField:
+        """The boxes that make up the field, with all axes of the array.
+
+        Raises:
+            SourceError: If it needs too many boxes.
+        """
+        if math.prod(len(axis.runs) for axis in self.along) > _MOST_CUTS:
+            raise SourceError(
+                f"{_WHAT}: field {self.name!r} would consist of more than {_MOST_CUTS:,} boxes;"
+                " select ranges of neighbours, with slices, in place of lists"
+            )
+        parts: list[list[tuple[int, int, int]]] = []
+        for axis in self.along:
+            sizes = [stop - first for first, stop in axis.runs]
+            targets = itertools.accumulate(sizes[:-1], initial=0)
+            firsts = [first for first, _ in axis.runs]
+            parts.append(list(zip(firsts, targets, sizes, strict=True)))
+        cuts = []
+        for combination in itertools.product(*parts):
+            offset, target, shape = zip(*combination, strict=True)
+            cuts.append(Cut(offset, target, shape))
+        return BoxField(tuple(axis.length for axis in self.along), tuple(cuts))
+
+
+def runs_of_cells(cells: Sequence[int]) -> tuple[Run, ...]:
+    """Joins cells, in their order, to runs of neighbours."""
+    runs: list[Run] = []
+    for cell in cells:
+        if runs and runs[-1][1] == cell:
+            runs[-1] = runs[-1][0], cell + 1
+        else:
+            runs.append((cell, cell + 1))
+    return tuple(runs)

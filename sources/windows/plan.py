@@ -1,0 +1,502 @@
+"""Turns a user's arguments about windows into a plan of the cells of each record.
+
+Invariant: a plan is made from names, lengths and coordinates alone; no values are read for it. All
+arrays with a dimension that windows move along agree in its length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.fields import (
+    Along,
+    Field,
+    TakenField,
+    at_least_one,
+    by_dim,
+    integer,
+    runs_of_cells,
+)
+from windrow.sources.windows.origins import (
+    Centers,
+    Dim,
+    OriginAxis,
+    OriginGrid,
+    Origins,
+    Run,
+    listed_axis,
+    masked,
+    regular_axis,
+)
+from windrow.sources.windows.selection import Coordinate
+from windrow.sources.windows.window_selection import Picked, picked
+from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.tree import OpenArray
+
+_WHAT: Final = "WindowDataSource"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WindowRequest:
+    """The arguments of a user about windows, as `WindowDataSource` takes them."""
+
+    sizes: Any = None
+    strides: Any = None
+    start: Any = None
+    stop: Any = None
+    pad: bool = False
+    fields: Any = None
+    anchors: Any = None
+    centers: Any = None
+    dims: Any = None
+    select: Any = None
+    method: str | None = None
+    labelled: bool = False  # whether records have coordinates
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WindowPlan:
+    """The cells of each record.
+
+    Args:
+        origins: The origins of windows.
+        taken: The fields.
+        lengths: Cells along each dimension.
+        ranges: The cells that may be read; cells outside are padding.
+        arrays: Names of the axes of each array.
+    """
+
+    origins: Origins
+    taken: tuple[TakenField, ...]
+    lengths: Mapping[Dim, int]
+    ranges: Mapping[Dim, range]
+    arrays: tuple[tuple[Dim, ...], ...]
+
+    def runs(self, dim: Dim) -> list[Run]:
+        """The cells that windows read along a dimension, counted from their origin."""
+        return _runs(self.taken, dim)
+
+
+def planned(opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates) -> WindowPlan:
+    """Makes the plan for `request` over open arrays; `known` reads the coordinates.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong kind, or names an unknown dimension or array.
+        SourceError: If windows do not fit, arrays do not agree, or a label does not exist.
+        RecordIndexError: If a center is not a cell of the arrays.
+    """
+    return _Planner(opened, request, known).plan()
+
+
+class _Planner:
+    """Makes a plan from a request, step by step."""
+
+    def __init__(
+        self, opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates
+    ) -> None:
+        if request.method not in (None, "nearest"):
+            raise ArgumentError(
+                f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
+            )
+        self._opened, self._request, self._known = opened, request, known
+        self._names = _axis_names(opened, request.dims)
+        self._fields = _fields_of(request.fields, opened)
+        self._used = sorted({number for _, _, number in self._fields})
+        self._sizes = {
+            dim: at_least_one(size, dim, f"{_WHAT}: sizes")
+            for dim, size in self._by_dim(request.sizes, "sizes")
+        }
+        self._strides = {
+            dim: at_least_one(stride, dim, f"{_WHAT}: strides")
+            for dim, stride in self._by_dim(request.strides, "strides")
+        }
+        self._anchors = dict(self._by_dim(request.anchors, "anchors"))
+        self._fields = [
+            (name, self._resolved(field), number) for name, field, number in self._fields
+        ]
+        self._centered: tuple[Dim, ...] = ()
+        if request.centers is not None:
+            self._centered = tuple(self._sizes)
+        self._moving = self._moving_dims()
+        self._lengths = self._agreed_lengths()
+        self._picked: dict[Dim, Picked] = {}
+        self._read_ahead()
+        self._ranges = self._allowed()
+
+    def plan(self) -> WindowPlan:
+        taken = tuple(
+            TakenField(name, number, tuple(self._along(field, dim) for dim in self._names[number]))
+            for name, field, number in self._fields
+        )
+        origins = self._centers(taken) if self._centered else self._grid(taken)
+        return WindowPlan(origins, taken, self._lengths, self._ranges, tuple(self._names))
+
+    def _read_ahead(self) -> None:
+        """Reads the needed coordinates of remote arrays in parallel."""
+        dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
+        dims.update(dim for _, field, _ in self._fields for dim in field.select)
+        wanted: dict[str, Found] = {}
+        others: list[Found] = []
+        for number in self._used:
+            array = self._opened[number]
+            if not array.is_remote_source:
+                continue
+            if self._request.labelled:
+                others.append(array.found)
+            for dim in self._names[number]:
+                if isinstance(dim, str) and (dim in dims or self._request.labelled):
+                    # Other arrays mostly have the same coordinate.
+                    wanted.setdefault(dim, array.found)
+        self._known.read_ahead([(found, dim) for dim, found in wanted.items()], others)
+
+    # --- dimensions ------------------------------------------------------------------------------
+
+    def _dim(self, key: Dim) -> Dim:
+        """The dimension with a name, or with the number of an axis."""
+        names = [self._names[number] for number in self._used]
+        if isinstance(key, int):
+            found = {dims[key] for dims in names if -len(dims) <= key < len(dims)}
+            if len(found) == 1:
+                return found.pop()
+            if found:
+                raise ArgumentError(
+                    f"{_WHAT}: axis {key} is {' and '.join(map(repr, sorted(found, key=str)))} of"
+                    " different arrays; give a name, or names for all axes with dims="
+                )
+        elif any(key in dims for dims in names):
+            return key
+        known = list(dict.fromkeys(dim for dims in names for dim in dims))
+        close = difflib.get_close_matches(str(key), [d for d in known if isinstance(d, str)], 1)
+        if not any(isinstance(dim, str) for dim in known):
+            more = "; the axes of the arrays have no names: give them with dims=, or count from 0"
+        else:
+            more = f"; did you mean {close[0]!r}?" if close else ""
+        raise ArgumentError(f"{_WHAT}: no array has the dimension {key!r}, they have {known}{more}")
+
+    def _by_dim(self, given: Any, name: str) -> list[tuple[Dim, Any]]:
+        """The items of an argument by dimension, each dimension once."""
+        found: dict[Dim, Any] = {}
+        for key, value in by_dim(given, f"{_WHAT}: {name}"):
+            dim = self._dim(key)
+            if dim in found:
+                raise ArgumentError(
+                    f"{_WHAT}: {name} names {dim!r} twice, the second time as {key!r}; give it once"
+                )
+            found[dim] = value
+        return list(found.items())
+
+    def _resolved(self, field: Field) -> Field:
+        return dataclasses.replace(
+            field,
+            offsets=dict(self._by_dim(field.offsets, "offsets of a Field")),
+            sizes=dict(self._by_dim(field.sizes, "sizes of a Field")),
+            select=dict(self._by_dim(field.select, "select of a Field")),
+        )
+
+    def _moving_dims(self) -> tuple[Dim, ...]:
+        """The dimensions that windows move along, in the order of the largest array's axes."""
+        wanted: set[Dim] = {*self._sizes, *self._anchors}
+        for _, field, _ in self._fields:
+            wanted.update(field.offsets, field.sizes)
+        order = sorted(self._used, key=lambda number: -len(self._names[number]))
+        found = [dim for number in order for dim in self._names[number] if dim in wanted]
+        moving = tuple(dict.fromkeys(found))
+        if self._request.centers is None:
+            still = [dim for dim in self._strides if dim not in moving]
+            if still:
+                raise ArgumentError(
+                    f"{_WHAT}: strides names {still[0]!r}, and windows do not move along it; give"
+                    f" its size too, as sizes={{{still[0]!r}: ...}}"
+                )
+        if not moving:
+            raise ArgumentError(
+                f"{_WHAT}: the size of windows is not given; give sizes={{{self._example()!r}:"
+                " ...}, offsets in fields, or anchors"
+            )
+        return moving
+
+    def _example(self) -> Dim:
+        return self._names[self._used[0]][0]
+
+    def _agreed_lengths(self) -> dict[Dim, int]:
+        found: dict[Dim, tuple[int, str]] = {}
+        for number in self._used:
+            array = self._opened[number]
+            for dim, length in zip(self._names[number], array.shape, strict=True):
+                known = found.setdefault(dim, (length, array.name))
+                if known[0] != length and (isinstance(dim, str) or dim in self._moving):
+                    raise SourceError(
+                        f"{_WHAT}: the arrays differ in length along {dim!r}\n"
+                        f"  {known[1]}: {known[0]:,}\n  {array.name}: {length:,}\n"
+                        "Choose arrays that agree with names=, or name their axes with dims=."
+                    )
+        return {dim: length for dim, (length, _) in found.items()}
+
+    # --- cells that may be read ------------------------------------------------------------------
+
+    def _allowed(self) -> dict[Dim, range]:
+        ranges = {dim: range(length) for dim, length in self._lengths.items()}
+        bounds: dict[Dim, list[Any]] = {}
+        for at, (given, name) in enumerate(
+            ((self._request.start, "start"), (self._request.stop, "stop"))
+        ):
+            for dim, value in self._by_dim(given, name):
+                bounds.setdefault(dim, [None, None])[at] = self._bound(dim, value, name)
+        for dim, (first, stop) in bounds.items():
+            ranges[dim] = ranges[dim][first:stop]
+            if not ranges[dim] and self._lengths[dim] and dim not in self._moving:
+                raise SourceError(
+                    f"{_WHAT}: start and stop leave none of the {self._lengths[dim]:,} cells along"
+                    f" {dim!r}, from {ranges[dim].start} to {ranges[dim].stop}; choose start < stop"
+                )
+        for dim, label in self._by_dim(self._request.select, "select"):
+            if dim in bounds:
+                raise ArgumentError(
+                    f"{_WHAT}: select and start or stop both name {dim!r}; give one of them"
+                )
+            found = self._selected(dim, label)
+            if isinstance(found, range):
+                ranges[dim] = found
+            else:
+                self._picked[dim] = found
+        return ranges
+
+    def _bound(self, dim: Dim, value: Any, name: str) -> int:
+        cell, length = integer(value, f"{_WHAT}: {name}[{dim!r}]"), self._lengths[dim]
+        if not -length <= cell <= length:
+            raise SourceError(
+                f"{_WHAT}: {name}[{dim!r}] is {cell}, and there are {length:,} cells; choose"
+                f" -{length} <= {name} <= {length}"
+            )
+        return cell
+
+    def _selected(self, dim: Dim, label: Any) -> Picked:
+        return picked(
+            dim,
+            label,
+            coordinate_along(dim, self._opened, self._names, self._used, self._known),
+            self._lengths[dim],
+            moves=dim in self._moving,
+            method=self._request.method,
+        )
+
+    # --- fields ----------------------------------------------------------------------------------
+
+    def _along(self, field: Field, dim: Dim) -> Along:
+        if dim in field.select:
+            if dim in self._moving:
+                raise ArgumentError(
+                    f"{_WHAT}: windows move along {dim!r}, so a field cannot select"
+                    f" {field.select[dim]!r} there; give it offsets, or leave offsets and sizes along"
+                    f" {dim!r} out of all fields"
+                )
+            return _fixed(dim, self._selected(dim, field.select[dim]))
+        if dim in self._moving:
+            size = field.sizes.get(dim, self._sizes.get(dim))
+            offsets = field.offsets.get(dim, 0)
+            dropped = size is None and isinstance(offsets, int)
+            cells = 1 if size is None else size
+            before = cells // 2 if dim in self._centered else 0
+            runs: list[Run] = []
+            for offset in (offsets,) if isinstance(offsets, int) else offsets:
+                first = offset - before
+                if runs and runs[-1][1] == first:
+                    runs[-1] = runs[-1][0], first + cells
+                else:
+                    runs.append((first, first + cells))
+            return Along(dim, tuple(runs), True, dropped)
+        return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
+
+    # --- origins ---------------------------------------------------------------------------------
+
+    def _grid(self, taken: Sequence[TakenField]) -> OriginGrid:
+        return OriginGrid([self._axis(dim, _runs(taken, dim)) for dim in self._moving])
+
+    def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
+        cells, pad = self._ranges[dim], self._request.pad
+        anchors = self._anchors.get(dim)
+        stride = self._strides.get(dim, self._sizes.get(dim, 1))
+        if anchors is None:
+            return regular_axis(dim, cells, runs, stride, pad=pad, shifted=dim not in self._sizes)
+        given = np.asarray(anchors)
+        if given.ndim != 1 or given.dtype.kind not in "biu":
+            raise ArgumentError(
+                f"{_WHAT}: anchors[{dim!r}] must be a mask or integers in one dimension, got shape"
+                f" {given.shape} and dtype {given.dtype}"
+            )
+        if given.dtype.kind == "b":
+            if len(given) != self._lengths[dim]:
+                raise ArgumentError(
+                    f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
+                    f" {self._lengths[dim]:,} cells; give one for each"
+                )
+            shifted = dim not in self._sizes
+            axis = regular_axis(dim, cells, runs, stride, pad=pad, shifted=shifted)
+            return masked(axis, given, runs)
+        if dim in self._strides:
+            raise ArgumentError(
+                f"{_WHAT}: anchors lists the origins along {dim!r}, so strides cannot; leave"
+                " strides out, or give a mask"
+            )
+        origins = given.astype(np.int64)
+        if given.dtype.kind == "i":
+            origins[origins < 0] += self._lengths[dim]
+        return listed_axis(dim, origins, cells, runs, pad=pad)
+
+    def _centers(self, taken: Sequence[TakenField]) -> Centers:
+        given = np.asanyarray(self._request.centers)
+        dims = self._centered
+        for name, there in (("strides", self._strides), ("anchors", self._anchors)):
+            if there:
+                raise ArgumentError(
+                    f"{_WHAT}: centers do not go together with {name}; leave {name} out"
+                )
+        if len(dims) != len(self._moving):
+            still = [dim for dim in self._moving if dim not in dims]
+            raise ArgumentError(
+                f"{_WHAT}: with centers, sizes must name each dimension that windows move along;"
+                f" {still[0]!r} has offsets and no size"
+            )
+        if given.ndim == 1 and (len(dims) == 1 or not given.size):
+            given = given.reshape(-1, len(dims))
+        if given.ndim != 2 or given.shape[1] != len(dims):
+            raise ArgumentError(
+                f"{_WHAT}: centers must have shape (n, {len(dims)}), one column for each of"
+                f" {list(dims)}, got {given.shape}"
+            )
+        if given.size and given.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"{_WHAT}: centers must be integers, the cells in the middle of windows, got dtype"
+                f" {given.dtype}"
+            )
+        centers = Centers(dims, given if given.size else given.astype(np.int64))
+        runs = [_runs(taken, dim) for dim in dims]
+        reach = [(min(r[0] for r in each), max(r[1] for r in each)) for each in runs]
+        centers.check([self._ranges[dim] for dim in dims], None if self._request.pad else reach)
+        return centers
+
+
+def _fixed(dim: Dim, cells: Picked) -> Along:
+    """The cells that a field takes along a dimension without moving windows."""
+    if isinstance(cells, int):
+        return Along(dim, ((cells, cells + 1),), False, True)
+    if isinstance(cells, range):
+        return Along(dim, ((cells.start, cells.stop),), False, False)
+    return Along(dim, runs_of_cells(cells), False, False)
+
+
+def _runs(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
+    return sorted(
+        {run for field in taken for axis in field.along if axis.dim == dim for run in axis.runs}
+    )
+
+
+def coordinate_along(
+    dim: Dim,
+    opened: Sequence[OpenArray],
+    names: Sequence[tuple[Dim, ...]],
+    used: Sequence[int],
+    known: Coordinates,
+) -> Coordinate | None:
+    """The coordinate of a dimension, from the first array with a fitting one; else None."""
+    if isinstance(dim, int):
+        return None
+    for number in used:
+        if dim in names[number]:
+            found = known.of(opened[number].found, dim)
+            length = opened[number].shape[names[number].index(dim)]
+            if found is not None and len(found.values) == length:
+                return found
+    return None
+
+
+def _axis_names(opened: Sequence[OpenArray], given: Any) -> list[tuple[Dim, ...]]:
+    """Names of the axes of each array: given by the user, else stored, else their numbers."""
+    names: list[tuple[Dim, ...]] = []
+    by_array = given if isinstance(given, Mapping) else {}
+    known = {array.name: number for number, array in enumerate(opened)}
+    by_number: dict[int | None, Any] = {}
+    for name, own in by_array.items():
+        number = _number_of(name, known, opened)
+        if number is None:
+            raise ArgumentError(
+                f"{_WHAT}: dims names the array {name!r}; the arrays are"
+                f" {[array.name for array in opened]}"
+            )
+        by_number[number] = own
+    for number, array in enumerate(opened):
+        own = by_number.get(number) if isinstance(given, Mapping) else given
+        rank = len(array.shape)
+        if own is None:
+            own = array.found.dims or (None,) * rank
+        elif (
+            isinstance(own, str | bytes)
+            or not isinstance(own, Sequence)
+            or not all(name is None or isinstance(name, str) for name in own)
+        ):
+            raise ArgumentError(
+                f"{_WHAT}: dims must be a tuple of names, one for each axis, or a dict of such"
+                f" tuples by array, got {own!r}"
+            )
+        elif len(own) != rank:
+            raise ArgumentError(
+                f"{_WHAT}: dims {tuple(own)} are {len(tuple(own))} names, and array {array.name!r}"
+                f" has {rank} axes: shape {list(array.shape)}"
+            )
+        axes = tuple(k if name is None else name for k, name in enumerate(own))
+        if len(set(axes)) < rank:
+            raise ArgumentError(
+                f"{_WHAT}: two axes of array {array.name!r} have the same name: {axes}; name them"
+                " with dims="
+            )
+        names.append(axes)
+    return names
+
+
+def _fields_of(given: Any, opened: Sequence[OpenArray]) -> list[tuple[str, Field, int]]:
+    """The name, the field and the number of the array, for each field of a record."""
+    known = {array.name: number for number, array in enumerate(opened)}
+    if given is None:
+        return [(array.name, Field(), number) for number, array in enumerate(opened)]
+    if not isinstance(given, Mapping) or not given:
+        raise ArgumentError(
+            f"{_WHAT}: fields must be a dict of Field by name, such as"
+            f" {{'x': Field({next(iter(known))!r}, {{'time': [-6, 0]}})}}, got {given!r}"
+        )
+    found = []
+    for name, field in given.items():
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"{_WHAT}: names of fields must be strings, got {name!r}")
+        if isinstance(field, str):
+            field = Field(field)
+        if not isinstance(field, Field):
+            raise ArgumentError(f"{_WHAT}: fields[{name!r}] must be a Field, got {field!r}")
+        if field.array is None and len(opened) == 1:
+            number: int | None = 0
+        else:
+            number = _number_of(field.array, known, opened)
+        if number is None:
+            more = difflib.get_close_matches(str(field.array), known, 1)
+            raise ArgumentError(
+                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; the arrays are"
+                f" {list(known)}" + (f"; did you mean {more[0]!r}?" if more else "")
+            )
+        found.append((name, field, number))
+    return found
+
+
+def _number_of(
+    name: str | None, known: Mapping[str, int], opened: Sequence[OpenArray]
+) -> int | None:
+    if name is not None and name not in known and len(opened) == 1:
+        # A single array has no name in the source; the folder's name serves as its own.
+        own = opened[0].found.where.rstrip("/").rpartition("/")[2]
+        return 0 if name == own else None
+    return None if name is None else known.get(name)

@@ -1,0 +1,315 @@
+"""Selects cells along a dimension by labels.
+
+Labels select as in xarray's `sel`: both ends of a slice are included, and a string such as "2019-03"
+covers all of March.
+
+Invariant: nothing is read. Values of a coordinate and its labels are compared exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.windows.labels import (
+    Interval,
+    below,
+    interval_of,
+    keys_of,
+    tolerance_of,
+    up_to,
+)
+
+AnyArray = npt.NDArray[Any]
+
+_SHOWN_CHARACTERS: Final = 40
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Coordinate:
+    """Labels of the cells along one dimension.
+
+    Args:
+        name: Name of the array that holds them.
+        dims: The dimension.
+        values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
+        raw: The stored values, where they differ.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    values: AnyArray
+    raw: AnyArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @functools.cached_property
+    def _keys(self) -> AnyArray:
+        return keys_of(self.values)
+
+    @functools.cached_property
+    def direction(self) -> int:
+        """1 if the values ascend, -1 if they descend, 0 otherwise; equal neighbours are allowed."""
+        if len(self) > 1 and _has_gaps(self.values):
+            return 0
+        before, after = self._keys[:-1], self._keys[1:]
+        if bool(np.all(before <= after)):
+            return 1
+        return -1 if bool(np.all(before >= after)) else 0
+
+    @functools.cached_property
+    def _order(self) -> IntArray | None:
+        """The indices that sort the values; None if they ascend or descend."""
+        return np.argsort(self._keys, kind="stable") if self.direction == 0 else None
+
+    @functools.cached_property
+    def _ascending(self) -> AnyArray:
+        if self._order is not None:
+            return self._keys[self._order]
+        return self._keys[:: self.direction]
+
+    def _places(self, interval: Interval) -> tuple[int, int]:
+        """The run `[start, stop)` of ascending keys in an interval."""
+        if interval.first > interval.last:
+            at = below(self._ascending, interval.first)
+            return at, at
+        return below(self._ascending, interval.first), up_to(self._ascending, interval.last)
+
+    def _position(self, place: int) -> int:
+        if self._order is not None:
+            return int(self._order[place])
+        return place if self.direction == 1 else len(self) - 1 - place
+
+    @property
+    def range(self) -> str:
+        """The first and the last label, as text for the user."""
+        if len(self) == 0:
+            return "it has no values"
+        count = f"{len(self):,} value{'s' if len(self) > 1 else ''}"
+        if self.direction == 0:
+            low, high = (self.values[self._position(at)] for at in (0, len(self) - 1))
+            return f"it has {count} from {_shown(low)} to {_shown(high)} in no order"
+        return f"it goes from {_shown(self.values[0])} to {_shown(self.values[-1])} ({count})"
+
+
+def range_of(coordinate: Coordinate, wanted: slice) -> slice:
+    """The cells whose labels lie in `wanted`, both ends included.
+
+    Ends are in the order of the coordinate: `slice(high, low)` for one that descends. An end need
+    not be one of its labels. A string covers all times that begin with it.
+
+    Returns:
+        A slice with `start <= stop`, empty if it holds no label.
+
+    Raises:
+        ArgumentError: If the type of an end does not fit the coordinate.
+        SourceError: If the coordinate neither ascends nor descends, or the slice has a step.
+    """
+    what = f"coordinate {coordinate.name!r}"
+    if wanted.step is not None:
+        raise SourceError(
+            f"{what}: a slice of labels has no step, got {wanted!r}; give the ends only"
+        )
+    ends = [
+        None if end is None else interval_of(end, coordinate.values.dtype, what)
+        for end in (wanted.start, wanted.stop)
+    ]
+    count = len(coordinate)
+    if ends == [None, None]:
+        return slice(0, count)
+    if coordinate.direction == 0:
+        raise SourceError(
+            f"{what} neither ascends nor descends, so that a slice from {wanted.start!r} to"
+            f" {wanted.stop!r} has no meaning; give a list of labels, or sort the array along it"
+        )
+    first, last = ends
+    keys = coordinate._ascending
+    if coordinate.direction == 1:
+        start = 0 if first is None else below(keys, first.first)
+        stop = count if last is None else up_to(keys, last.last)
+    else:
+        start = 0 if first is None else count - up_to(keys, first.last)
+        stop = count if last is None else count - below(keys, last.first)
+    return slice(start, max(start, stop))
+
+
+def position_of(
+    coordinate: Coordinate, label: Any, *, method: str | None = None, tolerance: Any = None
+) -> int:
+    """The cell of one label.
+
+    Floats must be equal, in the coordinate's own dtype. A string stands for the only time that
+    begins with it.
+
+    Args:
+        coordinate: The coordinate to search.
+        label: A number, a string, a time or a duration.
+        method: None for the label itself, `"nearest"` for the nearest one, the greater one of two.
+        tolerance: Largest distance of the nearest label: a number, or a duration for times.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong type, or `method` has another value.
+        SourceError: If the coordinate does not have the label, or has it in several cells.
+    """
+    what = f"coordinate {coordinate.name!r}"
+    if method not in (None, "nearest"):
+        raise ArgumentError(f'{what}: method must be None or "nearest", got {method!r}')
+    if tolerance is not None and method is None:
+        raise ArgumentError(f'{what}: tolerance is for method="nearest"; give both or neither')
+    interval = interval_of(label, coordinate.values.dtype, what)
+    if method is not None:
+        return _nearest(coordinate, label, interval, tolerance)
+    low, high = coordinate._places(interval)
+    if low == high:
+        raise _absent(coordinate, label, interval)
+    return _only(coordinate, label, low, high)
+
+
+def positions_of(
+    coordinate: Coordinate,
+    labels: Any,
+    *,
+    method: str | None = None,
+    tolerance: Any = None,
+) -> IntArray:
+    """The cells of several labels, in their order: int64 `(n,)`.
+
+    An array of booleans, one per cell, selects the cells with True.
+
+    Raises:
+        ArgumentError, SourceError: As `position_of` raises them.
+    """
+    what = f"coordinate {coordinate.name!r}"
+    given = labels if isinstance(labels, np.ndarray) else None
+    if given is None and (isinstance(labels, str | bytes) or not isinstance(labels, Sequence)):
+        raise ArgumentError(f"{what}: labels must be a list or an array, got {labels!r}")
+    if given is not None and given.ndim != 1:
+        raise ArgumentError(f"{what}: labels must have one axis, got shape {given.shape}")
+    if given is None and labels and all(isinstance(one, bool | np.bool_) for one in labels):
+        given = np.asarray(labels)
+    if given is not None and given.dtype.kind == "b" and coordinate.values.dtype.kind != "b":
+        if len(given) != len(coordinate):
+            raise SourceError(
+                f"{what}: a mask has one value per cell, got {len(given):,} for {len(coordinate):,}"
+            )
+        return np.flatnonzero(given).astype(np.int64)
+    if method is None and given is not None:
+        own = coordinate.values.dtype
+        if given.dtype == own:
+            return _positions(coordinate, given)
+        if given.dtype.kind == own.kind and own.kind in "fU":
+            return _positions(coordinate, given.astype(own) if own.kind == "f" else given)
+    found = (position_of(coordinate, one, method=method, tolerance=tolerance) for one in labels)
+    return np.fromiter(found, np.int64, len(labels))
+
+
+def _positions(coordinate: Coordinate, labels: AnyArray) -> IntArray:
+    """The cells of labels of the coordinate's own dtype."""
+    keys, wanted = coordinate._ascending, keys_of(labels)
+    low = np.searchsorted(keys, wanted, side="left")
+    high = np.searchsorted(keys, wanted, side="right")
+    # `position_of` raises the error for the first label that is missing or not unique.
+    for at in np.flatnonzero((high - low != 1) | _absent_values(labels))[:1]:
+        position_of(coordinate, labels[at])
+    places = low.astype(np.int64)
+    if coordinate._order is not None:
+        found: IntArray = coordinate._order[places]
+        return found
+    return places if coordinate.direction == 1 else len(coordinate) - 1 - places
+
+
+def _only(coordinate: Coordinate, label: Any, low: int, high: int) -> int:
+    if high - low > 1:
+        way = (
+            f"give slice({label!r}, {label!r}) for all of them, or one of them in full"
+            if isinstance(label, str) and coordinate.values.dtype.kind == "M"
+            else "select by position"
+        )
+        raise SourceError(
+            f"coordinate {coordinate.name!r}: the label {label!r} names {high - low:,} cells; {way}"
+        )
+    return coordinate._position(low)
+
+
+def _nearest(coordinate: Coordinate, label: Any, interval: Interval, tolerance: Any) -> int:
+    what = f"coordinate {coordinate.name!r}"
+    if coordinate.values.dtype.kind not in "biufmM":
+        raise ArgumentError(f'{what}: method="nearest" is for numbers and times; give None')
+    if coordinate.direction == 0:
+        raise SourceError(
+            f'{what} neither ascends nor descends, but method="nearest" needs a sorted one; give a'
+            " label that it has, or sort the array along it"
+        )
+    limit = None
+    if tolerance is not None:
+        limit = tolerance_of(tolerance, coordinate.values.dtype, what)
+    place = _nearest_place(coordinate, interval)
+    if place is None:
+        raise _absent(coordinate, label, interval)
+    key = coordinate._ascending[place]
+    if limit is not None and not _distance(key, interval.at) <= limit:
+        raise SourceError(
+            f"{what} has no label within {tolerance} of {label!r}; {coordinate.range}, the nearest"
+            f" is {_shown(coordinate.values[coordinate._position(place)])}; give a wider tolerance"
+        )
+    return _only(
+        coordinate, label, below(coordinate._ascending, key), up_to(coordinate._ascending, key)
+    )
+
+
+def _nearest_place(coordinate: Coordinate, interval: Interval) -> int | None:
+    """The place of the nearest key, the greater one of two; None without keys."""
+    keys = coordinate._ascending
+    if len(keys) == 0:
+        return None
+    # The distance of a string is measured from the start of the time span that it covers.
+    after = below(keys, interval.first)
+    if after == len(keys):
+        return after - 1
+    if after == 0:
+        return 0
+    before = _distance(keys[after - 1], interval.at)
+    return after if _distance(keys[after], interval.at) <= before else after - 1
+
+
+def _distance(key: Any, at: Any) -> Any:
+    # Python's integers do not overflow.
+    return abs(int(key) - at) if isinstance(key, np.integer) else abs(key - at)
+
+
+def _absent(coordinate: Coordinate, label: Any, interval: Interval) -> SourceError:
+    what = f"coordinate {coordinate.name!r} has no label {label!r}; {coordinate.range}"
+    if coordinate.direction == 0 or coordinate.values.dtype.kind not in "biufmM":
+        return SourceError(f"{what}; give a label that it has")
+    place = _nearest_place(coordinate, interval)
+    if place is None:
+        return SourceError(what)
+    nearest = _shown(coordinate.values[coordinate._position(place)])
+    return SourceError(f'{what}, the nearest is {nearest}; give method="nearest" to take that one')
+
+
+def _shown(value: Any) -> str:
+    """A value as text for the user; times without trailing zeros."""
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="auto"))
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _has_gaps(values: AnyArray) -> bool:
+    return bool(np.any(_absent_values(values)))
+
+
+def _absent_values(values: AnyArray) -> npt.NDArray[np.bool_]:
+    """Which values are NaN or NaT."""
+    if values.dtype.kind in "fc":
+        return np.isnan(values)
+    return np.isnat(values) if values.dtype.kind in "mM" else np.zeros(values.shape, np.bool_)

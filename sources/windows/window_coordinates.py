@@ -1,0 +1,198 @@
+"""Computes the coordinates of windows, which label the axes of a record's fields.
+
+Invariant: coordinates are in memory. The coordinates of a record follow from its origin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import ArraySpec, IntArray
+from windrow.sources.chunks import AnyArray
+from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.fields import Along, TakenField
+from windrow.sources.windows.origins import Origins
+from windrow.sources.windows.plan import WindowPlan, coordinate_along
+from windrow.sources.windows.selection import Coordinate
+from windrow.sources.zarr.tree import OpenArray
+
+_WHAT: Final = "WindowDataSource"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WindowCoordinate:
+    """One coordinate of each record.
+
+    Args:
+        name: Its name in the record.
+        along: The cells of the dimension that it labels.
+        values: Labels of the whole dimension.
+        padded: Whether windows may reach over the dimension's ends.
+    """
+
+    name: str
+    along: Along
+    values: AnyArray
+    padded: bool
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape, dtype and dimension as delivered."""
+        dim = self.along.dim if isinstance(self.along.dim, str) else None
+        if self.along.dropped:
+            return ArraySpec((), self._dtype, ())
+        return ArraySpec((self.along.length,), self._dtype, (dim,))
+
+    @property
+    def label(self) -> str:
+        """The coordinate as a string for states."""
+        values = np.ascontiguousarray(self.values)
+        data = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+        return f"{self.name} {values.dtype} sha256:{hashlib.sha256(data).hexdigest()[:16]}"
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        dtype = self.values.dtype
+        return np.dtype(np.float64) if self._outside and dtype.kind in "biu" else dtype
+
+    @property
+    def _outside(self) -> bool:
+        return self.padded and self.along.moves
+
+    def of(self, indices: IntArray, origins: Origins) -> AnyArray:
+        """The coordinates of records, `(n, length)`, or `(n,)` for a dropped axis."""
+        cells = self.along.cells()[None]
+        if self.along.moves:
+            column = origins.dims.index(self.along.dim)
+            cells = origins.at(indices)[:, column, None] + cells
+        else:
+            cells = np.broadcast_to(cells, (len(indices), cells.shape[1]))
+        if self._outside:
+            found = self.values[np.clip(cells, 0, len(self.values) - 1)]
+            found = found.astype(self._dtype, copy=False)
+            found[(cells < 0) | (cells >= len(self.values))] = _nothing(self._dtype)
+        else:
+            found = self.values[cells]
+        return found[:, 0] if self.along.dropped else found
+
+
+def _nothing(dtype: np.dtype[Any]) -> Any:
+    """The value of a missing coordinate: NaN, NaT or an empty string."""
+    if dtype.kind in "mM":
+        return np.array("NaT", dtype)
+    return "" if dtype.kind in "UTO" else np.nan
+
+
+def window_coordinates(
+    opened: Sequence[OpenArray],
+    plan: WindowPlan,
+    wanted: bool | Sequence[str],
+    *,
+    known: Coordinates,
+    padded: bool,
+    own_name: str,
+) -> tuple[WindowCoordinate, ...]:
+    """The coordinates that records have in addition to their fields.
+
+    Args:
+        opened: The arrays.
+        plan: The cells of each record.
+        wanted: Whether records have coordinates, or the names of the coordinates.
+        known: Reads the coordinates.
+        padded: Whether windows may reach out of the arrays.
+        own_name: Name of a single array in a record with coordinates.
+
+    Raises:
+        ArgumentError: If `wanted` is of a wrong kind.
+        SourceError: If the store does not have such coordinates.
+    """
+    if wanted is False:
+        return ()
+    if not isinstance(wanted, bool) and (
+        isinstance(wanted, str)
+        or not isinstance(wanted, Sequence)
+        or not all(isinstance(name, str) for name in wanted)
+    ):
+        raise ArgumentError(
+            f"{_WHAT}: coordinates must be True, False or a list of names, got {wanted!r}"
+        )
+    dims = _dims(opened, plan, known)
+    names = [name for name, dim in dims.items() if name == dim] if wanted is True else wanted
+    found: list[WindowCoordinate] = []
+    for name in dict.fromkeys(names):
+        coordinate = _read(name, dims.get(name), opened, plan, known)
+        if coordinate is not None:
+            dim = coordinate.dims[0]
+            found += _of_fields(name, dim, coordinate.values, plan.taken, padded)
+        elif wanted is not True:
+            raise SourceError(
+                f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
+                f" dimensions and other coordinates are {list(dims)}"
+            )
+    if not found:
+        raise SourceError(
+            f"{_WHAT}: the store has no coordinates along the windows' dimensions; leave"
+            " coordinates out"
+        )
+    taken = {field.name.partition("/")[0] or own_name for field in plan.taken}
+    for item in found:
+        if item.name in taken:
+            raise SourceError(
+                f"{_WHAT}: a field and a coordinate are both named {item.name!r}; give the field"
+                " another name with fields="
+            )
+    return tuple(found)
+
+
+def _dims(opened: Sequence[OpenArray], plan: WindowPlan, known: Coordinates) -> dict[str, str]:
+    """The dimension of each possible coordinate, by the coordinate's name."""
+    dims = [axis.dim for field in plan.taken for axis in field.along]
+    found = {dim: dim for dim in dims if isinstance(dim, str)}
+    for number in sorted({field.number for field in plan.taken}):
+        for name, dim in known.extra_dims(opened[number].found).items():
+            if dim in plan.arrays[number]:
+                found.setdefault(name, dim)
+    return found
+
+
+def _read(
+    name: str,
+    dim: str | None,
+    opened: Sequence[OpenArray],
+    plan: WindowPlan,
+    known: Coordinates,
+) -> Coordinate | None:
+    """Reads a coordinate of the arrays; None if the arrays have none of that name."""
+    used = sorted({field.number for field in plan.taken})
+    if dim is None or name == dim:
+        return None if dim is None else coordinate_along(dim, opened, plan.arrays, used, known)
+    for number in used:
+        found = opened[number].found
+        if known.extra_dims(found).get(name) == dim:
+            coordinate = known.extra(found, name)
+            if len(coordinate.values) == plan.lengths[dim]:
+                return coordinate
+    return None
+
+
+def _of_fields(
+    name: str,
+    dim: str,
+    values: AnyArray,
+    taken: Sequence[TakenField],
+    padded: bool,
+) -> list[WindowCoordinate]:
+    """One coordinate for all fields, or one for each if they differ along the dimension."""
+    along = {field.name: axis for field in taken for axis in field.along if axis.dim == dim}
+    if len(set(along.values())) == 1:
+        return [WindowCoordinate(name, next(iter(along.values())), values, padded)]
+    return [
+        WindowCoordinate(f"{field.replace('/', '_')}_{name}", axis, values, padded)
+        for field, axis in along.items()
+    ]

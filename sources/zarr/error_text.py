@@ -1,0 +1,62 @@
+"""Text of errors from TensorStore and zarr-python, for people.
+
+Invariant: it leaves out the settings that a library appends to its errors, and the body of a
+server's answer: both may hold credentials.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from windrow.errors import WindrowError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NOISE: Final = r"(?s) \[(?:tensorstore_spec|source locations|transform|domain|x-amz[\w-]*|http_response_body)=.*"
+# How TensorStore reports that a server refused a request.
+_REFUSED: Final = r"PERMISSION_DENIED|UNAUTHENTICATED|HTTP code 40[13]|code='40[13]'"
+
+
+def reason(error: BaseException) -> str:
+    """The message of an error, without the settings that TensorStore appends."""
+    if isinstance(error, TimeoutError):
+        said = str(error) or "no answer in time"
+        return f"{said}; check the network, the address and your credentials"
+    said = re.sub(_NOISE, "", str(error)).strip().rstrip(".")
+    if re.search(_REFUSED, said):
+        return f"{said}; check your credentials (storage_options), and that they may read it"
+    return said
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether a server refused access."""
+    return re.search(r"HTTP code 403|code='403'|status 403", str(error)) is not None
+
+
+def bare(fn: Callable[P, T]) -> Callable[P, T]:
+    """Make errors that `fn` raises `from None` drop their context too.
+
+    Such an error is printed alone, but keeps the original error as its context. Tools that report
+    errors look there, and would find settings with headers.
+    """
+
+    @functools.wraps(fn)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return fn(*args, **kwargs)
+        except WindrowError as error:
+            if error.__suppress_context__ and error.__cause__ is None:
+                error.__context__ = None
+            raise
+
+    return called
+
+
+def file_in(error: BaseException) -> str | None:
+    """The local file that an error of TensorStore names; None if it names none."""
+    found = re.search(r'local file "((?:[^"\\]|\\.)*)"', str(error))
+    return None if found is None else re.sub(r"\\(.)", r"\1", found[1])

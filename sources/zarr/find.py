@@ -1,0 +1,539 @@
+"""Finds arrays: from a path, a URL, a group or a dict to a tree of arrays, and opens their stores.
+
+Invariant: only metadata is read, and arrays are opened concurrently. To find an array that
+consolidated metadata describe, its own metadata are not read.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import tensorstore as ts
+
+from windrow.core.redaction import shown_url
+from windrow.errors import ArgumentError, NotFoundError, SourceError
+from windrow.sources.remote.paths import (
+    UNFINISHED_MARKER,
+    is_remote,
+    local_path,
+    refuse_left_by_tfds,
+    refuse_unfinished,
+    unfinished,
+)
+from windrow.sources.zarr.error_text import bare
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.metadata import (
+    attributes_of,
+    axis_names,
+    consolidated_nodes,
+    dims_of,
+    is_sharded,
+    is_v3,
+    sizes_of,
+)
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
+from windrow.sources.zarr.stores import (
+    Access,
+    Folder,
+    LocalFolder,
+    MetadataLookup,
+    metadata_of,
+    store_folder,
+)
+from windrow.sources.zarr.urls import is_remote_spec
+
+_READ_DTYPES: Final = "bool, int4 to int64, uint8 to uint64, all floats, bfloat16 and complex"
+_NOT_NUMBERS: Final = ("char", "byte", "string", "ustring", "json")
+_STRING_DTYPE: Final = r"r\d+|[|<>]?[SUVO]\d*"
+_MOST_BYTES: Final = 2**31
+_MOST_GROUPS: Final = 16
+_NOT_VALUES: Final = ("attributes", "consolidated_metadata")
+_PRECOMPUTED_AXES: Final = ("x", "y", "z", "channel")
+
+
+@bare
+def find_all(
+    what: str, value: Any, names: Sequence[str] | None = None, access: Access | None = None
+) -> FoundTree:
+    """Every array that `value` names; in a group that cannot be listed, the arrays in `names`.
+
+    Args:
+        what: Name of the source, for messages.
+        value: As for `ZarrDataSource`.
+        names: As for `ZarrDataSource`; `names.choose` picks them from the tree.
+        access: How URLs are reached; by default without any settings.
+
+    Raises:
+        ArgumentError: If `value` names no array.
+        NotFoundError: If a path or URL holds neither array nor group.
+        SourceError: If metadata cannot be read, or a group holds no arrays.
+        ConversionError: If the conversion that writes the folder has not finished.
+    """
+    given = names if isinstance(names, list | tuple) else ()
+    known = tuple(name.strip("/") for name in given if isinstance(name, str))
+    return _find(access or Access(what), value, "", known)
+
+
+def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:
+    what = access.what
+    if isinstance(value, ts.TensorStore):
+        return Found(what, name, _place_of(value), value, access=access)
+    if isinstance(value, ts.Spec):
+        return Found(what, name, "the spec given", value, access=access)
+    if isinstance(value, ts.KvStore):
+        return _find_node(store_folder(what, value, access, known), name)
+    if isinstance(value, Mapping):
+        if isinstance(value.get("driver"), str):
+            return Found(what, name, "the spec given", dict(value), access=access)
+        return _find_each(access, value, name, known)
+    if isinstance(value, str | os.PathLike):
+        return _find_path(access, os.fspath(value), name, known)
+    raise ArgumentError(
+        f"{what}: {f'{name!r} is' if name else 'got'} a {type(value).__name__}; give a path or URL"
+        " of a Zarr array or group, a dict of them, or an open tensorstore.TensorStore, such as"
+        " tensorstore.array(x) of an array in memory"
+    )
+
+
+def _find_each(
+    access: Access, value: Mapping[Any, Any], name: str, known: tuple[str, ...]
+) -> FoundTree:
+    what = access.what
+    if not value:
+        raise SourceError(f"{what}: the dict {name!r} holds no arrays; give it at least one")
+    for key in value:
+        if not isinstance(key, str):
+            raise ArgumentError(f"{what}: keys must be strings, got {key!r}")
+
+    def find_item(key: str) -> FoundTree:
+        inner = tuple(path[len(key) + 1 :] for path in known if path.startswith(key + "/"))
+        return _find(access, value[key], _joined(name, key), inner)
+
+    calls = [functools.partial(find_item, key) for key in value]
+    return dict(zip(value, side_by_side(calls, wait=any(map(_waits, value.values()))), strict=True))
+
+
+def _waits(value: Any) -> bool:
+    """Whether finding `value` may wait for a network."""
+    return isinstance(value, str) and (is_remote(value) or "://" in value)
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}/{path}" if name else path
+
+
+def _find_path(access: Access, text: str | bytes, name: str, known: tuple[str, ...]) -> FoundTree:
+    what = access.what
+    if isinstance(text, str) and (is_remote(text) or ("|" in text and "://" in text)):
+        if "|" in text and (route := access.route(text)).is_array:
+            return Found(what, name, access.hide(text), dict(route.spec or {}), access=access)
+        return _find_remote(store_folder(what, text, access, known), name)
+    path = local_path(text, what=what)  # type: ignore[arg-type]  # bytes are refused there
+    refuse_left_by_tfds(path, what=what)
+    # The marker lies in the folder that a conversion writes, which may be the array's parent.
+    for folder in (path, os.path.dirname(path)):
+        refuse_unfinished(folder, what=what)
+    return _find_node(LocalFolder(what, path), name)
+
+
+def _find_remote(folder: Folder, name: str) -> FoundTree:
+    """As `_find_node`, and check that no conversion is writing the folder or its parent."""
+    found = _try_node(folder, name)
+    parent = folder.parent()
+    folders = [folder] if parent is None else [folder, parent[0]]
+    side_by_side([functools.partial(_refuse_unfinished, one) for one in folders], wait=True)
+    return _node_or_scale(folder, name, found)
+
+
+def _refuse_unfinished(folder: Folder) -> None:
+    marker = MetadataLookup(folder).read(UNFINISHED_MARKER)
+    if marker is not None:
+        raise unfinished(folder.where.rstrip("/"), what=folder.what, marker=marker)
+
+
+def _find_node(folder: Folder, name: str) -> FoundTree:
+    return _node_or_scale(folder, name, _try_node(folder, name))
+
+
+def _node_or_scale(folder: Folder, name: str, found: FoundTree | None) -> FoundTree:
+    found = found or _scale_of_parent(folder, name)
+    if found is None:
+        raise folder.absent()
+    return found
+
+
+def _try_node(folder: Folder, name: str, depth: int = 0) -> FoundTree | None:
+    """The arrays of a node; None if `folder` is not a node. `depth` counts the groups around it."""
+    files = MetadataLookup(folder)
+    if (meta := files.metadata("zarr.json")) is not None:
+        kind = meta.get("node_type")
+        if kind == "array":
+            return found_array(folder, name, meta)
+        if kind != "group":
+            raise SourceError(
+                f"{folder.what}: zarr.json in {folder.where} has node_type {kind!r}; it must be"
+                " 'array' or 'group'"
+            )
+        attributes = attributes_of(meta, None)
+        listed = meta.get("consolidated_metadata")
+        nodes = listed.get("metadata") if isinstance(listed, dict) else None
+        if isinstance(nodes, dict):
+            return _consolidated(folder, name, consolidated_nodes(nodes, 3), attributes)
+        return _group(folder, name, attributes, depth)
+    if (meta := files.metadata(".zarray")) is not None:
+        return found_array(folder, name, meta, files.attributes())
+    if (meta := files.metadata(".zmetadata")) is not None:
+        nodes = meta.get("metadata")
+        if isinstance(nodes, dict):
+            attributes = attributes_of({}, nodes.get(".zattrs"))
+            return _consolidated(folder, name, consolidated_nodes(nodes, 2), attributes)
+    if meta is not None or files.read(".zgroup") is not None:
+        return _group(folder, name, attributes_of({}, files.attributes()), depth)
+    if (meta := files.metadata("attributes.json")) is not None:
+        return _n5(folder, name, meta, depth)
+    if (meta := files.metadata("info")) is not None and _scales(meta):
+        return _precomputed(folder, name, meta, 0)
+    if files.refused is not None:
+        raise files.refused
+    return None
+
+
+def found_array(
+    folder: Folder,
+    name: str,
+    meta: Mapping[str, Any],
+    zattrs: Mapping[str, Any] | None = None,
+    *,
+    listing: str = "",
+) -> Found:
+    """An array of Zarr, by its metadata; `zattrs` are the attributes of v2."""
+    attributes = attributes_of(meta, zattrs)
+    return Found(
+        what=folder.what,
+        name=name,
+        where=folder.where,
+        spec=_spec("zarr3" if is_v3(meta) else "zarr", folder, **_cache_settings(folder, meta)),
+        folder=folder.local(),
+        dims=dims_of(meta, attributes),
+        attributes=attributes,
+        shape=sizes_of(meta.get("shape")),
+        metadata={key: item for key, item in meta.items() if key not in _NOT_VALUES},
+        listing=listing,
+        access=folder.access,
+        url=folder.url,
+    )
+
+
+def _cache_settings(folder: Folder, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """TensorStore's settings for a remote array that lies in shards."""
+    kvstore = folder.kvstore()
+    if folder.access is None or kvstore is None or not is_sharded(meta):
+        return {}
+    spec = kvstore if isinstance(kvstore, dict) else kvstore.to_json()
+    return folder.access.sharded if is_remote_spec(spec) else {}
+
+
+def _spec(driver: str, folder: Folder, **settings: Any) -> Any:
+    kvstore = folder.kvstore()
+    if kvstore is None:
+        return None
+    if isinstance(kvstore, dict):
+        return {"driver": driver, "kvstore": kvstore, **settings}
+    spec = ts.Spec({"driver": driver, **settings})
+    spec.update(kvstore=kvstore)  # this keeps its context, such as the data of a store in memory
+    return spec
+
+
+def _n5(folder: Folder, name: str, meta: Mapping[str, Any], depth: int) -> FoundTree | None:
+    """An array of N5, whose attributes lie among its metadata, or a group of such arrays."""
+    shape = sizes_of(meta.get("dimensions"))
+    if shape is None:
+        return _group(folder, name, meta, depth, bare=True)
+    return Found(
+        what=folder.what,
+        name=name,
+        where=folder.where,
+        spec=_spec("n5", folder),
+        dims=axis_names(meta.get("axes"), len(shape)),
+        attributes=meta,
+        shape=shape,
+        access=folder.access,
+    )
+
+
+def _scales(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The scales of a volume of Neuroglancer; empty if `info` is another kind of file."""
+    scales = info.get("scales")
+    if not isinstance(scales, list) or not all(isinstance(scale, dict) for scale in scales):
+        return []
+    return scales
+
+
+def _precomputed(folder: Folder, name: str, info: Mapping[str, Any], scale: int) -> Found:
+    size, channels = sizes_of(_scales(info)[scale].get("size")), info.get("num_channels")
+    shape = (*size, channels) if size is not None and isinstance(channels, int) else None
+    return Found(
+        what=folder.what,
+        name=name,
+        where=folder.where,
+        spec=_spec("neuroglancer_precomputed", folder, scale_index=scale),
+        dims=_PRECOMPUTED_AXES,
+        attributes=_scales(info)[scale],
+        shape=shape,
+        access=folder.access,
+    )
+
+
+def _scale_of_parent(folder: Folder, name: str) -> Found | None:
+    """`folder` as a scale of the volume that a parent folder describes."""
+    key = ""
+    # The key of a scale is a relative path; writers make it of one or two names.
+    for _ in range(2):
+        parent = folder.parent()
+        if parent is None:
+            return None
+        folder, last = parent
+        key = f"{last}/{key}" if key else last
+        info = metadata_of(folder, "info")
+        for number, scale in enumerate(_scales(info or {})):
+            if scale.get("key") == key:
+                return _precomputed(folder, name, info or {}, number)
+    return None
+
+
+def _consolidated(
+    folder: Folder,
+    name: str,
+    nodes: Mapping[str, tuple[Mapping[str, Any], Any]],
+    attributes: Mapping[str, Any],
+) -> FoundTree:
+    """A group whose own metadata describe all nodes in it."""
+    items: dict[str, FoundTree] = {}
+    groups: dict[str, dict[str, FoundTree]] = {"": items}
+
+    def inside(path: str) -> dict[str, FoundTree]:
+        if path not in groups:
+            parent, _, last = path.rpartition("/")
+            groups[path] = {}
+            meta, zattrs = nodes.get(path, ({}, None))
+            inside(parent)[last] = FoundGroup(groups[path], attributes_of(meta, zattrs))
+        return groups[path]
+
+    for path in sorted(nodes):
+        meta, zattrs = nodes[path]
+        # A path that leads out of the group is not one of its nodes.
+        if "shape" in meta and not {"", ".", ".."} & set(path.split("/")):
+            parent, _, last = path.rpartition("/")
+            inside(parent)[last] = found_array(
+                folder.child(path), _joined(name, path), meta, zattrs, listing=folder.where
+            )
+    return _filled(folder, name, FoundGroup(items, attributes))
+
+
+def _group(
+    folder: Folder, name: str, attributes: Mapping[str, Any], depth: int, *, bare: bool = False
+) -> FoundTree | None:
+    """A group by the folders in it; if `bare`, a folder without metadata may be a group too."""
+    if depth > _MOST_GROUPS:
+        raise SourceError(
+            f"{folder.what}: {folder.where} lies in more than {_MOST_GROUPS} nested groups; if"
+            " a link leads back to an enclosing group, remove it, or give a dict of the arrays"
+        )
+    children = folder.listed()
+    if children is None:
+        raise SourceError(
+            f"{folder.what}: the group {folder.where} has no consolidated metadata, and"
+            " listing a remote store could take very long; consolidate it"
+            " (zarr.consolidate_metadata), or choose its arrays: names=['image', ...]"
+        )
+
+    def inside(path: str) -> FoundTree | None:
+        child, inner = folder.child(path), _joined(name, path)
+        found = _try_node(child, inner, depth + 1)
+        if found is None and bare:
+            found = _group(child, inner, {}, depth + 1, bare=True)
+        return found
+
+    calls = [functools.partial(inside, path) for path in children]
+    nodes = side_by_side(calls, wait=folder.access is not None)
+    items = {
+        path: found
+        for path, found in zip(children, nodes, strict=True)
+        if isinstance(found, Found) or (isinstance(found, FoundGroup) and found.items)
+    }
+    return _filled(folder, name, FoundGroup(items, attributes))
+
+
+def _filled(folder: Folder, name: str, group: FoundGroup) -> FoundGroup:
+    if not group.items and not name:
+        if folder.known:
+            shown = ", ".join(map(repr, folder.known))
+            raise SourceError(
+                f"{folder.what}: names has {shown}, and the group {folder.where}, which"
+                " is not listed, holds no such array"
+            )
+        raise SourceError(f"{folder.what}: the group {folder.where} holds no arrays")
+    return group
+
+
+def unread(found: Found, why: str) -> SourceError:
+    """The error for an array that cannot be read, with the reason `why`."""
+    return SourceError(
+        f"{found.what}: {found.named} in {found.where} is not read: {why}. Arrays of"
+        f" {_READ_DTYPES} are. In a group, choose the arrays to read: names=['image', ...]"
+    )
+
+
+def refuse_absurd(
+    found: Found,
+    shape: Sequence[int],
+    chunk: Sequence[int | None],
+    itemsize: int,
+    shard: Sequence[int | None],
+) -> None:
+    """Refuse sizes that no storage has, before memory is allocated.
+
+    Args:
+        found: The array.
+        shape: Its shape.
+        chunk: Shape of what is decoded as one; None along axes where it is unknown.
+        itemsize: Bytes of a value.
+        shard: Shape of what one stored object holds.
+
+    Raises:
+        SourceError: If a chunk or the index of a shard has more than 2 GiB, or the whole 2**62.
+    """
+    of_chunk = math.prod(size or 1 for size in chunk) * itemsize
+    chunks = math.prod(-(-(s or 1) // (c or 1)) for s, c in zip(shard, chunk, strict=True))
+    for what, size, most in (
+        ("a chunk has {:,} bytes", of_chunk, _MOST_BYTES),
+        ("the index of a shard has {:,} bytes", 16 * chunks if chunks > 1 else 0, _MOST_BYTES),
+        ("it has {:,} bytes", math.prod(max(1, size) for size in shape) * itemsize, 2**62),
+    ):
+        if size > most:
+            raise SourceError(
+                f"{found.what}: {found.named} in {found.where} says that {what.format(size)}, and"
+                f" at most {most:,} are read. If that is right, write it in smaller chunks;"
+                " otherwise its metadata are damaged"
+            )
+
+
+@bare
+def open_all(found: list[Found]) -> list[Any]:
+    """The open stores, opened concurrently.
+
+    Raises:
+        SourceError: If an array cannot be opened, has no first axis, or has an unsupported dtype.
+        NotFoundError: If there is nothing at a URL.
+    """
+    stores = open_each(found)
+    for store in stores:
+        if isinstance(store, SourceError):
+            raise store
+    return stores
+
+
+@bare
+def open_each(found: list[Found]) -> list[Any]:
+    """As `open_all`, but with a SourceError in place of an array that TensorStore cannot open.
+
+    Raises:
+        SourceError: If a dtype is not supported, or a spec cannot be used.
+        NotFoundError: If there is nothing at a URL.
+    """
+    for item in found:
+        meta = item.metadata or {}
+        dtype = meta.get("dtype", meta.get("data_type"))
+        if isinstance(dtype, str) and re.fullmatch(_STRING_DTYPE, dtype):
+            # Refuse these before opening: TensorStore aborts the process on some of them.
+            raise unread(item, f"dtype {dtype!r}")
+    futures = [_open(item) for item in _parsable(found)]
+    stores = []
+    for item, future in zip(found, futures, strict=True):
+        try:
+            stores.append(_opened(item, future))
+        except SourceError as error:
+            stores.append(error)
+    return stores
+
+
+def _open(item: Found) -> Any:
+    """The open store, or a future of it."""
+    if isinstance(item.spec, ts.TensorStore):
+        return item.spec
+    access = item.access
+    if access is None:
+        return ts.open(item.spec, open=True, read=True)
+    return access.in_flight.start(
+        lambda: ts.open(item.spec, open=True, read=True, context=access.context)
+    )
+
+
+def _parsable(found: list[Found]) -> Iterator[Found]:
+    for item in found:
+        if isinstance(item.spec, dict):
+            try:
+                ts.Spec(item.spec)
+            except (ValueError, TypeError) as error:
+                why, cause = item.reason(error)
+                raise SourceError(
+                    f"{item.what}: the spec of array {item.name!r} cannot be used: {why}"
+                ) from cause
+        yield item
+
+
+def _opened(item: Found, future: Any) -> Any:
+    named = item.named
+    try:
+        store = future if isinstance(future, ts.TensorStore) else future.result()
+    except (ValueError, RuntimeError, OSError) as error:
+        why, cause = item.reason(error)
+        if "NOT_FOUND" in why or "Failed to detect format" in why:
+            raise gone(item, why) from cause
+        raise SourceError(
+            f"{item.what}: {named} in {item.where} cannot be opened: {why}. If its dtype or"
+            " codec is the reason, write the array with another one, or choose other arrays of a"
+            " group: names=['image', ...]"
+        ) from cause
+    if store.dtype.name in _NOT_NUMBERS:
+        raise unread(item, f"dtype {store.dtype.name!r}")
+    if store.rank == 0:
+        raise SourceError(
+            f"{item.what}: {named} in {item.where} has shape (), and the first axis counts records;"
+            " in a group, choose the arrays to read: names=['image', ...]"
+        )
+    if not store.readable:
+        raise SourceError(
+            f"{item.what}: {named} was opened for writing only; open it with read=True"
+        )
+    layout, unknown = store.chunk_layout, (None,) * store.rank
+    chunk = tuple(layout.read_chunk.shape or unknown)
+    shard = tuple(layout.write_chunk.shape or unknown)
+    refuse_absurd(item, store.shape, chunk, store.dtype.numpy_dtype.itemsize, shard)
+    return store
+
+
+def gone(found: Found, why: str) -> NotFoundError:
+    """The error for an array that is no longer where it was found."""
+    if found.listing:
+        return NotFoundError(
+            f"{found.what}: there is no array at {found.where}, though the consolidated metadata"
+            f" of {found.listing} list it: {why}. Consolidate again (zarr.consolidate_metadata), or"
+            " choose other arrays by names=[...]"
+        )
+    return NotFoundError(f"{found.what}: there is no array at {found.where}: {why}")
+
+
+def _place_of(store: Any) -> str:
+    kvstore = store.kvstore
+    if kvstore is None:
+        return "an open TensorStore"
+    try:
+        return shown_url(str(kvstore.url)).removeprefix("file://")
+    except (NotImplementedError, ValueError):
+        return "an open TensorStore"

@@ -1,0 +1,275 @@
+"""Arrays that were found, by name, and the choice of those that give records.
+
+xarray writes coordinates next to the data: arrays of one axis with the name of that axis, and
+arrays that the attribute `coordinates` of another array lists. Coordinates label records and are
+not records, so a group gives its other arrays.
+
+Invariant: only metadata decides; nothing is opened here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, Union
+
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, SourceError
+from windrow.sources.zarr.error_text import reason
+from windrow.sources.zarr.stores import Access
+
+_NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
+# An attribute of a group: the keys of its object name the inner groups whose arrays are the values
+# and offsets of rows that differ in length. Such arrays do not hold one record per row.
+RAGGED: Final = "windrow_ragged"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """An array that was found: its name in the source, its place for people, and how to open it.
+
+    Args:
+        what: Name of the source, for messages.
+        name: Nested names are joined by `/`; a single array's name is ''.
+        where: Its place, for people.
+        spec: An open `ts.TensorStore`, a `ts.Spec`, or a spec as JSON or URL; None if TensorStore
+            does not open it.
+        folder: Its folder, if it was found on a local disk.
+        dims: Names of the axes, None for an axis without a name; () if they are unknown. Two axes
+            may have one name.
+        attributes: As they are stored.
+        shape: From the metadata; None if none were read. The array may have grown since.
+        metadata: The Zarr metadata of the array as they were read, without attributes; else None.
+        listing: The group whose consolidated metadata describe the array; '' if its own do.
+        access: How a remote array is reached; None for an array on a local disk.
+        url: The URL for fsspec; None if it is unknown.
+    """
+
+    what: str
+    name: str
+    where: str
+    spec: Any = dataclasses.field(repr=False)  # it may hold credentials
+    folder: str | None = None
+    dims: tuple[str | None, ...] = ()
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+    shape: tuple[int, ...] | None = None
+    metadata: Mapping[str, Any] | None = None
+    listing: str = ""
+    access: Access | None = None
+    url: str | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def named(self) -> str:
+        """The array, for messages."""
+        return f"array {self.name!r}" if self.name else "the array"
+
+    def reason(self, error: BaseException) -> tuple[str, BaseException | None]:
+        """The reason of an error, and the cause for `raise ... from`.
+
+        The cause is None for a remote array: errors of libraries may hold secrets.
+        """
+        if self.access is None:
+            return reason(error), error
+        return self.access.reason(error), None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class FoundGroup:
+    """The arrays and groups of a group, by name."""
+
+    items: Mapping[str, FoundTree]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_ATTRIBUTES)
+
+
+FoundTree: TypeAlias = Union[Found, FoundGroup, "dict[str, FoundTree]"]  # a dict is the user's own
+ChosenTree: TypeAlias = Union[Found, "dict[str, ChosenTree]"]
+
+
+def arrays_of(tree: FoundTree) -> Iterator[Found]:
+    """Every array of a tree, in its order."""
+    if isinstance(tree, Found):
+        yield tree
+        return
+    for item in _items(tree).values():
+        yield from arrays_of(item)
+
+
+def choose(
+    what: str, tree: FoundTree, names: Sequence[str] | None = None
+) -> tuple[ChosenTree, tuple[Found, ...]]:
+    """The arrays that give records, and the arrays that do not.
+
+    Args:
+        what: Name of the source, for messages.
+        tree: Everything that was found.
+        names: Names of arrays or groups to take, in that order; None for all arrays that are data.
+            If there is no data, all arrays with an axis are taken. Values and offsets of rows that
+            differ in length are taken only if they are named.
+
+    Raises:
+        ArgumentError: If `names` is not a list of names, or there is only one array.
+        SourceError: If a name is not there, or nothing is left.
+    """
+    if names is None:
+        chosen = _data_of(tree)
+        ragged = sorted({item.name.rpartition("/")[0] for item in _ragged(tree)})
+        if chosen == {} and ragged:
+            raise SourceError(
+                f"{what}: rows of all features differ in length ({listing(ragged)}): open each"
+                f" array by itself: names=['{ragged[0]}/values'], and names=['{ragged[0]}/offsets']"
+            )
+        if chosen == {}:
+            raise SourceError(
+                f"{what}: every array that was found has shape (), and the first axis counts"
+                " records"
+            )
+    else:
+        chosen = _chosen(what, tree, _checked_names(what, tree, names))
+    taken = set(_leaves(chosen))
+    return chosen, tuple(item for item in arrays_of(tree) if item not in taken)
+
+
+def _items(tree: FoundGroup | dict[str, FoundTree]) -> Mapping[str, FoundTree]:
+    return tree.items if isinstance(tree, FoundGroup) else tree
+
+
+def _leaves(tree: ChosenTree) -> Iterator[Found]:
+    if isinstance(tree, Found):
+        yield tree
+        return
+    for item in tree.values():
+        yield from _leaves(item)
+
+
+def _data_of(tree: FoundTree) -> ChosenTree:
+    """The arrays that are data; without data, the arrays that have an axis."""
+    labels, ragged = set(_coordinates(tree)), set(_ragged(tree))
+    if all(item in labels or item in ragged for item in arrays_of(tree)):
+        labels = {item for item in labels if item.shape == ()}
+    return _without(tree, labels | ragged)
+
+
+def _ragged(tree: FoundTree) -> Iterator[Found]:
+    """The arrays of groups whose rows differ in length."""
+    if isinstance(tree, Found):
+        return
+    for item in _items(tree).values():
+        yield from _ragged(item)
+    listed = tree.attributes.get(RAGGED) if isinstance(tree, FoundGroup) else None
+    for name in listed if isinstance(listed, dict) else ():
+        steps = _steps(tree, name)
+        at: FoundTree = tree
+        for step in steps or ():
+            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` made sure
+        if at is not tree and not isinstance(at, Found):
+            yield from arrays_of(at)
+
+
+def _coordinates(tree: FoundTree) -> Iterator[Found]:
+    """The arrays of groups that are not data."""
+    if isinstance(tree, Found):
+        return
+    arrays = {name: item for name, item in _items(tree).items() if isinstance(item, Found)}
+    for item in _items(tree).values():
+        yield from _coordinates(item)
+    if not isinstance(tree, FoundGroup):
+        return
+    for item in arrays.values():
+        if item.shape == ():
+            yield item
+    if not any(item.dims for item in arrays.values()):
+        return
+    declared = [tree.attributes, *(item.attributes for item in arrays.values())]
+    listed = {
+        name
+        for attributes in declared
+        if isinstance(text := attributes.get("coordinates"), str)
+        for name in text.split()
+    }
+    for name, item in arrays.items():
+        if item.shape != () and (name in listed or item.dims == (name,)):
+            yield item
+
+
+def _without(tree: FoundTree, left_out: set[Found]) -> ChosenTree:
+    if isinstance(tree, Found):
+        return tree
+    chosen: dict[str, ChosenTree] = {}
+    for name, item in _items(tree).items():
+        if isinstance(item, Found) and item in left_out:
+            continue
+        kept = _without(item, left_out)
+        if kept != {}:
+            chosen[name] = kept
+    return chosen
+
+
+def _checked_names(what: str, tree: FoundTree, names: Any) -> list[str]:
+    if isinstance(tree, Found):
+        raise ArgumentError(
+            f"{what}: names chooses arrays of a group, and {tree.where} is one array; leave it out"
+        )
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise ArgumentError(
+            f'{what}: names must be a list of names such as ["image", "meta/id"], got {names!r}'
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: names must be strings, got {name!r}")
+    plain = ["/".join(part for part in name.split("/") if part) for name in names]
+    if not plain:
+        raise ArgumentError(f"{what}: names is empty; give at least one, or leave it out for all")
+    return plain
+
+
+def _chosen(what: str, tree: FoundTree, names: list[str]) -> ChosenTree:
+    chosen: dict[str, ChosenTree] = {}
+    taken: list[str] = []
+    for name in names:
+        for other in taken:
+            if (other + "/").startswith(name + "/") or (name + "/").startswith(other + "/"):
+                raise ArgumentError(f"{what}: names has {name!r} and {other!r}; give one of them")
+        taken.append(name)
+        steps = _steps(tree, name)
+        if steps is None:
+            raise _unknown(what, tree, name)
+        at: FoundTree = tree
+        into: dict[str, Any] = chosen
+        for step in steps[:-1]:
+            at = _items(at)[step]  # type: ignore[arg-type]  # `_steps` made sure
+            into = into.setdefault(step, {})
+        item = _items(at)[steps[-1]]  # type: ignore[arg-type]
+        into[steps[-1]] = item if isinstance(item, Found) else _data_of(item)
+    return chosen
+
+
+def _steps(tree: FoundTree, name: str) -> list[str] | None:
+    """The keys from `tree` to `name`; None if it is not there. Keys of a dict may have a `/`."""
+    if isinstance(tree, Found):
+        return None
+    for key, item in _items(tree).items():
+        if key == name:
+            return [key]
+        if name.startswith(key + "/"):
+            rest = _steps(item, name[len(key) + 1 :])
+            if rest is not None:
+                return [key, *rest]
+    return None
+
+
+def _unknown(what: str, tree: FoundTree, name: str) -> SourceError:
+    there = sorted(_paths(tree))
+    close = difflib.get_close_matches(name, there, n=1)
+    if not close:
+        close = [path for path in there if path.rpartition("/")[2] == name.rpartition("/")[2]][:1]
+    meant = f"did you mean {close[0]!r}? There are" if close else "there are"
+    return SourceError(f"{what}: names has {name!r}, which is not there; {meant} {listing(there)}")
+
+
+def _paths(tree: FoundTree, parent: str = "") -> Iterator[str]:
+    if isinstance(tree, Found):
+        yield parent
+        return
+    for name, item in _items(tree).items():
+        yield from _paths(item, f"{parent}/{name}" if parent else name)

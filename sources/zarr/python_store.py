@@ -1,0 +1,374 @@
+"""The objects of one array, by key, and the store of zarr-python over them. For reading only.
+
+The objects lie in a local folder, in a key-value store of TensorStore, or at a URL that fsspec
+reads. The module needs zarr-python, so it is imported only for arrays that need it.
+
+Invariants: zarr-python gets the very metadata that were checked, from memory. Nothing is written or
+listed. Every read waits, no longer than its limits allow, and returns None for an object that is
+not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import tensorstore as ts
+
+from windrow.core.daemon_threads import DaemonThreads
+from windrow.errors import NotFoundError, ReadError, SourceError, missing_extra
+from windrow.sources.remote.remote_file import ByteRange, RemoteFile
+from windrow.sources.zarr.local.codecs import ChunkDamageError
+from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.urls import has_file_system, joined_url
+
+try:
+    import zarr
+    from zarr.abc.store import (
+        ByteRequest,
+        OffsetByteRequest,
+        RangeByteRequest,
+        Store,
+        SuffixByteRequest,
+    )
+    from zarr.core.buffer import Buffer, BufferPrototype
+except ImportError as error:
+    raise missing_extra("windrow.sources.zarr.python_store", "zarr") from error
+
+# The entry in a shard's index for a chunk that is not stored.
+_NOT_STORED: Final = b"\xff" * 16
+# Limits of the remembered shards: their number, and the bytes of their indices.
+_MOST_FILES: Final = 1 << 16
+_MOST_BYTES: Final = 32 << 20
+_LOCKS: Final = 256
+
+
+# --- objects -------------------------------------------------------------------------------------
+
+
+class StoredObjects(Protocol):
+    """The objects of one array, by key."""
+
+    def whole(self, key: str) -> bytes | None:
+        """A whole object."""
+        ...
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        """The bytes `[start, stop)` of an object, or fewer if it is shorter; None is its end."""
+        ...
+
+    def tail(self, key: str, size_bytes: int) -> bytes | None:
+        """The last `size_bytes` of an object, or all of a shorter one."""
+        ...
+
+    def file(self, key: str) -> str | None:
+        """The local file of an object; None if it is remote."""
+        ...
+
+
+class FolderObjects:
+    """Files of a local folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def whole(self, key: str) -> bytes | None:
+        return self.part(key, 0, None)
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        return self._read(key, start, stop)
+
+    def tail(self, key: str, size_bytes: int) -> bytes | None:
+        return self._read(key, -size_bytes, None)
+
+    def file(self, key: str) -> str:
+        return os.path.join(self._folder, *key.split("/"))
+
+    def _read(self, key: str, start: int, stop: int | None) -> bytes | None:
+        try:
+            with open(self.file(key), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin, end, _ = slice(start, stop).indices(size)
+                file.seek(begin)
+                return file.read(max(0, end - begin))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+
+class KvStoreObjects:
+    """Objects of a key-value store of TensorStore, which Python can only read whole."""
+
+    def __init__(self, access: Access, store: ts.KvStore) -> None:
+        self._access, self._store = access, store
+
+    def whole(self, key: str) -> bytes | None:
+        return self._access.read(self._store, key)
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        data = self.whole(key)
+        return None if data is None else data[start:stop]
+
+    def tail(self, key: str, size_bytes: int) -> bytes | None:
+        data = self.whole(key)
+        return None if data is None else data[-size_bytes:]
+
+    def file(self, key: str) -> None:
+        return None
+
+
+class RangeObjects:
+    """Objects at a URL, by byte ranges of fsspec. Thread-safe.
+
+    The end of a shard is read once. Later ranges must have the same version, so that a shard that
+    is written again is an error and never a mixture.
+    """
+
+    def __init__(self, access: Access, url: str) -> None:
+        self._access, self._url = access, url
+        self._lock = threading.Lock()
+        self._by_key = tuple(threading.Lock() for _ in range(_LOCKS))
+        self._files: collections.OrderedDict[str, RemoteFile] = collections.OrderedDict()
+        self._ends: collections.OrderedDict[str, bytes] = collections.OrderedDict()
+        self._bytes = 0  # of the ends
+
+    def whole(self, key: str) -> bytes | None:
+        return self._access.fetcher.read_small(joined_url(self._url, key))
+
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
+        file = self._files.get(key)
+        if file is None:
+            if self.tail(key, 1) is None:
+                return None
+            file = self._files[key]
+        end = file.size_bytes if stop is None else min(stop, file.size_bytes)
+        wanted = ByteRange(file, min(start, end), end)
+        return self._access.fetcher.start([wanted]).result()[0]
+
+    def tail(self, key: str, size_bytes: int) -> bytes | None:
+        # Many chunks of a shard are read at once, and only one of these reads fetches its end.
+        with self._by_key[hash(key) % len(self._by_key)]:
+            return self._tail(key, size_bytes)
+
+    def _tail(self, key: str, size_bytes: int) -> bytes | None:
+        with self._lock:
+            file, end = self._files.get(key), self._ends.get(key)
+            if (
+                file is not None
+                and end is not None
+                and len(end) >= min(size_bytes, file.size_bytes)
+            ):
+                self._ends.move_to_end(key)
+                return end[len(end) - min(size_bytes, len(end)) :]
+        try:
+            (tail,) = self._access.fetcher.tails([joined_url(self._url, key)], size_bytes)
+        except NotFoundError:
+            return None
+        self._remember(key, tail.file, tail.data)
+        return tail.data
+
+    def file(self, key: str) -> None:
+        return None
+
+    def _remember(self, key: str, file: RemoteFile, end: bytes) -> None:
+        with self._lock:
+            known = self._files.setdefault(key, file)
+            if known != file:
+                raise ReadError(
+                    f"{self._access.what}: {file.shown} has changed since it was first read: it was"
+                    f" {known.version or 'without a version'} and is {file.version or 'without one'}"
+                    ". Make the source again"
+                )
+            self._bytes += len(end) - len(self._ends.pop(key, b""))
+            self._ends[key] = end
+            while self._bytes > _MOST_BYTES and len(self._ends) > 1:
+                self._bytes -= len(self._ends.popitem(last=False)[1])
+            while len(self._files) > _MOST_FILES:
+                self._files.popitem(last=False)
+
+
+def objects_of(found: Found) -> StoredObjects:
+    """The objects of an array that was found.
+
+    Raises:
+        SourceError: If its store cannot be opened.
+    """
+    if found.folder is not None:
+        return FolderObjects(found.folder)
+    access = found.access
+    if access is None:
+        raise TypeError("an array outside of a local folder needs an access")
+    if found.url is not None and (found.spec is None or has_file_system(found.url)):
+        return RangeObjects(access, found.url)
+    kvstore = found.spec["kvstore"] if isinstance(found.spec, dict) else found.spec.kvstore
+    try:
+        return KvStoreObjects(access, access.opened(kvstore))
+    except (ValueError, RuntimeError, OSError) as error:
+        raise SourceError(
+            f"{found.what}: {found.where} cannot be read: {access.reason(error)}"
+        ) from None
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+class CheckedStore(Store):
+    """The objects of one array, with its checked metadata. Pickle the array's place instead."""
+
+    def __init__(
+        self,
+        objects: StoredObjects,
+        metadata: Mapping[str, bytes],
+        measure: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """A store over the objects of one array.
+
+        Args:
+            objects: The objects.
+            metadata: The contents of metadata files; other metadata files count as absent.
+            measure: Raises for a stored chunk that must not be decoded.
+        """
+        super().__init__(read_only=True)
+        self._measure, self._per_shard, self._at_end, self._after = measure, 0, True, 0
+        self._objects, self._metadata = objects, dict(metadata)
+        self._threads = DaemonThreads()
+
+    def sharded(self, per_shard: int, *, at_end: bool, checksum: bool) -> None:
+        """Declare that objects hold `per_shard` chunks, with an index at their end or start."""
+        self._per_shard, self._at_end, self._after = per_shard, at_end, 4 if checksum else 0
+
+    def file(self, key: str) -> str | None:
+        """The local file of `key`; None if it is remote."""
+        return self._objects.file(key)
+
+    def holds(self, key: str, number: int) -> bool:
+        """Whether chunk `number` of the object at `key` is stored, by the shard's index. Waits.
+
+        Args:
+            key: The object; if it is not a shard, its only chunk is 0.
+            number: Number of the chunk in the shard, in C order.
+
+        Raises:
+            ChunkDamageError: If the object is too short for its index.
+            OSError, RuntimeError, ValueError: If it cannot be read.
+        """
+        if not self._per_shard:
+            return self._objects.tail(key, 1) is not None
+        size = 16 * self._per_shard
+        if self._at_end:
+            size += self._after
+            index = self._objects.tail(key, size)
+        else:
+            index = self._objects.part(key, 0, size)
+        if index is None:
+            return False
+        if len(index) < size:
+            raise ChunkDamageError(f"it has {len(index):,} bytes, too few for the index of a shard")
+        return index[16 * number : 16 * number + 16] != _NOT_STORED
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = Store.__hash__
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """The value at `key`, or a part of it; None if the object is absent."""
+        if key in self._metadata or _is_metadata(key):
+            data = self._metadata.get(key)
+        else:
+            data = await self._threads.call(self._read_measured, key, byte_range)
+        return prototype.buffer.from_bytes(data) if data is not None else None
+
+    def _read_measured(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        data = self._read(key, byte_range)
+        if data is not None:
+            self._check(data, byte_range)
+        return data
+
+    def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
+        match byte_range:
+            case None:
+                return self._objects.whole(key)
+            case RangeByteRequest(start, end):
+                return self._objects.part(key, start, end)
+            case OffsetByteRequest(offset):
+                return self._objects.part(key, offset, None)
+            case SuffixByteRequest(suffix):
+                return self._objects.tail(key, suffix)
+
+    def _check(self, data: bytes, byte_range: ByteRequest | None) -> None:
+        """Measure the chunks in `data`, which is a chunk or a whole shard."""
+        if self._measure is None:
+            return
+        if not self._per_shard or byte_range is not None:
+            self._measure(data)
+            return
+        size = 16 * self._per_shard
+        # A checksum of 4 bytes may follow the index.
+        for begin in (len(data) - size - 4, len(data) - size) if self._at_end else (0,):
+            index = data[begin : begin + size] if begin >= 0 else b""
+            for offset, count in struct.iter_unpack("<QQ", index[: len(index) // 16 * 16]):
+                if offset < len(data) and count <= len(data):
+                    self._measure(data[offset : offset + count])
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Parts of the values at several keys."""
+        return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is a value at `key`."""
+        if key in self._metadata or _is_metadata(key):
+            return key in self._metadata
+        return await self._threads.call(self._objects.tail, key, 1) is not None
+
+    @property
+    def supports_writes(self) -> bool:
+        return False
+
+    @property
+    def supports_deletes(self) -> bool:
+        return False
+
+    @property
+    def supports_listing(self) -> bool:
+        return False
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise PermissionError(f"{key} is read only")
+
+    async def delete(self, key: str) -> None:
+        raise PermissionError(f"{key} is read only")
+
+    async def list(self) -> AsyncIterator[str]:
+        for key in self._metadata:
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._metadata:
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._metadata:
+            if key.startswith(prefix):
+                yield key
+
+
+def open_array(store: CheckedStore, version: int) -> Any:
+    """The `zarr.Array` in a store, for reading."""
+    return zarr.open_array(store=store, mode="r", zarr_format=2 if version == 2 else 3)
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")

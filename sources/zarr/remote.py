@@ -1,0 +1,356 @@
+"""One remote array of TensorStore: its reads, and the check that it is still the array at opening.
+
+Zarr reads an object that is not there as the fill value, and a server that answers "not found" for
+a store that was removed gives an array of fill values. So if a chunk looks as if it were not
+stored, the array's metadata object is read again.
+
+Invariants:
+1. A chunk of fill values is returned only after the metadata were read again, later than the chunk
+   arrived, and still described this array.
+2. While reads run, the metadata are read every `LOOK_EVERY_S` seconds at most, concurrently. Once
+   they describe another array, every read fails.
+3. TensorStore never gets the caller's memory: values that arrive too late are dropped.
+
+A chunk that is written again under the same metadata is not noticed. A shard that changes is
+noticed while it is being read, since each part of it is requested by the version of its index.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.cancellation import fail_with_scope, settle
+from windrow.errors import ReadError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.zarr.local.presence import (
+    FILES,
+    change_since,
+    gone_message,
+    may_be_fill,
+    metadata_in,
+    spec_of,
+)
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.urls import is_remote_spec
+
+AnyArray = npt.NDArray[Any]
+
+LOOK_EVERY_S = 5.0
+# At most this many chunks of one read are compared cell by cell with the fill value.
+_MOST_COMPARED: Final = 16
+
+
+class RemotePresence:
+    """The metadata object of an array, as it was when the array was opened. Thread-safe."""
+
+    def __init__(self, access: Access, store: Any, key: str, where: str) -> None:
+        """Start reading the object; `wait` returns when it has arrived."""
+        self._access, self._store, self._key, self._where = access, store, key, where
+        self._first = access.in_flight.start(lambda: store.read(key))
+        self._generation: bytes = b""
+        self._metadata: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._looking = False
+        self._waiting: list[Callable[[ReadError | None], None]] = []
+        self._looked_s = math.inf
+        self.failed: ReadError | None = None
+        """The error, once the metadata were gone or described another array."""
+
+    def wait(self) -> bool:
+        """Whether the object is there and holds metadata.
+
+        Raises:
+            ValueError, OSError, RuntimeError: If it cannot be read.
+        """
+        answer = self._first.result()
+        if answer.state != "value":
+            return False
+        try:
+            self._metadata = metadata_in(bytes(answer.value))
+        except ValueError:
+            return False
+        self._generation = answer.stamp.generation
+        self._looked_s = time.monotonic()
+        return True
+
+    def look_sometimes(self) -> None:
+        """Check the metadata again if the last check was long ago. Does not wait."""
+        now = time.monotonic()
+        if now - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now
+            self.look(lambda _: None)
+
+    def look(self, then: Callable[[ReadError | None], None]) -> None:
+        """Check the metadata again, and call `then` with the error, or None without one."""
+        with self._lock:
+            self._waiting.append(then)
+            if self._looking:
+                return  # the check that runs now began earlier, and another one follows it
+            self._looking = True
+        self._ask()
+
+    def _ask(self) -> None:
+        with self._lock:
+            callbacks, self._waiting = self._waiting, []
+            if not callbacks:
+                self._looking = False
+                return
+        generation = self._generation
+        answer = self._access.in_flight.start(
+            lambda: self._store.read(self._key, if_not_equal=generation), for_all=True
+        )
+        answer.add_done_callback(lambda ended: self._answered(callbacks, ended))
+
+    def _answered(
+        self, callbacks: Sequence[Callable[[ReadError | None], None]], ended: Future[Any]
+    ) -> None:
+        error = self._verdict(ended)
+        self._looked_s = time.monotonic()
+        for then in callbacks:
+            then(error)
+        self._ask()
+
+    def _verdict(self, ended: Future[Any]) -> ReadError | None:
+        error = ended.exception()
+        if error is not None:
+            return self._error(f"can no longer be read ({self._access.reason(error)})")
+        answer = ended.result()
+        if answer.state in ("missing", "value"):
+            raw = bytes(answer.value) if answer.state == "value" else None
+            change = change_since(self._metadata, raw)
+            if change:
+                self.failed = self._error(change)
+            else:
+                self._generation = answer.stamp.generation
+        return self.failed
+
+    def _error(self, what: str) -> ReadError:
+        return ReadError(gone_message(self._where, self._where + self._key, what))
+
+
+class FetchedPresence:
+    """The metadata of an array that zarr-python reads, as they were when it was opened.
+
+    Thread-safe. Concurrent checks wait for one answer.
+    """
+
+    def __init__(
+        self, read: Callable[[], bytes | None], where: str, raw: bytes, fill: bytes
+    ) -> None:
+        """`read` reads the metadata again; `raw` are the metadata at opening."""
+        self._read, self._where, self._raw, self._fill = read, where, raw, fill
+        self._metadata = metadata_in(raw)
+        self._lock = threading.Lock()
+        self._looked_s = time.monotonic()  # when the last look began
+        self._failed: str | None = None
+
+    def check(self, rows: AnyArray, places: Sequence[int] | IntArray, where: str) -> None:
+        """Check that the array is the same, if a row looks like the fill value or at intervals.
+
+        Args:
+            rows: Rows that were read, in C order.
+            places: The rows to compare: one of every chunk that they lie in.
+            where: Place of the array, for the message.
+
+        Raises:
+            ReadError: If its metadata are gone or describe another array.
+        """
+        came_s = time.monotonic()
+        missed = may_be_fill(rows, places, self._fill)
+        if missed or came_s - self._looked_s > LOOK_EVERY_S:
+            with self._lock:
+                if self._looked_s <= came_s:
+                    began_s = time.monotonic()
+                    self._look(missed)
+                    self._looked_s = began_s
+        if self._failed is not None:
+            raise ReadError(gone_message(where, self._where, self._failed))
+
+    def _look(self, must: bool) -> None:
+        try:
+            now = self._read()
+        except (ReadError, SourceError):
+            if must:
+                raise
+            return  # the reads themselves will report the error
+        if now != self._raw:
+            self._failed = change_since(self._metadata, now) or self._failed
+
+
+class RemoteArray:
+    """Reads one array of TensorStore over a network."""
+
+    def __init__(self, access: Access, store: Any, presence: RemotePresence | None) -> None:
+        """Read nothing yet; `store` is open."""
+        self.access, self._store, self._presence = access, store, presence
+        unknown = (None,) * store.rank
+        self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
+        self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
+        self._origin = tuple(store.chunk_layout.grid_origin or unknown)
+        dtype = np.dtype(store.dtype.numpy_dtype)
+        fill = store.fill_value if presence is not None else None
+        self._fill = np.zeros((), dtype) if fill is None else np.asarray(fill, dtype)
+
+    def start(
+        self,
+        view: Any,
+        failed: Callable[[BaseException], ReadError],
+        *,
+        scattered: int | None = None,
+    ) -> Future[AnyArray]:
+        """Start reading a view of the store; the future has the values, in memory of their own.
+
+        Args:
+            view: The store, with fewer cells.
+            failed: Makes the error of the future from the error of the read.
+            scattered: Chunks along the first axis, if the view picks single rows.
+        """
+        answer: Future[AnyArray] = Future()
+        answer.set_running_or_notify_cancel()
+        fail_with_scope(answer)  # it may wait for the presence check, whose answer is for all reads
+        presence = self._presence
+        if presence is not None:
+            if presence.failed is not None:
+                settle(answer, error=_again(presence.failed))
+                return answer
+            presence.look_sometimes()
+        size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
+        edges = self._edges(view, scattered is not None)
+        requests = self._requests(view, scattered)
+        weight = self._weight_bytes(edges, scattered)
+        read = self.access.in_flight.start(view.read, requests, size_bytes, weight_bytes=weight)
+        read.add_done_callback(lambda ended: self._arrived(edges, ended, answer, failed))
+        return answer
+
+    def _arrived(
+        self,
+        edges: Sequence[Sequence[int]],
+        ended: Future[AnyArray],
+        answer: Future[AnyArray],
+        failed: Callable[[BaseException], ReadError],
+    ) -> None:
+        try:
+            error = ended.exception()
+            if error is not None:
+                settle(answer, error=failed(error))
+                return
+            values = ended.result()
+            presence = self._presence
+            if presence is None or not self._may_be_fill(edges, values):
+                settle(answer, values)
+            else:
+                presence.look(lambda gone: _set(answer, values, gone))
+        except Exception as other:  # else the caller would wait for ever
+            settle(answer, error=failed(other))
+
+    def _requests(self, view: Any, scattered: int | None) -> int:
+        """Number of stored objects that a view lies in; cells of one object are one request."""
+        count = 1
+        axes = zip(self._object, self._origin, view.shape, view.domain.inclusive_min, strict=True)
+        for axis, (cells, origin, size, first) in enumerate(axes):
+            if scattered is not None and axis == 0:
+                count *= scattered
+            elif cells is not None and origin is not None:
+                count *= (first - origin + size - 1) // cells - (first - origin) // cells + 1
+        return max(1, count)
+
+    def _weight_bytes(self, edges: Sequence[Sequence[int]], scattered: int | None) -> int:
+        """Bytes of the chunks that a view lies in; 0 if some of their sizes are unknown."""
+        if None in self._chunk:
+            return 0
+        counts = [len(edge) for edge in edges]
+        if scattered is not None:
+            counts[0] = scattered
+        cells = math.prod(counts) * math.prod(map(int, self._chunk))
+        return cells * self._fill.dtype.itemsize
+
+    def _edges(self, view: Any, scattered: bool) -> list[Sequence[int]]:
+        """Where chunks begin along each axis of a view; if `scattered`, each row counts as one."""
+        edges: list[Sequence[int]] = []
+        axes = zip(self._chunk, self._origin, view.shape, view.domain.inclusive_min, strict=True)
+        for axis, (chunk, origin, size, first) in enumerate(axes):
+            if scattered and axis == 0:
+                edges.append(range(size))
+            elif chunk is None or origin is None:
+                edges.append((0,))
+            else:
+                edges.append((0, *range(chunk - (first - origin) % chunk, size, chunk)))
+        return edges
+
+    def _may_be_fill(self, edges: Sequence[Sequence[int]], values: AnyArray) -> bool:
+        """Whether all cells that were read from some chunk are the fill value."""
+        if self._fill.ndim or not values.size:
+            return False
+        corners = _same_bytes(np.asarray(values[np.ix_(*edges)]), self._fill)
+        places = np.argwhere(corners)
+        if len(places) > _MOST_COMPARED:
+            return True
+        for place in places.tolist():
+            block = values[
+                tuple(
+                    slice(edge[at], edge[at + 1] if at + 1 < len(edge) else None)
+                    for edge, at in zip(edges, place, strict=True)
+                )
+            ]
+            if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
+                return True
+        return False
+
+
+def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
+    """Whether each value is the fill value, bit for bit."""
+    size = fill.dtype.itemsize
+    cells = np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, size)
+    wanted = np.frombuffer(fill.tobytes(), np.uint8)
+    same: npt.NDArray[np.bool_] = (cells == wanted).all(axis=1).reshape(values.shape)
+    return same
+
+
+def _set(answer: Future[AnyArray], values: AnyArray, gone: ReadError | None) -> None:
+    settle(answer, values, None if gone is None else _again(gone))
+
+
+def unreachable(
+    name: str, where: str, held: str, why: str, records: tuple[int, int] | None = None
+) -> ReadError:
+    """The error for a chunk that did not arrive.
+
+    Args:
+        name: Name of the array in the source.
+        where: Place of the array.
+        held: The records in the chunk, as `held_records` writes them.
+        why: The reason, and what was tried.
+        records: The rows `[first, stop)` in the chunk.
+    """
+    named = f"array {name!r}" if name else "the array"
+    return ReadError(
+        f"{named} in {where}: the chunk that holds {held} cannot be read: {why}. If it may arrive"
+        " later, resume from a checkpoint, or let RemoteOptions try for longer; to continue without"
+        " these records, leave them out of the order",
+        records=records,
+        why=why,
+    )
+
+
+def _again(error: ReadError) -> ReadError:
+    """A copy of the error for another caller, so that their tracebacks stay apart."""
+    return ReadError(*error.args)
+
+
+def start_presence_check(access: Access, store: Any, where: str) -> RemotePresence | None:
+    """The presence check of an open store, begun; None unless it is a remote array of Zarr."""
+    if store.kvstore is None:
+        return None
+    spec = spec_of(store)
+    if spec.get("driver") not in FILES or not is_remote_spec(spec):
+        return None
+    key = spec.get("metadata_key", FILES[spec["driver"]])
+    return RemotePresence(access, store.kvstore, key, where)

@@ -1,0 +1,204 @@
+"""Zarr arrays and groups as records: row `i` of every array is record `i`.
+
+Invariant: all arrays have one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import tensorstore as ts
+
+from windrow.core.process import refuse_forked
+from windrow.errors import SourceError
+from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
+from windrow.sources.chunks import ArrayPart, LaidOutSource
+from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.tensorstore import StoreArray, read_rows
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+
+_WHAT: Final = "ZarrDataSource"
+_SHOWN_ARRAYS: Final = 4
+_MOST_ROW_BYTES: Final = 2**34
+# A table has one number per block.
+_MOST_BLOCKS: Final = 2**27
+
+
+class ZarrDataSource(LaidOutSource):
+    """Rows of a Zarr array (v2 or v3, sharded too), or of the arrays of a group or dict."""
+
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        direct: bool | None = None,
+        names: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
+    ) -> None:
+        """Open the arrays; only metadata is read.
+
+        Args:
+            arrays: A path or URL of an array or a group, a dict of these (which may be nested), a
+                spec of TensorStore, or an open `tensorstore.TensorStore`, which may be a view. An
+                array gives rows; several arrays give a dict per record. In a group, xarray's
+                coordinates (arrays of one axis and its name, or listed by an attribute) and arrays
+                of shape () are left out, unless the group holds nothing else.
+            direct: Whether chunks are decoded without TensorStore, which is faster and gives the
+                same records. None does so for arrays in local folders with plain codecs. True
+                refuses all other arrays, with the reason. False always uses TensorStore.
+            names: Arrays or groups of a group to take, nested names joined by `/`; None for all
+                arrays that are not coordinates. Only these are opened.
+            storage_options: Credentials and settings for URLs, as fsspec takes them. TensorStore
+                reads http, https, s3 and gs if it has a setting for each option; otherwise
+                zarr-python reads the URL, over byte ranges of any file system of fsspec.
+            remote: Limits of reading over a network.
+
+        Raises:
+            ArgumentError: If `arrays` does not name an array, `direct` is not True, False or None,
+                or `names` is not a list of names.
+            NotFoundError: If there is nothing at the path or URL.
+            SourceError: If metadata is unreadable, one of `names` is not there, a dtype is not
+                supported, an array has no first axis, lengths differ, or an array cannot be decoded
+                with `direct=True`.
+            ConversionError: If the conversion that writes the folder has not finished.
+            ReadError: If this process was forked from a process that had used TensorStore.
+
+        Example:
+            >>> import tempfile, zarr
+            >>> group = zarr.create_group(folder := tempfile.mkdtemp())
+            >>> _ = group.create_array("image", data=np.zeros((10, 4, 4), np.uint8), chunks=(5, 4, 4))
+            >>> _ = group.create_array("label", data=np.arange(10), chunks=(5,))
+            >>> source = ZarrDataSource(folder)
+            >>> len(source), source[3]["image"].shape, source.read(np.array([3, 9]))["label"]
+            (10, (4, 4), array([3, 9]))
+        """
+        access = Access(_WHAT, storage_options, remote)
+        self._tree = ArrayTree(_WHAT, arrays, direct=direct, names=names, access=access)
+        parts = [array.part for array in self._tree.open()]
+        if len({part.rows for part in parts}) > 1:
+            shown = "\n".join(f"  {part.name}: {part.rows:,}" for part in parts)
+            raise SourceError(
+                f"{_WHAT}: the arrays differ in length\n{shown}\n"
+                "The first axis counts records: choose arrays of one length by names=[...] or with"
+                " a dict."
+            )
+        for array, part in zip(self._tree.open(), parts, strict=True):
+            if part.row_bytes > _MOST_ROW_BYTES:
+                raise SourceError(
+                    f"{_WHAT}: a row of {array.found.named} in {array.found.where} has"
+                    f" {part.row_bytes:,} bytes, and at most {_MOST_ROW_BYTES:,} are read; cut it"
+                    " with WindowDataSource"
+                )
+        self._length = parts[0].rows
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        opened = self._tree.open()
+        shown = ", ".join(
+            (f"{p.name}: " if p.name else "") + f"{p.dtype} {list(p.row_shape)}"
+            for p in (array.part for array in opened[:_SHOWN_ARRAYS])
+        )
+        left = len(opened) - _SHOWN_ARRAYS
+        more = f" and {left} more arrays" if left > 0 else ""
+        return f"{_WHAT}({self._length:,} records of {shown}{more} in {self._tree.place})"
+
+    @property
+    def arrays(self) -> dict[str, ts.TensorStore]:
+        """The open arrays by name; nested names are joined by `/`, a single array's name is ''."""
+        return self._tree.stores
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_remote_source
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process's requests to networks: `requests`, `retries`, `bytes`, `faults`.
+
+        TensorStore does not report its requests. For an array that it reads, `requests` counts the
+        reads that were started, of a chunk or of adjacent chunks, `bytes` the bytes of the values,
+        and `faults` the reads that failed for good. TensorStore's own counts are for the whole
+        process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
+        """
+        return self._tree.counts()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names, dtypes, shapes and chunks of the arrays."""
+        return f"zarr({self._tree.facts})"
+
+    @property
+    def parts(self) -> Sequence[ArrayPart]:
+        """One part per array, in the order of the tree; chunks are the chunks of the first axis.
+
+        Raises:
+            ReadError: If this process was forked from a process that had used TensorStore.
+        """
+        refuse_forked(LIBRARY, _WHAT)
+        return [array.part for array in self._tree.open()]
+
+    @property
+    def spec(self) -> Any:
+        """Shape, dtype and dimensions of a row of each array."""
+        specs = []
+        for array in self._tree.open():
+            dims = array.dims[1:]
+            named = dims if any(name is not None for name in dims) else None
+            specs.append(ArraySpec(array.part.row_shape, array.dtype, named))
+        return self._tree.assembled(specs)
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        """The tree of `read`, from one array of rows per part."""
+        return self._tree.assembled(columns)
+
+    def blocks(self) -> IntArray:
+        """Bounds of the chunks of one array, chosen so that no other chunk is read far more often.
+
+        It is the array with the most records per chunk, among those with an eighth of a record's
+        bytes or more. The chunks of the other arrays lie in whole blocks of it, or weigh little.
+
+        Raises:
+            SourceError: If there are more chunks than a table can hold.
+        """
+        parts = [array.part for array in self._tree.open()]
+        parts = [part for part in parts if not part.alone] or parts
+        weight = sum(part.row_bytes for part in parts) / 8
+        heavy = [part for part in parts if part.row_bytes >= weight] or parts
+        part = max(heavy, key=lambda part: part.chunk_rows)
+        if part.chunk_count > _MOST_BLOCKS:
+            raise SourceError(
+                f"{_WHAT}: the arrays lie in {part.chunk_count:,} chunks along the first axis, and"
+                f" blocks are made of at most {_MOST_BLOCKS:,}; shuffle all records instead, or"
+                " write larger chunks"
+            )
+        edges = np.arange(part.chunk_count + 1, dtype=np.int64) * part.chunk_rows - part.shift
+        bounds: IntArray = np.unique(np.clip(edges, 0, self._length))
+        return bounds
+
+    def read(self, indices: IntArray) -> Columns:
+        """Rows at `indices`: an array `(n, ...)`, or a dict of them, in new memory.
+
+        Raises:
+            ReadError: If a chunk cannot be read; the message names array, file and records. Or
+                if this process was forked from a process that had used TensorStore.
+        """
+        refuse_forked(LIBRARY, _WHAT)
+        wanted = checked_indices(indices, self._length, _WHAT)
+        opened = self._tree.open()
+        # TensorStore reads all of its arrays at once: each may wait for a network.
+        by_store = [isinstance(array.backend, StoreArray) for array in opened]
+        stores = [a.backend for a in opened if isinstance(a.backend, StoreArray)]
+        others = [a for a in opened if not isinstance(a.backend, StoreArray)]
+        reads: list[Callable[[], Any]] = [partial(read_rows, stores, wanted)]
+        reads += [partial(array.part.read, wanted) for array in others]
+        from_stores, *from_others = side_by_side(reads, wait=self.is_remote_source)
+        left, right = iter(from_stores), iter(from_others)
+        return self._tree.assembled([next(left) if store else next(right) for store in by_store])

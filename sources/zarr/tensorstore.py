@@ -1,0 +1,535 @@
+"""Rows of arrays that TensorStore reads: plans the reads, and puts rows into the requested order.
+
+Invariants: every read is started before the first one is waited for, in rounds of at most
+`IN_FLIGHT_BYTES`. The result is new memory that nothing else refers to.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import tensorstore as ts
+
+from windrow.core.threads import Ends
+from windrow.errors import ReadError
+from windrow.sources.base import IntArray, run_of
+from windrow.sources.chunks import Span
+from windrow.sources.scan import Checks
+from windrow.sources.zarr.error_text import file_in, reason
+from windrow.sources.zarr.in_flight import kind_of
+from windrow.sources.zarr.local.metadata import damaged, held_records
+from windrow.sources.zarr.local.presence import PresenceCheck, presence_of, spec_of
+from windrow.sources.zarr.remote import RemoteArray, unreachable
+from windrow.sources.zarr.urls import drivers
+
+AnyArray = npt.NDArray[Any]
+
+IN_FLIGHT_BYTES: Final = 256 * 2**20
+# Rows that are read and not needed cost a copy. TensorStore's reads by index cost about as much per
+# row as copying this much.
+_WORTH_BYTES: Final = 64 * 2**10
+# The size of one read of an array whose chunks are unknown.
+_UNKNOWN_BYTES: Final = 2**20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class StoreArray:
+    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown."""
+
+    store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
+    name: str
+    where: str
+    length: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    origin: int
+    chunk_rows: int
+    chunk_origin: int
+    presence: PresenceCheck | None
+    remote: RemoteArray | None = None  # set if reads wait for a network
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return (self.length, *self.row_shape)
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether it is read over a network."""
+        return self.remote is not None
+
+    @property
+    def fill_value(self) -> Any:
+        """The value of cells that are not stored; None if it is unknown."""
+        return self.store.fill_value
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory."""
+        return int(np.prod(self.row_shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def read_rows(self) -> int:
+        """Rows that one read takes."""
+        return self.chunk_rows or max(1, _UNKNOWN_BYTES // max(1, self.row_bytes))
+
+    @property
+    def shift(self) -> int:
+        """Rows of the first chunk that lie before row 0."""
+        return (self.origin - self.chunk_origin) % self.chunk_rows if self.chunk_rows else 0
+
+    def start(self, rows: slice | IntArray) -> Any:
+        """Start reading `rows`, counted from 0; a future of an array."""
+        if isinstance(rows, slice):
+            cells = self.store[self.origin + rows.start : self.origin + rows.stop]
+            return self.begin(cells, (rows.start, rows.stop))
+        cells = self.store.oindex[rows + self.origin]
+        if self.remote is None:
+            return cells.read()
+        records = int(rows.min()), int(rows.max()) + 1
+        return self.begin(cells, records, len(np.unique(self.chunk_of(rows))))
+
+    def begin(self, cells: Any, records: tuple[int, int], scattered: int | None = None) -> Any:
+        """Start reading a view of the store; a future of an array, in memory of its own.
+
+        Args:
+            cells: The view.
+            records: The rows `[first, stop)` that it lies in, for an error.
+            scattered: Chunks along the first axis, if the view picks single rows.
+        """
+        if self.remote is None:
+            return cells.read()
+        refused = functools.partial(_refused, self, records)
+        return self.remote.start(cells, refused, scattered=scattered)
+
+    def reason(self, error: BaseException) -> str:
+        """The reason of an error, for people."""
+        return reason(error) if self.remote is None else self.remote.access.reason(error)
+
+    def chunk_of(self, rows: IntArray) -> IntArray:
+        """Number of the chunk that holds each row; the row itself if chunks are unknown."""
+        chunk: IntArray = (rows + self.origin - self.chunk_origin) // max(1, self.chunk_rows)
+        return chunk
+
+
+class StoreReader:
+    """Reads rows through TensorStore; a `RowReader`."""
+
+    def __init__(self, array: StoreArray) -> None:
+        self._array = array
+
+    def checks(self) -> Checks:
+        """The chunks of the array, as far as they are known."""
+        array = self._array
+        layout, domain = array.store.chunk_layout, array.store.domain
+        sizes = layout.read_chunk.shape or (None,) * array.store.rank
+        origins = layout.grid_origin or (None,) * array.store.rank
+        chunk, shift = [array.read_rows], [array.shift]
+        for axis, length in enumerate(array.row_shape, 1):
+            size, origin = sizes[axis], origins[axis]
+            known = size is not None and origin is not None
+            chunk.append(int(size) if known else max(1, length))
+            shift.append((int(domain.inclusive_min[axis]) - int(origin)) % size if known else 0)
+        return StoreChecks(array, tuple(chunk), tuple(shift))
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading all spans, on TensorStore's own threads; done when their memory is filled.
+
+        The future has a ReadError if one of them cannot be read.
+        """
+        if not spans:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        return _SpanReads(self._array, spans).done
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        return read_rows([self._array], rows)[0]
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in memory; their bytes in storage are not known."""
+        array = self._array
+        return np.full(len(chunks), array.read_rows * array.row_bytes, np.int64)
+
+
+class StoreChecks(Checks):
+    """The chunks of an array that TensorStore reads."""
+
+    def __init__(
+        self, array: StoreArray, chunk_shape: tuple[int, ...], shift: tuple[int, ...]
+    ) -> None:
+        """Chunks have `chunk_shape`; the first one begins `shift` cells before cell 0."""
+        super().__init__(array.shape, chunk_shape, shift, array.dtype.itemsize)
+        self._array = array
+        self._origin = tuple(map(int, array.store.domain.inclusive_min))
+        # Whether its driver knows which chunks are stored. The driver of precomputed volumes looks
+        # for chunks in the wrong place: it reports all as missing, or raises.
+        self._knows_stored = "neuroglancer_precomputed" not in drivers(spec_of(array.store))
+        self._across = math.prod(self.grid[1:])
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._across != 1 or stop - first < 2:
+            return None
+        begin, end = self.bounds(first)[0][0], self.bounds(stop - 1)[1][0]
+        cells = self._array.store[self._origin[0] + begin : self._origin[0] + end]
+        try:
+            self._array.begin(cells, (begin, end)).result()
+            if not self._knows_stored:
+                return 0, stop - first
+            statistics = self._statistics(cells, query_fully_stored=True)
+        except (NotImplementedError, ValueError, RuntimeError, OSError):
+            return None
+        return (0, 0) if statistics.fully_stored else None
+
+    def check(self, number: int) -> bool | None:
+        try:
+            first, past = (bounds[0] for bounds in self.bounds(number))
+            found = self._array.begin(self._cells(number), (first, past)).result()
+        except ReadError:
+            raise  # it names the place already
+        except (ValueError, RuntimeError, OSError) as error:
+            raise self._refused(number, error) from error
+        presence = self._array.presence
+        if presence is not None:
+            values = found.reshape(1, -1)
+            presence.check(values, [0], self._array.where)
+            if not presence.may_be_fill(values, [0]):
+                return True  # it holds other values, so it is stored
+        return self.is_stored(number)
+
+    def is_stored(self, number: int) -> bool | None:
+        if not self._knows_stored:
+            return None
+        try:
+            statistics = self._statistics(self._cells(number), query_not_stored=True)
+        except NotImplementedError:
+            self._knows_stored = False
+            return None
+        except (ValueError, RuntimeError, OSError) as error:
+            if "UNIMPLEMENTED" in str(error):
+                self._knows_stored = False
+                return None
+            raise self._refused(number, error) from error
+        return not statistics.not_stored
+
+    def _statistics(self, cells: Any, **query: bool) -> Any:
+        """TensorStore's statistics of the storage of cells. Waits."""
+        if self._array.remote is None:
+            return cells.storage_statistics(**query).result()
+        in_flight = self._array.remote.access.in_flight
+        return in_flight.start(lambda: cells.storage_statistics(**query)).result()
+
+    def file(self, number: int) -> None:
+        return None
+
+    def orphans(self) -> list[str]:
+        return []
+
+    def _cells(self, number: int) -> Any:
+        axes = zip(self._origin, *self.bounds(number), strict=True)
+        return self._array.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
+
+    def _refused(self, number: int, error: Exception) -> ReadError:
+        first, stop = (bounds[0] for bounds in self.bounds(number))
+        if not self._array.chunk_rows and self._array.remote is None:
+            first, stop = self._narrowed(first, stop)
+        return _refused(self._array, (first, stop), error)
+
+    def _narrowed(self, first: int, stop: int) -> tuple[int, int]:
+        """The rows `[first, stop)` around all that cannot be read, if chunks are unknown."""
+        rows = range(first, stop)
+        least = bisect.bisect_left(rows, True, key=lambda row: self._fails(first, row + 1))
+        most = bisect.bisect_left(rows, True, key=lambda row: not self._fails(row + 1, stop))
+        if least > most or max(least, most) >= len(rows):
+            return first, stop  # now it can be read
+        return first + least, first + most + 1
+
+    def _fails(self, first: int, stop: int) -> bool:
+        begin = self._origin[0]
+        try:
+            self._array.store[begin + first : begin + stop].read().result()
+        except (ValueError, RuntimeError, OSError):
+            return True
+        return False
+
+
+class _SpanReads:
+    """Reads of spans, one read for each span."""
+
+    def __init__(self, array: StoreArray, spans: Sequence[Span]) -> None:
+        self._ends = Ends(len(spans))
+        self._array = array
+        if array.remote is not None:
+            for together in _neighbours(spans):
+                self._begin_remote(together)
+            return
+        for span in spans:
+            self._begin(span)
+
+    @property
+    def done(self) -> Future[None]:
+        """Done when all spans are filled."""
+        return self._ends.done
+
+    def _begin(self, span: Span) -> None:
+        array = self._array
+        try:
+            rows = array.store[array.origin + span.first : array.origin + span.stop]
+            # `write` reads into that memory; there is no read that takes any.
+            future = ts.array(span.out).write(rows)
+        except (ValueError, RuntimeError, OSError) as error:
+            self._end(span, error)
+            return
+        future.add_done_callback(lambda ended: self._end(span, ended.exception()))
+
+    def _begin_remote(self, spans: list[Span]) -> None:
+        """Start one read of adjacent spans; inside a shard it is one request."""
+        array = self._array
+        first, stop = spans[0].first, spans[-1].stop
+        rows = array.store[array.origin + first : array.origin + stop]
+        read = array.begin(rows, (first, stop))
+        read.add_done_callback(lambda ended: self._copy(spans, ended))
+
+    def _copy(self, spans: list[Span], ended: Future[AnyArray]) -> None:
+        """Copy values that were read into other memory: a late read must not write to spans."""
+        for span in spans:
+            error: Exception | None = None
+            try:
+                begin = span.first - spans[0].first
+                span.out[...] = ended.result()[begin : begin + len(span.out)]
+            except Exception as other:
+                error = other
+            self._ends.end(span.first, error)
+
+    def _end(self, span: Span, error: Exception | None) -> None:
+        array = self._array
+        if error is not None:
+            error = _refused(array, _records_of(array, span.first), error)
+        elif array.presence is not None:
+            try:
+                array.presence.check(span.out[:1], [0], array.where)
+            except ReadError as absent:
+                error = absent
+        self._ends.end(span.first, error)
+
+
+def _neighbours(spans: Sequence[Span]) -> list[list[Span]]:
+    """Runs of spans in which each span begins where the previous one ends."""
+    runs: list[list[Span]] = []
+    for span in spans:
+        if runs and runs[-1][-1].stop == span.first:
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return runs
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _RowRead:
+    """A read of `rows`; its row `take[k]` goes to place `to[k]` of the result."""
+
+    rows: slice | IntArray
+    to: IntArray | None = None
+    take: IntArray | None = None
+
+
+def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = None) -> StoreArray:
+    """An open `store` as an array; its domain may begin anywhere.
+
+    Args:
+        store: The open store.
+        name: Name of the array in the source.
+        where: Its place, for messages.
+        remote: Reads it, if that needs a network.
+    """
+    shape = tuple(int(n) for n in store.shape)
+    chunk = store.chunk_layout.read_chunk.shape
+    origins = store.chunk_layout.grid_origin
+    dtype = np.dtype(store.dtype.numpy_dtype)
+    known = bool(chunk) and chunk[0] is not None and bool(origins) and origins[0] is not None
+    return StoreArray(
+        store=store,
+        name=name,
+        where=where,
+        length=shape[0],
+        row_shape=shape[1:],
+        dtype=dtype,
+        origin=int(store.domain.inclusive_min[0]),
+        chunk_rows=int(chunk[0]) if known else 0,
+        chunk_origin=int(origins[0]) if known else 0,
+        presence=presence_of(store, dtype),
+        remote=remote,
+    )
+
+
+def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
+    """Rows `wanted` of each array, in that order, in new memory.
+
+    Raises:
+        ReadError: If a chunk cannot be read; the message names array, chunk and records. Or if
+            the array is gone and would read as fill values.
+    """
+    budget = IN_FLIGHT_BYTES // max(1, len(arrays))
+    plans = [_plan(array, wanted, budget) for array in arrays]
+    answers: list[AnyArray | None] = [None] * len(arrays)
+    for turn in range(max((len(plan) for plan in plans), default=0)):
+        started = [
+            (at, chunk, arrays[at].start(chunk.rows))
+            for at, plan in enumerate(plans)
+            if turn < len(plan)
+            for chunk in plan[turn]
+        ]
+        for at, chunk, future in started:
+            array = arrays[at]
+            try:
+                block = future.result()
+            except ReadError as error:
+                raise _remote_damage(array, chunk, error) from None
+            except (ValueError, RuntimeError, OSError) as error:
+                raise _damage(array, chunk, error) from error
+            if chunk.to is None:
+                answers[at] = block
+                continue
+            answer = answers[at]
+            if answer is None:
+                answer = answers[at] = _empty(array, len(wanted))
+            answer[chunk.to] = block if chunk.take is None else block[chunk.take]
+    for array, plan, answer in zip(arrays, plans, answers, strict=True):
+        if array.presence is not None and answer is not None:
+            array.presence.check(answer, _a_row_per_chunk(array, plan[0][0], wanted), array.where)
+    return [
+        _empty(array, 0) if answer is None else answer
+        for array, answer in zip(arrays, answers, strict=True)
+    ]
+
+
+def _a_row_per_chunk(
+    array: StoreArray, first: _RowRead, wanted: IntArray
+) -> Sequence[int] | IntArray:
+    """Places in `wanted`, one for each chunk that it needs; `first` is the first read."""
+    if isinstance(first.rows, slice) and first.to is None:
+        size = max(1, array.chunk_rows)
+        offset = (first.rows.start + array.origin - array.chunk_origin) % size
+        return [0, *range(size - offset, len(wanted), size)]
+    chunk = array.chunk_of(wanted)
+    begins = np.ones(len(chunk), np.bool_)
+    np.not_equal(chunk[1:], chunk[:-1], out=begins[1:])
+    return np.flatnonzero(begins)
+
+
+def _empty(array: StoreArray, count: int) -> AnyArray:
+    return np.empty((count, *array.row_shape), array.dtype)
+
+
+def _plan(array: StoreArray, wanted: IntArray, budget: int) -> list[list[_RowRead]]:
+    """Reads for `wanted`, in rounds of at most `budget` bytes."""
+    if not len(wanted):
+        return []
+    run = run_of(wanted)
+    if run is not None:
+        return [[_RowRead(run)]]
+    order = np.argsort(wanted, kind="stable")
+    rows = wanted[order]
+    chunk = array.chunk_of(rows)
+    cuts = np.flatnonzero(np.diff(chunk)) + 1
+    starts, stops = np.r_[0, cuts], np.r_[cuts, len(rows)]
+    spans = rows[stops - 1] + 1 - rows[starts]
+    distinct = 1 + int(np.count_nonzero(np.diff(rows)))
+    row_bytes = max(1, array.row_bytes)
+    worth = int(spans.sum()) * row_bytes <= distinct * (row_bytes + _WORTH_BYTES)
+    if array.chunk_rows <= 1 or distinct < 2 * len(starts) or not worth:
+        return _plan_by_row(array, rows, order, max(1, budget // row_bytes))
+    turn_of = np.cumsum(spans * row_bytes) // budget
+    plan: list[list[_RowRead]] = [[] for _ in range(int(turn_of[-1]) + 1)]
+    for turn, a, b in zip(turn_of.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        first, stop = int(rows[a]), int(rows[b - 1]) + 1
+        plan[turn].append(_RowRead(slice(first, stop), order[a:b], rows[a:b] - first))
+    return plan
+
+
+def _plan_by_row(
+    array: StoreArray, rows: IntArray, order: IntArray, most: int
+) -> list[list[_RowRead]]:
+    plan = []
+    for at in range(0, len(rows), most):
+        part, to = rows[at : at + most], order[at : at + most]
+        cuts = _remote_cuts(array, part)
+        pairs = zip(np.split(part, cuts), np.split(to, cuts), strict=True)
+        plan.append([_chunk_by_row(*pair) for pair in pairs])
+    return plan
+
+
+def _chunk_by_row(rows: IntArray, to: IntArray) -> _RowRead:
+    distinct, take = np.unique(rows, return_inverse=True)
+    return _RowRead(distinct, to, None if len(distinct) == len(take) else take)
+
+
+def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
+    """Where to cut sorted rows of a remote array, so that each part fits in `in_flight_bytes`."""
+    if array.remote is None:
+        return np.empty(0, np.int64)
+    limit = array.remote.access.options.in_flight_bytes
+    most = max(1, limit // max(1, max(1, array.chunk_rows) * array.row_bytes))
+    number = np.cumsum(np.diff(array.chunk_of(rows), prepend=-1) != 0) - 1
+    return np.flatnonzero(np.diff(number // most)) + 1
+
+
+def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
+    """The error for a read that failed: its chunks are read again to find the damaged one."""
+    rows = _rows_in(chunk)
+    records = int(rows[0]), int(rows[-1]) + 1
+    for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
+        try:
+            array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
+        except (ValueError, RuntimeError, OSError) as single:
+            error, records = single, _records_of(array, int(part[0]))
+            break
+    return _refused(array, records, error)
+
+
+def _rows_in(chunk: _RowRead) -> IntArray:
+    if isinstance(chunk.rows, slice):
+        return np.arange(chunk.rows.start, chunk.rows.stop, dtype=np.int64)
+    return chunk.rows
+
+
+def _remote_damage(array: StoreArray, chunk: _RowRead, error: ReadError) -> ReadError:
+    """As `_damage`, for a read of a remote array whose error names all of its rows."""
+    if kind_of(error) == "other":  # else the network failed, and would fail again
+        rows = _rows_in(chunk)
+        for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
+            try:
+                array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
+            except ReadError as single:
+                return single
+    return error
+
+
+def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
+    held, file = held_records(*records), file_in(error)
+    why = array.reason(error)
+    if array.remote is not None and kind_of(error) != "other":
+        return unreachable(array.name, array.where, held, why, records)
+    return damaged(array.name, array.where, held, why, file=file, records=records)
+
+
+def _records_of(array: StoreArray, row: int) -> tuple[int, int]:
+    """The rows `[first, stop)` of the chunk that holds `row`."""
+    if array.chunk_rows < 1:
+        return row, row + 1
+    chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
+    first = chunk * array.chunk_rows + array.chunk_origin - array.origin
+    return max(first, 0), min(first + array.chunk_rows, array.length)

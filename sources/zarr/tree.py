@@ -1,0 +1,534 @@
+"""Open arrays, and a tree of them that can be pickled and opened again.
+
+Invariants: shapes and dtypes stay as they were when the tree was made; a store that has others when
+it is opened again is refused. Decoding directly and reading through TensorStore give the same
+values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, Union
+
+import numpy as np
+import tensorstore as ts
+
+from windrow.core.process import refuse_forked
+from windrow.core.text import listing
+from windrow.errors import ArgumentError, MissingExtraError, SourceError
+from windrow.sources.base import Columns, IntArray
+from windrow.sources.boxes import BoxField, BoxPart, Padding
+from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
+from windrow.sources.zarr.box_readers import box_reader
+from windrow.sources.zarr.error_text import bare, reason
+from windrow.sources.zarr.find import find_all, open_all, open_each, unread
+from windrow.sources.zarr.local.chunks import CheckedReader, DirectReader
+from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+from windrow.sources.zarr.local.presence import spec_of
+from windrow.sources.zarr.local.single_records import single_record_reader
+from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
+from windrow.sources.zarr.names import ChosenTree, Found, choose
+from windrow.sources.zarr.remote import RemoteArray, RemotePresence, start_presence_check
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
+from windrow.sources.zarr.urls import is_remote_spec
+from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python
+
+LIBRARY: Final = "TensorStore"
+_SHOWN_CHARACTERS: Final = 200
+_SHOWN_ARRAYS: Final = 4
+
+_Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf is an array's number
+Backend: TypeAlias = PlainArray | StoreArray | PythonArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class OpenArray:
+    """An open array.
+
+    Args:
+        found: How it was found, with its name in the source.
+        part: Its rows.
+        chunk: Shape of its chunks; None along an axis where it is unknown.
+        backend: A `PlainArray` is decoded directly, TensorStore reads a `StoreArray`, and
+            zarr-python a `PythonArray`.
+        why: The reason why it is not decoded directly; '' if that needs no explanation.
+    """
+
+    found: Found
+    part: ArrayPart
+    chunk: tuple[int | None, ...]
+    backend: Backend
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name in the source; nested names are joined by `/`, a single array's name is ''."""
+        return self.found.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return (self.part.rows, *self.part.row_shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As delivered."""
+        return self.part.dtype
+
+    @property
+    def dims(self) -> tuple[str | None, ...]:
+        """Names of the axes, None for one without; two may have one name."""
+        return self.found.dims or (None,) * len(self.shape)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """As they are stored; empty if they are unknown."""
+        return self.found.attributes
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether it is read over a network."""
+        return not isinstance(self.backend, PlainArray) and self.backend.is_remote_source
+
+    @property
+    def fill_value(self) -> Any:
+        """The value of cells that are not stored; None if it is unknown."""
+        backend = self.backend
+        return backend.fill if isinstance(backend, PlainArray) else backend.fill_value
+
+    @property
+    def missing_value(self) -> Any:
+        """The fill value of an array of Zarr v2, which marks missing values for xarray."""
+        backend, metadata = self.backend, self.found.metadata
+        if isinstance(backend, PlainArray):
+            metadata = backend.presence.metadata
+        if metadata is not None:
+            return metadata.get("fill_value") if metadata.get("zarr_format") == 2 else None
+        if isinstance(backend, StoreArray) and spec_of(backend.store).get("driver") == "zarr":
+            return backend.fill_value
+        return None
+
+    @property
+    def facts(self) -> str:
+        """The facts that a state keeps about the array."""
+        text = f"{self.dtype} {list(self.shape)} chunks {list(self.chunk)}"
+        return f"{self.name}: {text}" if self.name else text
+
+    def box_part(
+        self,
+        origins: Callable[[IntArray], IntArray],
+        fields: tuple[BoxField, ...],
+        padding: Padding | None = None,
+    ) -> BoxPart:
+        """The array as records that are boxes of it; see `BoxPart`."""
+        reader, chunk_shape, shift = self.box_reader()
+        return BoxPart(
+            name=self.name,
+            shape=self.shape,
+            dtype=self.dtype,
+            chunk_shape=chunk_shape,
+            reader=reader,
+            origins=origins,
+            fields=fields,
+            padding=padding,
+            shift=shift,
+        )
+
+    def box_reader(
+        self, *, most_open: int | None = None
+    ) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
+        """As `box_readers.box_reader`."""
+        return box_reader(self.backend, self.chunk, most_open=most_open)
+
+    @property
+    def way(self) -> str:
+        """How it is read, for people."""
+        if isinstance(self.backend, PlainArray):
+            return "decoded directly"
+        library = LIBRARY if isinstance(self.backend, StoreArray) else "zarr-python"
+        return f"read by {library}" + (f" ({self.why})" if self.why else "")
+
+
+class ArrayTree:
+    """Arrays by name, or a single one. Thread-safe; pickles without its open arrays."""
+
+    def __init__(
+        self,
+        what: str,
+        arrays: Any,
+        *,
+        direct: bool | None = None,
+        names: Sequence[str] | None = None,
+        access: Access | None = None,
+    ) -> None:
+        """Open the arrays; only metadata is read.
+
+        Args:
+            what: Name of the source, for messages.
+            arrays: As for `ZarrDataSource`.
+            direct: As for `ZarrDataSource`.
+            names: As for `ZarrDataSource`.
+            access: How URLs are reached.
+
+        Raises:
+            ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
+                `ZarrDataSource` raises them.
+        """
+        refuse_forked(LIBRARY, what)
+        if direct is not None and not isinstance(direct, bool):
+            raise ArgumentError(f"{what}: direct must be True, False or None, got {direct!r}")
+        self._what, self._direct = what, direct
+        self._access = Access(what) if access is None else access
+        self._found: list[Found] = []
+        chosen, self._left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        self._chose = names is not None
+        self._numbers = _numbered(chosen, self._found)
+        opened = _open_records(what, self._found, direct)
+        self._facts = tuple(array.facts for array in opened)
+        self._opened: tuple[OpenArray, ...] | None = opened
+        self._stores: dict[str, ts.TensorStore] | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        specs = [
+            dataclasses.replace(array.found, spec=_pickled_spec(self._what, array.found, backend))
+            if isinstance(backend := array.backend, StoreArray)
+            and not _is_pickled_as_found(array.found)
+            else array.found
+            for array in self.open()
+        ]
+        return {
+            "what": self._what,
+            "access": self._access,
+            "layout": self._numbers,
+            "facts": self._facts,
+            "found": specs,
+            "direct": self._direct,
+            "left_out": self._left_out,
+            "chose": self._chose,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._what = state["what"]
+        self._access = state["access"]
+        self._numbers = state["layout"]
+        self._facts = state["facts"]
+        self._found = state["found"]
+        self._direct = state["direct"]
+        self._left_out = state["left_out"]
+        self._chose = state["chose"]
+        self._opened = None
+        self._stores = None
+        self._lock = threading.Lock()
+
+    def open(self) -> tuple[OpenArray, ...]:
+        """The arrays, in the order of the tree; opened again if this process has not opened them.
+
+        Raises:
+            SourceError: If they changed since the tree was made.
+            ReadError: If this process was forked from one that had used TensorStore.
+        """
+        opened = self._opened
+        if opened is not None:
+            return opened
+        refuse_forked(LIBRARY, self._what)
+        with self._lock:
+            if self._opened is None:
+                opened = _open_records(self._what, self._found, self._direct)
+                facts = tuple(array.facts for array in opened)
+                if facts != self._facts:
+                    raise SourceError(
+                        f"{self._what}: the arrays changed since the source was made\n"
+                        f"  then: {'; '.join(self._facts)}\n  now:  {'; '.join(facts)}\n"
+                        "Make the source again."
+                    )
+                self._opened = opened
+            return self._opened
+
+    @property
+    def stores(self) -> dict[str, ts.TensorStore]:
+        """The arrays as open stores, by name."""
+        opened = self.open()
+        with self._lock:
+            if self._stores is None:
+                for array in opened:
+                    if isinstance(array.backend, PythonArray):
+                        raise SourceError(
+                            f"{self._what}: {array.found.named} in {array.found.where} is read by"
+                            f" zarr-python ({array.why}), and TensorStore cannot open it; open it"
+                            " with zarr.open_array"
+                        )
+                plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
+                stores = iter(open_all(plain))
+                self._stores = {
+                    a.name: a.backend.store if isinstance(a.backend, StoreArray) else next(stores)
+                    for a in opened
+                }
+            return dict(self._stores)
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return any(array.is_remote_source for array in self.open())
+
+    def counts(self) -> dict[str, Any]:
+        """Requests for remote arrays, as `RemoteStats.counts` returns them."""
+        return self._access.counts()
+
+    @property
+    def left_out(self) -> tuple[Found, ...]:
+        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
+
+        They are not open; `open_arrays` opens them.
+        """
+        return self._left_out
+
+    @property
+    def facts(self) -> str:
+        """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long."""
+        text = "; ".join(self._facts)
+        if len(text) > _SHOWN_CHARACTERS:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            text = f"{self.open()[0].part.rows} records, {len(self._facts)} arrays, sha256:{digest}"
+        return text
+
+    @property
+    def place(self) -> str:
+        """Where the arrays are and how they are read, for people."""
+        opened = self.open()
+        levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
+        place = "/".join(names[0] for names in shared) or "several places"
+        if self._left_out and not self._chose:
+            labels = listing([item.name for item in self._left_out], _SHOWN_ARRAYS)
+            return f"{place}, {_ways(opened)}; coordinates: {labels}"
+        return f"{place}, {_ways(opened)}"
+
+    @property
+    def own_name(self) -> str:
+        """The name of a single array in its store; 'values' if it is unknown."""
+        where = self.open()[0].found.where.rstrip("/")
+        return where.rpartition("/")[2] if "/" in where else "values"
+
+    def assembled(self, columns: Sequence[Any]) -> Columns:
+        """The tree with one column per array."""
+        return _shaped(self._numbers, columns.__getitem__)
+
+
+@bare
+def open_arrays(
+    what: str, found: Sequence[Found], direct: bool | None = None
+) -> tuple[OpenArray, ...]:
+    """Opens arrays that were found, concurrently.
+
+    Args:
+        what: Name of the source, for messages.
+        found: The arrays.
+        direct: As for `ZarrDataSource`.
+
+    Raises:
+        NotFoundError, SourceError: As `ZarrDataSource` raises them.
+    """
+    plain = [_plain_or_reason(what, item, direct) for item in found]
+    python = {
+        item: why
+        for item, array in zip(found, plain, strict=True)
+        if isinstance(array, str) and (why := why_python(item.metadata or {}) or _why_fsspec(item))
+    }
+    left = [
+        item
+        for item, array in zip(found, plain, strict=True)
+        if isinstance(array, str) and item not in python
+    ]
+    stores = iter(_with_presence(left, open_each(left)))
+    opened = []
+    for item, array in zip(found, plain, strict=True):
+        if not isinstance(array, str):
+            opened.append(_open_directly(item, array))
+        elif item in python:
+            opened.append(_open_by_python(item, python[item]))
+        else:
+            opened.append(_open_by_store(item, *next(stores), array))
+    return tuple(opened)
+
+
+def _why_fsspec(found: Found) -> str:
+    """The reason why fsspec reads an array; '' if TensorStore reads it."""
+    if found.spec is not None:
+        return ""
+    if found.access is None or found.url is None:
+        raise unread(found, "only TensorStore reads its format, and it does not open such URLs")
+    return found.access.route(found.url).why
+
+
+def _with_presence(
+    found: Sequence[Found], stores: Sequence[Any]
+) -> list[tuple[Any, RemoteArray | None]]:
+    """The stores, with a `RemoteArray` for remote ones; presence checks start concurrently."""
+    checks: list[RemotePresence | None] = []
+    for item, store in zip(found, stores, strict=True):
+        access = item.access if isinstance(store, ts.TensorStore) else None
+        checks.append(None if access is None else start_presence_check(access, store, item.where))
+    pairs: list[tuple[Any, RemoteArray | None]] = []
+    for item, store, check in zip(found, stores, checks, strict=True):
+        remote = None
+        if isinstance(store, ts.TensorStore) and item.access and is_remote_spec(spec_of(store)):
+            remote = RemoteArray(item.access, store, _answered(item, item.access, check))
+        pairs.append((store, remote))
+    return pairs
+
+
+def _answered(
+    found: Found, access: Access, presence: RemotePresence | None
+) -> RemotePresence | None:
+    """A presence check once it has its answer; None if the array has no metadata object."""
+    try:
+        return presence if presence is not None and presence.wait() else None
+    except (ValueError, RuntimeError, OSError) as error:
+        raise SourceError(
+            f"{found.what}: the metadata of {found.named} in {found.where} cannot be read:"
+            f" {access.reason(error)}"
+        ) from None
+
+
+def _open_instead(found: Found, error: SourceError) -> OpenArray:
+    """Opens by zarr-python what TensorStore cannot open; raises `error` if that fails too."""
+    if found.metadata is None:
+        raise error
+    try:
+        return _open_by_python(found, "TensorStore cannot open it")
+    except (SourceError, MissingExtraError):
+        raise error from error.__cause__  # None for remote arrays
+
+
+def _open_records(what: str, found: Sequence[Found], direct: bool | None) -> tuple[OpenArray, ...]:
+    """Opens arrays whose rows are records; refuses strings of any length."""
+    for item in found:
+        if of_any_length(item.metadata or {}):
+            why = why_python(item.metadata or {})
+            raise unread(item, f"its values are strings, bytes or objects of any length ({why})")
+    return open_arrays(what, found, direct)
+
+
+def _pickled_spec(what: str, found: Found, array: StoreArray) -> Any:
+    """The spec with which another process opens an array again."""
+    spec = array.store.spec(retain_context=True, minimal_spec=True)
+    try:
+        spec.to_json()
+    except (NotImplementedError, ValueError) as error:
+        raise ArgumentError(
+            f"{what}: {found.named} cannot be pickled: {found.where} is a view that has no spec in"
+            f" JSON, such as a view of ts.virtual_chunked ({reason(error)}). Read it in this"
+            " process, without workers; or write its values to a store"
+        ) from error
+    return spec
+
+
+def _is_pickled_as_found(found: Found) -> bool:
+    """Whether the spec with which an array was found opens it again in another process."""
+    return found.access is not None and isinstance(found.spec, dict) and is_remote_spec(found.spec)
+
+
+def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray | str:
+    """The array to decode directly; or the reason against it, '' if it needs no explanation."""
+    if direct is False:
+        return "direct=False"
+    if found.folder is not None:
+        plain = plain_array(found.folder, found.name)
+    else:
+        plain = "only arrays given by the path of a local folder can be"
+    if direct and isinstance(plain, str):
+        named = f"array {found.name!r}" if found.name else "the array"
+        raise SourceError(
+            f"{what}: {named} in {found.where} cannot be decoded directly: {plain}. Leave"
+            " direct=True out to read it by TensorStore, or by zarr-python"
+        )
+    return "" if found.folder is None else plain
+
+
+def _open_directly(found: Found, plain: PlainArray) -> OpenArray:
+    single = single_record_reader(plain, found.name, found.where)
+    reader = DirectReader(plain) if single is None else CheckedReader(single, plain)
+    part = _part(found, plain, plain.chunk_shape[0], reader, alone=single is not None)
+    return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, plain)
+
+
+def _open_by_python(found: Found, why: str) -> OpenArray:
+    python = open_python(found, why)
+    part = _part(found, python, python.chunk_shape[0], PythonReader(python))
+    fitting = _with_fitting_dims(found, python.shape)
+    return OpenArray(fitting, part, python.chunk_shape, python, why)
+
+
+def _part(
+    found: Found,
+    array: Backend,
+    chunk_rows: int,
+    reader: RowReader,
+    *,
+    shift: int = 0,
+    alone: bool = False,
+) -> ArrayPart:
+    return ArrayPart(
+        name=found.name,
+        rows=array.shape[0],
+        row_shape=array.shape[1:],
+        dtype=array.dtype,
+        chunk_rows=chunk_rows,
+        reader=reader,
+        shift=shift,
+        alone=alone or chunk_rows == 1,
+    )
+
+
+def _with_fitting_dims(found: Found, shape: Sequence[int]) -> Found:
+    """`found`, without names of axes if they are for an array of another rank."""
+    return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
+
+
+def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: str) -> OpenArray:
+    if isinstance(store, SourceError):
+        return _open_instead(found, store)
+    array = store_array(store, found.name, found.where, remote)
+    part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
+    chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
+    return OpenArray(_described(found, store), part, chunk, array, why)
+
+
+def _described(found: Found, store: Any) -> Found:
+    """`found` with the names of axes and the attributes of its open store."""
+    labels = axis_names(tuple(store.domain.labels), store.rank)
+    dims = found.dims if len(found.dims) == store.rank else ()
+    attributes = found.attributes
+    if found.shape is None and not attributes:
+        stored = spec_of(store).get("metadata", {}).get("attributes")
+        attributes = stored if isinstance(stored, dict) else attributes
+    return dataclasses.replace(found, dims=labels or dims, attributes=attributes)
+
+
+def _ways(opened: tuple[OpenArray, ...]) -> str:
+    """How the arrays are read, for people."""
+    by_way: dict[str, list[str]] = {}
+    for array in sorted(opened, key=lambda array: not isinstance(array.backend, PlainArray)):
+        by_way.setdefault(array.way, []).append(array.name)
+    if len(by_way) == 1:
+        return next(iter(by_way))
+    return "; ".join(f"{way}: {listing(names, _SHOWN_ARRAYS)}" for way, names in by_way.items())
+
+
+def _numbered(tree: ChosenTree, found: list[Found]) -> _Numbers:
+    if isinstance(tree, dict):
+        return {name: _numbered(item, found) for name, item in tree.items()}
+    found.append(tree)
+    return len(found) - 1
+
+
+def _shaped(layout: _Numbers, leaf: Callable[[int], Any]) -> Columns:
+    if isinstance(layout, dict):
+        return {name: _shaped(item, leaf) for name, item in layout.items()}
+    return leaf(layout)

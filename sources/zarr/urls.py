@@ -1,0 +1,277 @@
+"""URLs of arrays: which library reads them, and fsspec's options in TensorStore's form.
+
+TensorStore reads http(s), s3 and gs fast, with retries of its own, but knows fewer options than
+fsspec. So TensorStore reads a URL if it has a setting for every option that was given. Otherwise
+zarr-python reads it, over byte ranges that fsspec reads.
+
+Invariant: no option is dropped that identifies or bills the caller, or that says where to read.
+Settings of fsspec's own buffers and listings are dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, Final
+
+import tensorstore as ts
+
+from windrow.errors import ArgumentError
+
+_ALIASES: Final = {"gcs": "gs", "s3a": "s3"}
+_OF_TENSORSTORE: Final = ("http", "https", "s3", "gs")
+# TensorStore knows these too, but its memory is a new one for each context.
+_OF_FSSPEC: Final = ("memory",)
+# After the last | of a URL, these open keys instead of an array.
+ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
+# Drivers of key-value stores that wait for a network.
+_REMOTE: Final = frozenset(
+    {"http", "s3", "gcs", "gcs_grpc", "tsgrpc_kvstore", "google_cloud_storage"}
+)
+# How fsspec buffers and lists, which does not change the data.
+_BUFFERS: Final = frozenset(
+    {
+        *("block_size", "default_block_size", "cache_type", "default_cache_type", "cache_options"),
+        *("default_fill_cache", "fill_cache_on_open", "max_concurrency", "use_listings_cache"),
+        *("listings_expiry_time", "max_paths", "skip_instance_cache", "asynchronous", "loop"),
+        *("simple_links", "same_scheme", "size_policy", "cache_timeout", "consistency"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UrlRoute:
+    """How a URL is read.
+
+    Args:
+        spec: The spec for TensorStore, as JSON: of an array if the last adapter of the URL names
+            one, else of a key-value store. None if fsspec reads the URL.
+        is_array: Whether `spec` is the spec of an array.
+        why: The reason why fsspec reads it, for people.
+    """
+
+    spec: Mapping[str, Any] | None = dataclasses.field(repr=False)
+    is_array: bool = False
+    why: str = ""
+
+
+class _UnknownError(Exception):
+    """An option for which TensorStore has no setting."""
+
+
+def route_of(what: str, url: str, storage_options: Mapping[str, Any] | None) -> UrlRoute:
+    """How the array, group or key-value store at `url` is read.
+
+    Args:
+        what: Name of the source, for messages.
+        url: The URL; not a local path.
+        storage_options: As fsspec takes them.
+
+    Raises:
+        ArgumentError: If only TensorStore reads such URLs, and it has no setting for an option.
+        ValueError: If TensorStore cannot parse the URL.
+    """
+    base, bar, adapters = url.partition("|")
+    protocol = base.partition("::")[0].partition("://")[0]
+    protocol = _ALIASES.get(protocol, protocol)
+    last = adapters.rpartition("|")[2].partition(":")[0]
+    is_array = bool(bar) and last not in ADAPTERS
+    if not bar and ("::" in base or protocol in _OF_FSSPEC):
+        return UrlRoute(None, why=f"fsspec protocol {protocol!r}")
+    if not bar and protocol not in _OF_TENSORSTORE and _is_known(protocol):
+        return UrlRoute(None, why=f"fsspec protocol {protocol!r}")
+    try:
+        settings, base = _settings(protocol, base, storage_options or {})
+    except _UnknownError as option:
+        if bar:
+            raise ArgumentError(
+                f"{what}: TensorStore reads URLs with a |, and has no setting for the storage option"
+                f" {option}; leave it out, or chain file systems as fsspec does, such as"
+                " 'zip://::s3://bucket/a.zip'"
+            ) from None
+        return UrlRoute(None, why=f"TensorStore has no storage option {option}")
+    whole = base + bar + adapters
+    spec = (ts.Spec(whole) if is_array else ts.KvStore.Spec(whole)).to_json()
+    return UrlRoute(_with_settings(spec, settings), is_array)
+
+
+def with_slash(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a key-value store whose path ends with a slash, as a folder."""
+    path = spec.get("path", "")
+    return {**spec, "path": path if not path or path.endswith("/") else path + "/"}
+
+
+def joined_url(url: str, key: str) -> str:
+    """The URL of `key` below a URL of fsspec, which may be a chain."""
+    links = url.split("::")
+    for k, link in enumerate(links):
+        if "://" in link:
+            head, mark, query = link, "", ""
+            if link.startswith(("http://", "https://")):
+                head, mark, query = link.partition("?")
+            slash = "" if head.endswith("/") else "/"
+            links[k] = f"{head}{slash}{key}{mark}{query}"
+            break
+    return "::".join(links)
+
+
+def _is_known(protocol: str) -> bool:
+    """Whether fsspec knows a protocol; the package that reads it need not be installed."""
+    import fsspec
+
+    return protocol in fsspec.available_protocols()
+
+
+def has_file_system(url: str) -> bool:
+    """Whether the packages that fsspec needs for a URL are installed."""
+    import fsspec  # importing it takes longer than opening a local array
+
+    try:
+        fsspec.get_filesystem_class(url.partition("://")[0])
+    except (ImportError, ValueError):
+        return False
+    return True
+
+
+def parent_url(url: str) -> tuple[str, str] | None:
+    """The URL of the folder above a URL of fsspec, and the last name of the URL."""
+    links = url.split("::")
+    for k, link in enumerate(links):
+        if "://" in link:
+            protocol, mark, path = link.partition("://")
+            path, question, query = (
+                path.partition("?") if protocol.startswith("http") else (path, "", "")
+            )
+            up, slash, name = path.rstrip("/").rpartition("/")
+            if not name or (not slash and protocol != "zip"):
+                return None
+            links[k] = f"{protocol}{mark}{up}{slash}{question}{query}"
+            return "::".join(links), name
+    return None
+
+
+def lists_cheaply(url: str) -> bool:
+    """Whether fsspec lists the folders at `url` with few requests to a network."""
+    return url.partition("://")[0] in (
+        *("memory", "zip", "tar", "libarchive", "file", "local", "reference"),
+    )
+
+
+def _with_settings(spec: Any, settings: Mapping[str, Any]) -> Any:
+    """`spec` with settings added to the driver that reads from the network."""
+    for inside in ("kvstore", "base"):
+        if inside in spec:
+            return {**spec, inside: _with_settings(spec[inside], settings)}
+    return {**spec, **settings}
+
+
+def _settings(protocol: str, url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Settings of TensorStore's driver, and the URL without the parts that became settings."""
+    given = {key: value for key, value in options.items() if key not in _BUFFERS}
+    client = given.pop("client_kwargs", None) or {}
+    if not isinstance(client, Mapping):
+        raise _UnknownError("'client_kwargs'")
+    client = dict(client)
+    rest = url.partition("://")[2]
+    if protocol in ("http", "https"):
+        settings, url = _http(given, client, url)
+    elif protocol == "s3":
+        settings, url = _s3(given, client), f"s3://{rest}"
+    elif protocol == "gs":
+        settings, url = _gcs(given), f"gs://{rest}"
+    else:
+        return {}, url  # TensorStore reports what is wrong with the URL
+    left = [repr(key) for key, value in (*given.items(), *client.items()) if value is not None]
+    if left:
+        raise _UnknownError(left[0])
+    return settings, url
+
+
+def _http(given: dict[str, Any], client: dict[str, Any], url: str) -> tuple[dict[str, Any], str]:
+    headers: dict[str, str] = {}
+    for options in (client, given):
+        headers.update(options.pop("headers", None) or {})
+        auth = options.pop("auth", None)
+        if auth is not None:
+            # aiohttp.BasicAuth is a tuple, and aiohttp need not be installed.
+            if not isinstance(auth, tuple) or len(auth) < 2:
+                raise _UnknownError("'auth'")
+            headers["Authorization"] = _basic(str(auth[0]), str(auth[1]))
+    named = re.match(r"(https?://)([^/?#@]*)@", url)
+    if named is not None:
+        user, _, password = named[2].partition(":")
+        headers.setdefault(
+            "Authorization", _basic(urllib.parse.unquote(user), urllib.parse.unquote(password))
+        )
+        url = named[1] + url[named.end() :]
+    given.pop("encoded", None)
+    return ({"headers": [f"{k}: {v}" for k, v in headers.items()]} if headers else {}), url
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _s3(given: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if given.pop("anon", None):
+        settings["aws_credentials"] = {"type": "anonymous"}
+        for name in ("key", "secret", "token", "profile"):
+            given.pop(name, None)
+    if profile := given.pop("profile", None):
+        settings["aws_credentials"] = {"type": "profile", "profile": profile}
+    endpoint = client.pop("endpoint_url", None)
+    endpoint = given.pop("endpoint_url", None) or endpoint
+    if endpoint:
+        settings["endpoint"] = endpoint
+    for options in (client, given):
+        for name in ("region_name", "region"):
+            if region := options.pop(name, None):
+                settings["aws_region"] = region
+    if given.pop("requester_pays", None):
+        settings["requester_pays"] = True
+    for name in ("use_ssl", "version_aware"):  # these are the defaults
+        if given.get(name) is (name == "use_ssl"):
+            del given[name]
+    return settings
+
+
+def _gcs(given: dict[str, Any]) -> dict[str, Any]:
+    # TensorStore sends no credentials if it finds none.
+    anonymous = bool(given.pop("anon", None))
+    if given.get("token") in ("anon", "google_default", "cloud") or anonymous:
+        given.pop("token", None)
+    project, pays = given.pop("project", None), given.pop("requester_pays", None)
+    if pays:
+        project = pays if isinstance(pays, str) else project
+        if not project:
+            raise _UnknownError("'requester_pays' without 'project'")
+        return {"gcs_user_project": {"project_id": project}}
+    return {}
+
+
+# --- specs of TensorStore ------------------------------------------------------------------------
+
+
+def drivers(spec: Any) -> set[str]:
+    """The drivers in a spec at any depth, since views and adapters have nested specs."""
+    if isinstance(spec, dict):
+        own = {spec["driver"]} if isinstance(spec.get("driver"), str) else set()
+        return own.union(*map(drivers, spec.values()))
+    return set().union(*map(drivers, spec)) if isinstance(spec, list) else set()
+
+
+def is_remote_spec(spec: Any) -> bool:
+    """Whether reads of a spec wait for a network."""
+    return bool(drivers(spec) & _REMOTE)
+
+
+def headers_of(spec: Any) -> list[str]:
+    """The HTTP headers that a spec sends."""
+    for inside in ("kvstore", "base"):
+        if isinstance(spec, Mapping) and inside in spec:
+            return headers_of(spec[inside])
+    return list(spec.get("headers", ())) if isinstance(spec, Mapping) else []

@@ -1,0 +1,494 @@
+"""Arrays that zarr-python reads, since TensorStore lacks a filter, codec or dtype of theirs.
+
+Safety: metadata decide which code runs on stored data, so they are checked before zarr-python sees
+them, and zarr-python gets the very bytes that were checked. Codecs and dtypes must be on lists of
+known ones, and none of these unpickles or evaluates anything. No Python objects are made, except
+strings and bytes of any length.
+
+Invariants: filling memory waits on the pool's thread. A chunk that cannot be read is a `ReadError`
+that names the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from windrow.core.cancellation import current_scope, stopped
+from windrow.core.threads import Ends
+from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
+from windrow.sources.base import IntArray
+from windrow.sources.chunks import AnyArray, Box, Span
+from windrow.sources.scan import Checks
+from windrow.sources.zarr.error_text import bare, reason
+from windrow.sources.zarr.find import gone, refuse_absurd, unread
+from windrow.sources.zarr.local.codecs import ChunkDamageError, refuse_larger
+from windrow.sources.zarr.local.metadata import damaged, held_records
+from windrow.sources.zarr.local.presence import PresenceCheck, presence_of_file
+from windrow.sources.zarr.metadata import (
+    RefusedError,
+    check,
+    checked_sizes,
+    compressor_of,
+    index_of_shards,
+    most_chunk_bytes,
+    version_of,
+)
+from windrow.sources.zarr.names import Found
+from windrow.sources.zarr.remote import FetchedPresence, unreachable
+from windrow.sources.zarr.stores import Access
+
+if TYPE_CHECKING:
+    from windrow.sources.zarr.python_store import CheckedStore, StoredObjects
+
+_KEYS: Final = {2: ".zarray", 3: "zarr.json"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PythonArray:
+    """An array that zarr-python reads.
+
+    Args:
+        array: The `zarr.Array`.
+        name: Name of the array in the source, for messages.
+        where: Its place, for messages.
+        why: The reason why TensorStore does not read it.
+        shape: Rows first; at least one axis.
+        dtype: As delivered: in this machine's byte order; of objects for strings of any length.
+        chunk_shape: Shape of what is decoded as one; the inner chunk of a sharded array.
+        fill_bytes: A cell that is not stored, in memory; empty for strings of any length.
+        presence: Checks whether the array is still there; None if nothing can.
+        access: How it is reached, if it is remote.
+    """
+
+    array: Any
+    name: str
+    where: str
+    why: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]
+    fill_bytes: bytes
+    presence: PresenceCheck | FetchedPresence | None
+    access: Access | None = None
+
+    @property
+    def variable(self) -> bool:
+        """Whether its values are strings or bytes of any length, as objects."""
+        return self.dtype == np.dtype(object)
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether it is read over a network."""
+        return self.access is not None
+
+    @property
+    def fill_value(self) -> Any:
+        """The value of cells that are not stored; None for strings of any length."""
+        return np.frombuffer(self.fill_bytes, self.dtype)[0] if self.fill_bytes else None
+
+    @property
+    def store(self) -> CheckedStore:
+        """The store that holds it."""
+        store: CheckedStore = self.array.store
+        return store
+
+    def fill(self, first: Sequence[int], out: AnyArray, file: str | None = None) -> None:
+        """Fill `out` with the cells that begin at `first`. Waits.
+
+        Args:
+            first: The first cell.
+            out: The memory to fill.
+            file: The file that holds all of these cells, if it is known.
+
+        Raises:
+            ReadError: If a chunk cannot be read, or the array is gone.
+        """
+        if self.access is not None:
+            out[...] = self.begin(first, out.shape).result()
+            return
+        try:
+            out[...] = self._values(first, out.shape)
+        except Exception as error:  # codecs may raise anything for damaged data
+            raise self._damaged(first[0], len(out), error, file) from error
+        if self.presence is not None and not self.variable:
+            self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
+
+    def begin(self, first: Sequence[int], shape: Sequence[int]) -> Future[AnyArray]:
+        """Start reading cells of a remote array, into memory of their own.
+
+        The future has a ReadError if that fails.
+        """
+        access = self.access
+        if access is None:
+            raise TypeError("only a remote array is read in the background")
+
+        def values() -> AnyArray:
+            cancel_scope = current_scope()
+            if cancel_scope is not None and cancel_scope.is_set:
+                raise stopped()
+            try:
+                cells = self._values(first, shape)
+            except Exception as error:  # codecs may raise anything for damaged data
+                raise self._damaged(first[0], shape[0], error, None) from None
+            if self.presence is not None and not self.variable:
+                self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
+            return cells
+
+        answer: Future[AnyArray] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def ended(read: Future[AnyArray]) -> None:
+            error = read.exception()
+            if error is None:
+                answer.set_result(read.result())
+            elif isinstance(error, ReadError):
+                answer.set_exception(error)
+            else:
+                answer.set_exception(self._damaged(first[0], shape[0], error, None))
+
+        sizes = zip(first, shape, self.chunk_shape, strict=True)
+        chunks = math.prod((f + n - 1) // c - f // c + 1 for f, n, c in sizes)
+        weight = chunks * math.prod(self.chunk_shape) * self.dtype.itemsize
+        read = access.fetches.start(partial(access.run, values), chunks, weight_bytes=weight)
+        read.add_done_callback(ended)
+        return answer
+
+    def _values(self, first: Sequence[int], shape: Sequence[int]) -> AnyArray:
+        place = tuple(slice(f, f + n) for f, n in zip(first, shape, strict=True))
+        cells: AnyArray = np.asarray(self.array[place], self.dtype).reshape(shape)
+        return cells
+
+    def _damaged(self, first: int, count: int, error: BaseException, file: str | None) -> ReadError:
+        records = self._chunk_rows(first, first + count)
+        held = held_records(*records)
+        if self.access is None:
+            why = reason(error)
+        else:
+            why = self.access.reason(error)
+            if isinstance(error, WindrowError | TimeoutError):
+                return unreachable(self.name, self.where, held, why, records)
+        if not isinstance(error, ChunkDamageError):
+            why = f"zarr-python says {type(error).__name__}: {why}"
+        return damaged(self.name, self.where, held, why, file=file)
+
+    def _chunk_rows(self, first: int, stop: int) -> tuple[int, int]:
+        rows = self.chunk_shape[0]
+        return first // rows * rows, min(-(-stop // rows) * rows, self.shape[0])
+
+
+class PythonReader:
+    """Reads rows through zarr-python; a `RowReader`."""
+
+    is_slow: Final = True  # a chunk takes milliseconds, however small it is
+
+    def __init__(self, array: PythonArray) -> None:
+        self._array = array
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PythonChecks(self._array)
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Fill the spans in one task on `pool`, or concurrently if the array is remote.
+
+        The future has a ReadError if that fails.
+        """
+        if self._array.access is None:
+            return pool.submit(self._fill, list(spans))
+        rest = (0,) * (len(self._array.shape) - 1)
+        boxes = [Box((span.first, *rest), span.out) for span in spans]
+        return _filled(self._array, [(box.first, box.out.shape, [box]) for box in boxes])
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        array = self._array
+        found = np.empty((len(rows), *array.shape[1:]), array.dtype)
+        order = np.argsort(rows, kind="stable")
+        wanted = rows[order]
+        cuts = np.flatnonzero(np.diff(wanted // array.chunk_shape[0])) + 1
+        rest = (0,) * (len(array.shape) - 1)
+        parts = [
+            (part, to, int(part[0]), int(part[-1]) + 1)
+            for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True)
+            if len(part)
+        ]
+        if array.access is not None:
+            reads = [array.begin((a, *rest), (b - a, *array.shape[1:])) for _, _, a, b in parts]
+            for read, (part, to, first, _) in zip(reads, parts, strict=True):
+                found[to] = read.result()[part - first]
+            return found
+        for part, to, first, stop in parts:
+            block = np.empty((stop - first, *array.shape[1:]), array.dtype)
+            array.fill((first, *rest), block)
+            found[to] = block[part - first]
+        return found
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in memory; their bytes in storage are not known."""
+        array = self._array
+        size = array.chunk_shape[0] * math.prod(array.shape[1:]) * array.dtype.itemsize
+        return np.full(len(chunks), size, np.int64)
+
+    def _fill(self, spans: list[Span]) -> None:
+        rest = (0,) * (len(self._array.shape) - 1)
+        for span in spans:
+            self._array.fill((span.first, *rest), span.out)
+
+
+class PythonBoxReader:
+    """Reads boxes through zarr-python; a `BoxReader`."""
+
+    is_slow: Final = True
+
+    def __init__(self, array: PythonArray) -> None:
+        self._array = array
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PythonChecks(self._array)
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Fill the boxes in one task on `pool`, or chunks concurrently if the array is remote.
+
+        The future has a ReadError if that fails.
+        """
+        if self._array.access is None:
+            return pool.submit(self._fill, list(boxes))
+        groups = []
+        for corner, group in itertools.groupby(boxes, self._corner):
+            together = list(group)
+            if len(together) == 1:
+                groups.append((together[0].first, together[0].out.shape, together))
+            else:
+                groups.append((corner, self._chunk_at(corner), together))
+        return _filled(self._array, groups)
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in memory; their bytes in storage are not known."""
+        size = math.prod(self._array.chunk_shape) * self._array.dtype.itemsize
+        return np.full(len(chunks), size, np.int64)
+
+    def _fill(self, boxes: list[Box]) -> None:
+        array = self._array
+        for corner, group in itertools.groupby(boxes, self._corner):
+            together = list(group)
+            if len(together) == 1:
+                array.fill(together[0].first, together[0].out)
+                continue
+            # Any box costs its whole chunk, so several boxes of one chunk are cut from it.
+            block = np.empty(self._chunk_at(corner), array.dtype)
+            array.fill(corner, block)
+            for box in together:
+                box.fill(block, corner)
+
+    def _chunk_at(self, corner: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the part of a chunk that lies in the array, from its first cell."""
+        sizes = zip(self._array.chunk_shape, self._array.shape, corner, strict=True)
+        return tuple(min(c, n - f) for c, n, f in sizes)
+
+    def _corner(self, box: Box) -> tuple[int, ...]:
+        """The first cell of the chunk that a box lies in."""
+        return tuple(f // c * c for f, c in zip(box.first, self._array.chunk_shape, strict=True))
+
+
+def _filled(
+    array: PythonArray, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...], list[Box]]]
+) -> Future[None]:
+    """Start filling boxes of a remote array; each group has the first cell and shape of a read."""
+    if not groups:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+    ends = Ends(len(groups))
+
+    def arrived(place: int, read: Future[AnyArray]) -> None:
+        error: Exception | None = None
+        try:
+            first, _, boxes = groups[place]
+            for box in boxes:
+                box.fill(read.result(), first)
+        except Exception as other:
+            error = other
+        ends.end(place, error)
+
+    for place, (first, shape, _) in enumerate(groups):
+        array.begin(first, shape).add_done_callback(partial(arrived, place))
+    return ends.done
+
+
+class PythonChecks(Checks):
+    """The chunks of an array that zarr-python reads."""
+
+    def __init__(self, array: PythonArray) -> None:
+        """Open nothing."""
+        shape, itemsize = array.shape, array.dtype.itemsize
+        super().__init__(shape, array.chunk_shape, (0,) * len(shape), itemsize)
+        self._array = array
+        shard = array.array.shards or array.chunk_shape
+        self._per_shard = tuple(s // c for s, c in zip(shard, array.chunk_shape, strict=True))
+        self._across = math.prod(self.grid[1:])
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._across != 1:
+            return None
+        begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
+        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
+        rows = self._array.chunk_shape[0]
+        try:
+            self._array.fill(begin, block)
+            chunks = (block[at : at + rows] for at in range(0, len(block), rows))
+            stored = [self._is_chunk_stored(first + k, chunk) for k, chunk in enumerate(chunks)]
+        except OSError:
+            return None  # check one by one, so that the error names the chunk
+        return stored.count(False), 0
+
+    def check(self, number: int) -> bool:
+        begin, end = self.bounds(number)
+        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
+        self._array.fill(begin, block, self.file(number))
+        return self._is_chunk_stored(number, block)
+
+    def is_stored(self, number: int) -> bool:
+        array = self._array
+        try:
+            return array.store.holds(*self._place(number))
+        except (ChunkDamageError, OSError, RuntimeError, ValueError) as error:
+            held = held_records(*(bounds[0] for bounds in self.bounds(number)))
+            file = self.file(number)
+            raise damaged(array.name, array.where, held, reason(error), file=file) from error
+
+    def file(self, number: int) -> str | None:
+        return self._array.store.file(self._place(number)[0])
+
+    def orphans(self) -> list[str]:
+        return []
+
+    def _is_chunk_stored(self, number: int, block: AnyArray) -> bool:
+        """Whether a chunk is stored that reads as `block`; other values than the fill value are."""
+        if self._array.variable:
+            return self.is_stored(number)
+        fill = np.frombuffer(self._array.fill_bytes, np.uint8)
+        cells = np.ascontiguousarray(block).reshape(-1).view(np.uint8).reshape(-1, len(fill))
+        return bool((cells != fill).any()) or self.is_stored(number)
+
+    def _place(self, number: int) -> tuple[str, int]:
+        """Key of the object that holds a chunk, and the number of the chunk in it."""
+        key, inside = [], 0
+        for at, count in zip(self.coords(number), self._per_shard, strict=True):
+            key.append(at // count)
+            inside = inside * count + at % count
+        return self._array.array.metadata.encode_chunk_key(tuple(key)), inside
+
+
+@bare
+def open_python(found: Found, why: str) -> PythonArray:
+    """The array, opened by zarr-python after its metadata were checked.
+
+    Args:
+        found: An array of Zarr that was found by a path or URL.
+        why: The reason why TensorStore does not read it, as from `why_python`.
+
+    Raises:
+        MissingExtraError: If zarr-python is not installed.
+        NotFoundError: If the array is gone.
+        SourceError: If it cannot be opened, or has an unsupported codec or dtype.
+    """
+    try:
+        from windrow.sources.zarr.python_store import CheckedStore, objects_of, open_array
+    except ImportError as error:
+        # An array that would be refused all the same does not need the extra.
+        _checked(found, dict(found.metadata or {}))
+        raise missing_extra(
+            f"{found.what}: {found.named} in {found.where} ({why})", "zarr"
+        ) from error
+    objects = objects_of(found)
+    key, raw = _stored_metadata(found, objects)
+    try:
+        meta = json.loads(raw)
+    except ValueError as error:
+        raise unread(found, str(error)) from error
+    packed, most = _checked(found, meta)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they address the writers of such arrays
+            measure = None if packed is None else partial(refuse_larger, packed, most=most)
+            store = CheckedStore(objects, {key: raw}, measure)
+            array = open_array(store, version_of(meta))
+            if array.shards is not None:
+                per_shard = math.prod(
+                    s // c for s, c in zip(array.shards, array.chunks, strict=True)
+                )
+                store.sharded(per_shard, **index_of_shards(meta))
+        shape, chunk = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
+        dtype = np.dtype(object) if array.dtype.kind in "OT" else array.dtype.newbyteorder("=")
+        fill = _fill_bytes(array.fill_value, dtype)
+    except Exception as error:  # zarr-python may raise anything for such metadata
+        said, cause = found.reason(error)
+        raise unread(found, f"{why}; zarr-python says {said}") from cause
+    presence: PresenceCheck | FetchedPresence | None = None
+    if found.folder is not None and fill:
+        presence = dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
+    elif found.access is not None and fill:
+        presence = FetchedPresence(lambda: objects.whole(key), found.where + key, raw, fill)
+    return PythonArray(
+        array, found.name, found.where, why, shape, dtype, chunk, fill, presence, found.access
+    )
+
+
+def _checked(found: Found, meta: Any) -> tuple[str | None, int]:
+    """The compressor of checked metadata, and the most bytes that a chunk may decompress to.
+
+    Raises:
+        SourceError: If zarr-python must not see them, or sizes are absurd.
+    """
+    try:
+        if not isinstance(meta, dict):
+            raise RefusedError("its metadata are not a JSON object")
+        check(meta)
+        shape, chunk, shard, item_bytes = checked_sizes(meta)
+        refuse_absurd(found, shape, chunk, item_bytes, shard)
+        return compressor_of(meta), most_chunk_bytes(meta, chunk, item_bytes)
+    except SourceError:
+        raise
+    except (RefusedError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # Metadata may have any form; a form that the checks do not expect is refused.
+        raise unread(found, str(error)) from error
+
+
+def _fill_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """The bytes of a cell that is not stored; empty if it is an object."""
+    if dtype.kind == "O":
+        return b""
+    if value is None:
+        value = "NaT" if dtype.kind in "mM" else np.zeros((), dtype)
+    return np.asarray(value, dtype).tobytes()
+
+
+def _stored_metadata(found: Found, objects: StoredObjects) -> tuple[str, bytes]:
+    """Key and bytes of an array's own metadata."""
+    key = _KEYS[2 if "dtype" in (found.metadata or {}) else 3]
+    try:
+        raw = objects.whole(key)
+    except SourceError:
+        raise
+    except (ValueError, RuntimeError, OSError) as error:
+        why, cause = found.reason(error)
+        raise SourceError(f"{found.what}: {found.where} cannot be read: {why}") from cause
+    if raw is None:
+        raise gone(found, f"it has no {key}")
+    return key, raw

@@ -1,0 +1,336 @@
+"""The laws of states: an iterator resumes from one exactly, and refuses one that does not fit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import windrow
+from tests import strategies as make
+from tests.strategies import Drawn
+from windrow.errors import StateError
+
+M = windrow.MapDataset
+
+
+def build_short(recipe: make.Recipe) -> Any:
+    """A dataset to iterate, not too long."""
+    dataset: Any = make.build(recipe)
+    if isinstance(dataset, M):
+        return dataset[:24].to_iter_dataset(make.SYNCHRONOUS)
+    return dataset.limit(24)
+
+
+# --- restarts ------------------------------------------------------------------------------------
+
+
+def check_restores(dataset: Any) -> None:
+    """Restoring at every step, through JSON, gives the rest; and so does going back."""
+    iterator = iter(dataset)
+    states, elements = [iterator.get_state()], []
+    for element in iterator:
+        elements.append(element)
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    assert len(json.dumps(states[-1])) < 1000
+    for at, state in enumerate(states):
+        fresh = iter(dataset)
+        fresh.set_state(state)
+        assert fresh.get_state() == state
+        assert make.differences(fresh, elements[at:]) == [], (at, state["position"])
+    for at in reversed(range(0, len(states), 3)):
+        iterator.set_state(states[at])
+        assert make.differences(itertools.islice(iterator, 2), elements[at : at + 2]) == []
+
+
+@given(drawn=make.streams(ours=True, most=5))
+@settings(max_examples=120)
+def test_streams_are_restored_at_every_step(drawn: Drawn) -> None:
+    check_restores(build_short(drawn.recipe))
+
+
+@given(drawn=make.chains(ours=True, lengths=make.FEW))
+@settings(max_examples=60)
+def test_chains_are_restored_at_every_step(drawn: Drawn) -> None:
+    check_restores(build_short(drawn.recipe))
+
+
+def nested() -> list[make.Recipe]:
+    """Streams with every stateful node inside every other."""
+    base: make.Recipe = ("to_iter", (("shuffle", (("range", (), (13,)),), (4,)),), (False,))
+    other: make.Recipe = ("to_iter", (("filter", (("range", (), (9,)),), (3,)),), (False,))
+    single: list[tuple[str, tuple[Any, ...]]] = [
+        ("window_shuffle", (4, 7)),
+        ("batched_map", (1,)),
+        ("map_with_index", ()),
+        ("random_map", (5,)),
+        ("repeat", (2,)),
+        ("limit", (11,)),
+        ("filter", (2,)),
+        ("mix", ((2, 1),)),
+        ("zip", ()),
+    ]
+    found = []
+    for inner, outer in itertools.product(single, repeat=2):
+        recipe = base
+        for name, arguments in (inner, outer):
+            parents = (recipe, other) if name in ("mix", "zip") else (recipe,)
+            recipe = (f"stream_{name}", parents, arguments)
+        found.append(recipe)
+        found.append(("stream_batch", (recipe,), (3, False, True)))
+    return found
+
+
+@pytest.mark.parametrize("recipe", nested(), ids=lambda r: "-".join(sorted(make.names_of(r))))
+def test_nested_stateful_nodes_are_restored(recipe: make.Recipe) -> None:
+    check_restores(make.build(recipe))
+
+
+CHAINS = nested()[::4]
+
+
+def restore(number: int, state: dict[str, Any]) -> list[str]:
+    """The rest of chain `number`, for a process of its own."""
+    iterator = iter(make.build(CHAINS[number]))
+    iterator.set_state(state)
+    return [repr(element) for element in iterator]
+
+
+@pytest.mark.jobs
+def test_a_fresh_process_goes_on(tmp_path: pathlib.Path) -> None:
+    jobs, expected = [], []
+    for number, recipe in enumerate(CHAINS):
+        iterator = iter(make.build(recipe))
+        for _ in range(number % 5 + 1):
+            next(iterator, None)
+        jobs.append((number, iterator.get_state()))
+        expected.append([repr(element) for element in iterator])
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    script = (
+        "import json, sys\n"
+        "from tests.chain import test_chain_state as those\n"
+        "jobs = json.load(open(sys.argv[1]))\n"
+        "json.dump([those.restore(*job) for job in jobs], sys.stdout)\n"
+    )
+    root = pathlib.Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "jobs.json")],
+        cwd=root,
+        capture_output=True,
+        check=True,
+        timeout=100,
+    )
+    assert json.loads(done.stdout) == expected
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def test_states_hold_a_few_integers_and_no_data() -> None:
+    secret = "never in a state"
+    dataset = M.source([secret] * 40).shuffle(seed=1).map(str.upper).batch(2)
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.get_state()
+    assert state["position"] == [1]
+    assert json.loads(json.dumps(state)) == state
+    assert secret not in json.dumps(state).lower()
+    assert len(json.dumps(state)) < 1000
+
+
+@pytest.mark.parametrize("name", ["k" * 3000, "ключ" * 300, '"\\\n' * 500])
+def test_states_are_small_whatever_the_names(name: str) -> None:
+    dataset = M.source({name: np.arange(4)})
+    for _ in range(30):
+        dataset = dataset.map(make.Bump(1)).map_with_index(make.add_index)
+    assert len(json.dumps(iter(dataset).get_state())) < 1000
+
+
+def test_a_mixture_of_many_lanes_adds_some_20_bytes_each() -> None:
+    lanes = [M.range(10**6).to_iter_dataset() for _ in range(100)]
+    state = iter(windrow.IterDataset.mix(lanes)).get_state()
+    assert len(json.dumps(state)) < 1000 + 20 * 100
+
+
+def test_states_do_not_depend_on_how_a_stream_is_read() -> None:
+    states = []
+    for options in make.READ_OPTIONS:
+        with iter(M.range(50).shuffle(3).to_iter_dataset(options).batch(4)) as iterator:
+            list(itertools.islice(iterator, 5))
+            states.append(iterator.get_state())
+    assert all(state == states[0] for state in states)
+
+
+def other_chains() -> dict[str, Any]:
+    base = M.range(20)
+    return {
+        "seed": base.shuffle(seed=2),
+        "length": M.range(21).shuffle(seed=1),
+        "start": M.range(1, 21).shuffle(seed=1),
+        "node": base.shuffle(seed=1).map(make.Bump(1)),
+        "window": base.window_shuffle(5, seed=1),
+        "data": M.source(np.arange(20)).shuffle(seed=1),
+        "dtype": M.source(np.arange(20, dtype=np.int32)).shuffle(seed=1),
+        "slice": M.range(40).shuffle(seed=1)[:20],
+        "order": base.shuffle(seed=1).repeat(1),
+        "stream": base.shuffle(seed=1).to_iter_dataset().filter(bool),
+        "batch": base.shuffle(seed=1).batch(1),
+        "reindex": base.shuffle(seed=1).slice(range(20)),
+        "reindex again": base.shuffle(seed=1).slice([*range(1, 20), 0]),
+        "select": M.select_from_datasets([base], make.Zigzag(1, 20)),
+    }
+
+
+@pytest.mark.parametrize("name", other_chains())
+def test_a_state_of_another_chain_is_refused_with_both_shown(name: str) -> None:
+    state = iter(M.range(20).shuffle(seed=1)).get_state()
+    other = iter(other_chains()[name])
+    before = other.get_state()
+    with pytest.raises(StateError, match="another chain or other data") as caught:
+        other.set_state(state)
+    message = str(caught.value)
+    assert "range(0, 20, 1) > shuffle(seed=1)" in message
+    assert before["chain"] in message
+    assert state["fingerprint"] in message
+    assert before["fingerprint"] in message
+    assert other.get_state() == before
+
+
+class Listed:
+    """A selection map that says what it holds."""
+
+    def __init__(self, picks: list[tuple[int, int]], fingerprint: Any) -> None:
+        self._picks = picks
+        self.fingerprint = fingerprint
+
+    def __len__(self) -> int:
+        return len(self._picks)
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self._picks[index % len(self._picks)]
+
+
+def test_a_state_of_another_selection_is_refused_where_the_map_has_a_fingerprint() -> None:
+    def iterator(first: int, fingerprint: Any) -> Any:
+        picks = [(0, first), (0, 1)]
+        return iter(M.select_from_datasets([M.range(9)], Listed(picks, fingerprint)))
+
+    state = iterator(4, "four, one").get_state()
+    assert "select_from_datasets(Listed, length=2, fingerprint=four, one)" in state["chain"]
+    same = iterator(4, "four, one")
+    same.set_state(state)
+    assert list(same) == [4, 1]
+    with pytest.raises(StateError, match="fingerprint=five, one"):
+        iterator(5, "five, one").set_state(state)
+    # Only the class and the length of other sources are known.
+    iterator(5, None).set_state(iterator(4, None).get_state())
+    assert "fingerprint" not in iterator(4, 17).get_state()["chain"]
+
+
+def test_all_those_chains_have_fingerprints_of_their_own() -> None:
+    prints = [iter(chain).get_state()["fingerprint"] for chain in other_chains().values()]
+    assert len(set(prints)) == len(prints)
+
+
+def test_how_a_stream_is_read_and_where_is_no_part_of_the_chain() -> None:
+    def state(source: Any, options: windrow.ReadOptions) -> Any:
+        return iter(M.source(source).to_iter_dataset(options)).get_state()
+
+    one = state(np.arange(5), make.READ_OPTIONS[0])
+    assert one == state(np.arange(5) + 7, make.READ_OPTIONS[-1])
+
+
+def test_a_changed_function_warns_and_goes_on() -> None:
+    def one(element: int) -> int:
+        return element
+
+    def two(element: int) -> int:
+        return -element
+
+    iterator = iter(M.range(9).map(one))
+    list(itertools.islice(iterator, 4))
+    again = iter(M.range(9).map(two))
+    with pytest.warns(UserWarning, match="functions of the chain have other names"):
+        again.set_state(iterator.get_state())
+    assert list(again) == [-4, -5, -6, -7, -8]
+
+
+def test_a_function_of_the_same_name_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
+    iterator = iter(M.range(9).map(make.Bump(1)).map(lambda x: x).batch(2, batch_fn=make.total))
+    again = iter(M.range(9).map(make.Bump(2)).map(lambda x: x).batch(2, batch_fn=make.total))
+    again.set_state(iterator.get_state())
+    assert not recwarn.list
+
+
+def but(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda state: {**state, **changes}
+
+
+DAMAGED: list[tuple[Any, str]] = [
+    (None, "state must be a dict, as get_state.* got NoneType"),
+    ([1], "state must be a dict, as get_state.* got list"),
+    ("{", "state is not JSON: '{'"),
+    (b"\xff", "state is not JSON"),
+    ({}, r"not a state of a Windrow iterator: it has the keys \[\]"),
+    ({"version": 1, "position": [0]}, r"keys \['position', 'version'\]"),
+    (but(version=2), "state has version 2, this Windrow reads version 1"),
+    (but(position=[0]), "a position of this chain is 3 integers"),
+    (but(position=[0, 0, -1]), "at least 0"),
+    (but(position=[0, 0, 1.0]), "The state is damaged"),
+    (but(position=[0, 0, True]), "The state is damaged"),
+    (but(position="000"), "The state is damaged"),
+    (but(position=None), "The state is damaged"),
+    (but(position=[0, 0, 2**63]), r"below 2\*\*63"),
+    (but(position=[11, 0, 0]), "state is at element 11 of a dataset of 10"),
+    (but(fingerprint="0123"), r"\[0123\]"),
+    (but(fingerprint=None), "another chain or other data"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGED)
+def test_damaged_states_are_refused(damage: Any, message: str) -> None:
+    iterator = iter(M.range(10).to_iter_dataset().window_shuffle(4, seed=1))
+    expected = next(iterator)
+    state = iterator.get_state()
+    with pytest.raises(StateError, match=message):
+        iterator.set_state(damage(state) if callable(damage) else damage)
+    assert iterator.get_state() == state
+    iterator.set_state({**state, "position": [0, 0, 0]})
+    assert next(iterator) == expected
+
+
+@pytest.mark.parametrize("damaged", [[0, 0, 4], [0, 0, 2**62], [8, 2, 2]])
+def test_a_place_outside_a_window_is_refused(damaged: list[int]) -> None:
+    iterator = iter(M.range(10).to_iter_dataset().window_shuffle(4, seed=1))
+    iterator.set_state({**iterator.get_state(), "position": damaged})
+    with pytest.raises(StateError, match="it is damaged: restore another one"):
+        next(iterator)
+
+
+def test_positions_beyond_the_data_are_refused_in_every_part_of_a_mixture() -> None:
+    parts = [M.range(5).to_iter_dataset(), M.range(6).to_iter_dataset().map_with_index(max)]
+    for many in (windrow.IterDataset.mix(parts), windrow.IterDataset.zip(parts, strict=False)):
+        iterator = iter(many)
+        state = iterator.get_state()
+        wrong = [0, 7, *state["position"][2:]]
+        with pytest.raises(StateError, match="at element 7 of a dataset of 6"):
+            iterator.set_state({**state, "position": wrong})
+
+
+def test_states_are_taken_as_text_and_as_bytes() -> None:
+    dataset = M.range(9).shuffle(1)
+    iterator = iter(dataset)
+    next(iterator)
+    text = json.dumps(iterator.get_state())
+    rest = list(iterator)
+    for form in (text, text.encode()):
+        iterator.set_state(form)  # type: ignore[arg-type]  # what checkpoints hand over
+        assert list(iterator) == rest

@@ -1,0 +1,126 @@
+"""One CheckpointManager step holds the parameters and the iterator, by our handler and by Grain's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+import windrow
+from windrow.checkpoint import CheckpointRestore, CheckpointSave
+from windrow.errors import ArgumentError, NotFoundError, StateError
+
+HANDLERS = [
+    pytest.param(CheckpointSave, CheckpointRestore, id="windrow"),
+    pytest.param(grain.checkpoint.CheckpointSave, grain.checkpoint.CheckpointRestore, id="grain"),
+]
+
+
+def chain(seed: int = 42) -> windrow.MapDataset[Any]:
+    return windrow.MapDataset.range(100).shuffle(seed=seed).batch(7).repeat(2)
+
+
+def stream(seed: int = 42) -> windrow.IterDataset[Any]:
+    below = windrow.MapDataset.range(100).shuffle(seed=seed).filter(lambda n: n % 3)
+    return below.to_iter_dataset().window_shuffle(8, seed=1).batch(7).repeat(2)
+
+
+def rest(iterator: windrow.DatasetIterator[Any]) -> list[list[int]]:
+    return [batch.tolist() for batch in iterator]
+
+
+@pytest.mark.parametrize(("save", "restore"), HANDLERS)
+@pytest.mark.parametrize("dataset", [chain(), stream()], ids=["chain", "stream"])
+def test_a_step_holds_parameters_and_iterator(
+    save: Any, restore: Any, dataset: Any, tmp_path: Path
+) -> None:
+    whole = rest(iter(dataset))
+    iterator = iter(dataset)
+    params = {"w": jnp.arange(3.0)}
+    with ocp.CheckpointManager(tmp_path) as manager:
+        for step in range(4):
+            next(iterator)
+            parts = {"params": ocp.args.StandardSave(params), "data": save(iterator)}
+            manager.save(step, args=ocp.args.Composite(**parts))
+        manager.wait_until_finished()
+        for step in (3, 0, 2):
+            again = iter(dataset)
+            empty = {"w": jnp.zeros(3)}
+            parts = {"params": ocp.args.StandardRestore(empty), "data": restore(again)}
+            restored = manager.restore(step, args=ocp.args.Composite(**parts))
+            assert np.array_equal(restored["params"]["w"], params["w"])
+            assert rest(again) == whole[step + 1 :]
+
+
+def test_the_state_saved_is_the_iterators_own(tmp_path: Path) -> None:
+    iterator = iter(chain())
+    next(iterator)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+    saved = json.loads((tmp_path / "0" / "data" / "process_0-of-1.json").read_text())
+    assert saved == iterator.get_state()
+
+
+def test_another_number_of_processes_restores_where_all_had_one_state(tmp_path: Path) -> None:
+    iterator = iter(chain())
+    next(iterator)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+        manager.wait_until_finished()
+        folder = tmp_path / "0" / "data"
+        text = (folder / "process_0-of-1.json").read_text()
+        (folder / "process_0-of-1.json").unlink()
+        for process in range(2):
+            (folder / f"process_{process}-of-2.json").write_text(text)
+        again = iter(chain())
+        manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(again)))
+        assert again.get_state() == iterator.get_state()
+
+        next(iterator)
+        (folder / "process_1-of-2.json").write_text(json.dumps(iterator.get_state()))
+        with pytest.raises(
+            StateError, match="2 different states, saved by another number of processes"
+        ):
+            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(again)))
+
+
+def test_a_checkpoint_of_another_chain_is_refused(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain(seed=1)))))
+        manager.wait_until_finished()
+        with pytest.raises(StateError, match=r"(?s)another chain.*seed=1.*seed=2"):
+            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain(seed=2)))))
+
+
+def test_an_item_without_states_is_refused(tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iter(chain()))))
+        manager.wait_until_finished()
+        (tmp_path / "0" / "data" / "process_0-of-1.json").unlink()
+        with pytest.raises(NotFoundError, match="no state of an iterator"):
+            manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(iter(chain()))))
+
+
+def test_without_orbax_the_extra_is_named() -> None:
+    program = (
+        "import sys; sys.modules['orbax'] = None; sys.modules['orbax.checkpoint'] = None\n"
+        "import windrow\n"
+        "try:\n    windrow.checkpoint\n"
+        "except windrow.errors.MissingExtraError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install '.[jax]'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", [CheckpointSave, CheckpointRestore])
+def test_a_dataset_in_place_of_its_iterator_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"got a MapDataset; pass iter\(dataset\)"):
+        kind(chain())

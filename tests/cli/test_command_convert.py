@@ -1,0 +1,346 @@
+"""`windrow convert` detects the input format, picks the conversion and reports the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+import windrow
+from tests.object_store import ObjectStore
+from tests.tfds_folders import tfrecord_of, write_folder
+from windrow.cli.main import main
+from windrow.converters import Manifest, encode_example, write_records
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources.tf_example.message import decode_example
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SHARD = ["x.tfrecord-00000-of-00002"]
+IMAGES = np.arange(40 * 6, dtype=np.uint8).reshape(40, 6)
+
+
+def records(count: int = 40) -> list[bytes]:
+    return [encode_example({"image": IMAGES[i].tobytes(), "label": i}) for i in range(count)]
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two TFRecord files, 40 records in all, as the current one."""
+    monkeypatch.chdir(tmp_path)
+    for shard in range(2):
+        write_records(f"x.tfrecord-0000{shard}-of-00002", records()[shard * 20 : shard * 20 + 20])
+    return tmp_path
+
+
+def convert(*arguments: str, code: int = 0) -> None:
+    assert main(["convert", *arguments]) == code
+
+
+def test_every_conversion_by_what_there_is(there: Path) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    convert("x.tfrecord-00000-of-00002", "x.tfrecord-00001-of-00002", "z1", "--to", "zarr")
+    convert("a", "b", "--to", "array_record", "--files", "3")
+    convert("b", "z2", "--to", "zarr")
+    convert("z2", "c", "--to", "array_record")
+    convert("c", "z3", "--to", "zarr")
+    convert("z3", "z4", "--to", "zarr", "--chunks", "8", "--shards", "0")
+    for name in ("a", "b"):
+        assert list(ArrayRecordDataSource(there / name)) == records()  # type: ignore[call-overload]
+    assert len(list((there / "b").glob("*.array_record-*-of-00003"))) == 3
+    for name in ("z1", "z2", "z3", "z4"):
+        source = ZarrDataSource(there / name)
+        columns = source.read(np.arange(40))
+        assert isinstance(columns, dict)
+        np.testing.assert_array_equal(columns["image"], IMAGES)
+        np.testing.assert_array_equal(columns["label"], np.arange(40))
+
+
+def test_a_split_of_a_dataset_of_tfds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [5, 0, 6], "test": [3]})
+    tfrecord_of(dataset, tmp_path / "old" / "1.0.0")
+
+    def ids(folder: str) -> list[int]:
+        source = ArrayRecordDataSource(tmp_path / folder)
+        records = source.read(np.arange(len(source)))
+        return [int(np.asarray(decode_example(record)["id"])[0]) for record in records]
+
+    convert("old", "a", "--to", "array_record", "--split", "train")
+    assert ids("a") == list(range(11))
+    convert("counts", "b", "--to", "array_record", "--split", "train", "--shuffle-seed", "1")
+    assert sorted(ids("b")) == list(range(11)) != ids("b")
+    for flags, message in (
+        ((), "has the splits train, test, and one is converted at a time"),
+        (("--split", "train", "--split", "test"), "name it with --split train"),
+        (("--split", "valid"), "no split 'valid'; it has train, test"),
+        (("--split", "train", "--files", "3"), "files is for ArrayRecord, and .*old/1.0.0 is of"),
+    ):
+        capsys.readouterr()
+        convert("old", "c", "--to", "array_record", *flags, code=2)
+        assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "c").exists()
+
+
+def test_netcdf(there: Path) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    xarray.Dataset({"t": (("time", "x"), values)}).to_netcdf("f.nc", engine="h5netcdf")
+    convert("f.nc", "z", "--to", "zarr", "--record-axis", "x")
+    columns = ZarrDataSource(there / "z", names=["t"]).read(np.arange(6))
+    np.testing.assert_array_equal(np.asarray(columns["t"]), values.T)
+
+
+def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(os.listdir(there))
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run")
+    out, err = capsys.readouterr()
+    assert "tfrecord_to_array_record" in out
+    assert "2, 0.0 MB" in out
+    assert "new: DST holds nothing yet" in out
+    assert err == ""
+    assert sorted(os.listdir(there)) == before
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--quiet")
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["state"] == "finished"
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--writer-options", "zstd:1", "--dry-run")
+    out, _ = capsys.readouterr()
+    assert "DST holds another conversion: refused without --overwrite" in out
+    assert "writer_options: 'group_size:1,zstd:3' there, 'zstd:1' asked for" in out
+
+
+def test_data_on_stdout_words_on_stderr(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("a: 40 records in 2 files, ")
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == Manifest.read("a").to_json()
+    assert err == ""
+    convert("x.tfrecord-*", "b", "--to", "array_record", "--quiet")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_each_array_became_is_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert("x.tfrecord-*", "z", "--to", "zarr")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("z: 40 records in ")
+    assert lines[1] == "  image: uint8 [40, 6], chunks [1024, 6]"
+    assert lines[2] == "  label: int64 [40], chunks [512] in shards [1024]"
+    convert("z", "y", "--to", "zarr", "--json")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == Manifest.read("y").to_json()
+    assert err == ""
+
+
+def test_of_many_arrays_some_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_records("x.tfrecord", [encode_example({f"f{k:02}": k for k in range(23)})])
+    convert("x.tfrecord", "z", "--to", "zarr")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:21]] == [f"f{k:02}" for k in range(20)]
+    assert lines[21:] == ["  and 3 more; windrow inspect z"]
+
+
+def test_what_the_docs_show_is_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (1000, 64), dtype=np.uint8)
+    examples = [{"image": images[i].tobytes(), "label": i % 10} for i in range(1000)]
+    write_records("digits.tfrecord", map(encode_example, examples))
+    convert("digits.tfrecord", "digits", "--to", "array_record", "--quiet")
+    convert("digits", "digits_zarr", "--to", "zarr")
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    shown = page.partition("$ windrow convert digits digits_zarr --to zarr\n")[2].partition("```")[
+        0
+    ]
+    assert shown == capsys.readouterr().err
+
+
+@pytest.mark.jobs
+def test_arrays_far_away_are_told(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ObjectStore() as store:
+        convert("x.tfrecord-*", store.url("z"), "--to", "zarr", *store.flags("--output-option"))
+        lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == [
+        "  image: uint8 [40, 6], chunks [1024, 6]",
+        "  label: int64 [40], chunks [512] in shards [1024]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "z", "--to", "zarr"], "convert: .*/a does not exist"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--files", "2"], "--files: a conversion from tfrec"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--chunks", "2"], "--chunks: .* takes --chunk-rows"),
+        (
+            ["x.tfrecord-*", "z", "--to", "zarr", "--memory", "1XB"],
+            "'1XB' is not a size; write 512MB",
+        ),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--features", "{"], "neither a file nor JSON"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json"], "write module:function"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:x"], "no attribute 'x'"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--decode", "json:__name__"], "is not a function"),
+        (
+            ["x.tfrecord-*", "z", "--to", "zarr", "--from", "netcdf", "--chunk-rows", "2"],
+            "netcdf to",
+        ),
+        (["x.tfrecord-*", "z", "--to", "pickle"], "'pickle' is not one of"),
+        (["x.tfrecord-*", "--to", "zarr"], "Missing argument"),
+        (["x.tfrecord-*", "z", "--to", "array_record", "--writer-options", "zz"], "option zz"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--codecs", "zz"], "codecs 'zz' are not known"),
+        (["x.tfrecord-*", "z", "--to", "zarr", "--chunk-rows", "0"], "chunk_rows must be"),
+        (["x.tfrecord-*", *SHARD, "z", "--to", "zarr"], "00000-of-00002 comes twice"),
+        (["no://x.tfrecord", "z", "--to", "zarr"], "no://x.tfrecord cannot be opened: Protocol"),
+        ([*SHARD, "no://z", "--to", "zarr"], "output no://z: cannot be opened: Protocol"),
+        ([".", "z", "--to", "zarr", "--from", "array_record"], "no file with .array_record"),
+    ],
+)
+def test_bad_arguments(
+    there: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    convert(*arguments, code=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(message, err), err
+    assert not (there / "z").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "zarr", "--array", "none"], "there is no (array|variable) 'none'; there are t"),
+        (["--to", "array_record", "--array", "none"], "there is no (array|variable) 'none'"),
+        (["--to", "array_record", "--writer-options", "zz"], "Unknown option zz"),
+        (
+            ["--to", "zarr", "--record-axis", "2"],
+            "record_axis=2 is not an axis .* they have 2 axes",
+        ),
+        (["--to", "zarr", "--chunks", "[1,2,3]"], r"chunks: \[1, 2, 3\] fits no array.* 2 axes"),
+        (["--to", "zarr", "--codecs", "zstd:99"], 'codec .*"level": 99.* is not known'),
+    ],
+)
+def test_bad_arguments_for_arrays(
+    there: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    data = xarray.Dataset({"t": (("time", "x"), np.ones((4, 6), np.float32))})
+    data.to_netcdf("t.nc", engine="h5netcdf")
+    data.to_zarr("t.zarr", zarr_format=2)
+    for source in ("t.nc", "t.zarr"):
+        capsys.readouterr()
+        convert(source, "z", *arguments, code=2)
+        assert re.search(message, capsys.readouterr().err)
+    convert("t.nc", "z", "--to", "zarr", "--engine", "none", code=2)
+    assert "engine='none' is not one of the engines that xarray has" in capsys.readouterr().err
+    assert not (there / "z").exists()
+
+
+def test_bad_data_is_told_or_skipped(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = there / "x.tfrecord-00001-of-00002"
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1
+    path.write_bytes(data)
+    convert("x.tfrecord-*", "a", "--to", "array_record", code=1)
+    assert "x.tfrecord-00001-of-00002: record 19 at byte " in capsys.readouterr().err
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--max-bad-records", "1")
+    assert "a: 39 records in 2 files" in (err := capsys.readouterr().err)
+    assert "1 damaged ones skipped" in err
+    assert Manifest.read("a").skipped[0].record == 19
+
+
+def test_functions_features_and_sizes(there: Path) -> None:
+    (there / "mine.py").write_text(
+        "import numpy as np\n"
+        "from windrow.converters import decode_example\n"
+        "def decode(record):\n"
+        "    found = decode_example(record)\n"
+        "    return {'image': np.frombuffer(found['image'][0], np.uint8).reshape(2, 3)}\n"
+    )
+    convert("x.tfrecord-*", "z", "--to", "zarr", "--decode", "mine:decode", "--memory", "400MB")
+    sys.modules.pop("mine")
+    assert ZarrDataSource(there / "z").read(np.arange(2))["image"].shape == (2, 2, 3)
+    features = {"image": {"dtype": "uint8", "shape": [3, 2], "raw": True}}
+    (there / "f.json").write_text(json.dumps(features))
+    convert("x.tfrecord-*", "y", "--to", "zarr", "--features", "f.json")
+    assert ZarrDataSource(there / "y").read(np.arange(2))["image"].shape == (2, 3, 2)
+
+
+KILLED = """
+import os, signal, sys
+from windrow.cli.main import main
+replace, left = os.replace, 5
+def counting(*names):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*names)
+os.replace = counting
+main(sys.argv[1:])
+"""
+
+
+def test_what_is_unfinished_names_the_command_that_goes_on(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["x.tfrecord-*", "a b", "--to", "array_record", "--storage-option", "key=secret99"]
+    command = [sys.executable, "-c", KILLED, "convert", *arguments, "--overwrite"]
+    done = subprocess.run(command, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    told = "windrow convert 'x.tfrecord-*' 'a b' --to array_record --storage-option key=..."
+    with pytest.raises(windrow.errors.ConversionError) as refused:
+        ArrayRecordDataSource(there / "a b")
+    assert str(refused.value).endswith(f"\n  {told}")
+    for path in (there / "a b").rglob("*"):
+        assert path.is_dir() or b"secret99" not in path.read_bytes()
+    convert("x.tfrecord-*", "a b", "--to", "array_record", "--dry-run")
+    assert "begun: resumes with the remaining parts" in capsys.readouterr().out
+    convert("x.tfrecord-*", "a b", "--to", "array_record")
+    assert len(ArrayRecordDataSource(there / "a b")) == 40
+
+
+def test_renamed_arrays(there: Path) -> None:
+    convert("x.tfrecord-*", "z", "--to", "zarr")
+    convert("z", "y", "--to", "zarr", "--array", "picture=image", "--array", "label")
+    columns: Any = ZarrDataSource(there / "y").read(np.arange(40))
+    assert sorted(columns) == ["label", "picture"]
+    np.testing.assert_array_equal(columns["picture"], IMAGES)
+
+
+def test_an_input_that_lies_in_the_output_is_never_overwritten(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert("x.tfrecord-*", "a", "--to", "array_record")
+    before = {path.name: path.read_bytes() for path in (there / "a").iterdir()}
+    convert("a", "z", "--to", "zarr", "--quiet")
+    for source in ("a", "a/x.array_record-*", "*/x.array_record-00000-of-00002"):
+        capsys.readouterr()
+        convert(source, "a", "--to", "array_record", "--overwrite", "--files", "1", code=2)
+        assert "lies in it; choose another folder" in capsys.readouterr().err
+    convert("z", "z", "--to", "zarr", "--overwrite", "--chunks", "1", code=2)
+    assert "lies in it; choose another folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (there / "a").iterdir()} == before
+
+
+def test_netcdf_becomes_records(there: Path) -> None:
+    field = np.arange(24, dtype=np.float32).reshape(4, 6)
+    xarray.Dataset({"t": (("time", "x"), field)}).to_netcdf("era.nc", engine="h5netcdf")
+    convert("era.nc", "rows", "--to", "array_record")
+    convert("rows", "back", "--to", "zarr")
+    columns = ZarrDataSource(there / "back").read(np.arange(4))
+    np.testing.assert_array_equal(columns["t"] if isinstance(columns, dict) else columns, field)

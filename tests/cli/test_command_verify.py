@@ -1,0 +1,386 @@
+"""`windrow verify`: what it finds in every kind of dataset, what it prints where, and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+import zarr.codecs
+
+from tests.converted_folders import (
+    RECORDS,
+    flip,
+    record_folder,
+    unfinished,
+    zarr_folder,
+)
+from tests.object_store import ObjectStore
+from windrow import converters
+from windrow.cli.main import main
+from windrow.converters.job.manifest import MANIFEST_NAME
+from windrow.errors import NotFoundError
+from windrow.formats.verify import verify_place
+from windrow.verification.scan import Scan, ScanResult, ScanTask
+from windrow.verification.verify import run_scans
+
+FIRST = "data.array_record-00000-of-00003"
+SECOND = "data.array_record-00001-of-00003"
+
+Ran = tuple[int, str, str]
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command; exit code, stdout and stderr."""
+
+    def ran(*argv: object) -> Ran:
+        code = main(["verify", *map(str, argv)])
+        return code, *capfd.readouterr()
+
+    return ran
+
+
+def report(run: Run, *argv: object) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of the command."""
+    code, out, err = run(*argv, "--json")
+    assert err == ""
+    found = json.loads(out)
+    assert found["ok"] == (code == 0)
+    return code, found
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    record_folder(tmp_path / "records")
+    return tmp_path / "records"
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    zarr_folder(tmp_path / "arrays")
+    return tmp_path / "arrays"
+
+
+# --- sound ---------------------------------------------------------------------------------------
+
+
+def test_a_sound_folder_of_records(run: Run, records: Path) -> None:
+    code, out, err = run(records)
+    lines = out.splitlines()
+    assert (code, err, lines[0]) == (0, "", f"{records}: good")
+    assert lines[1].startswith("60 chunks, 60 records, 2.4 KB decoded in ")
+    assert lines[2].startswith("manifest: 3 files, ")
+    assert len(lines) == 3
+
+
+def test_a_report_as_json(run: Run, records: Path) -> None:
+    code, found = report(run, records)
+    assert code == 0
+    assert list(found) == [
+        *("ok", "url", "format", "records", "chunks", "decoded_bytes", "missing", "untold", "bad"),
+        *("elapsed_s", "unopened", "left_out", "manifest"),
+    ]
+    assert (found["url"], found["format"]) == (str(records), "array_record")
+    assert (found["records"], found["manifest"]["files"]) == (RECORDS, 3)
+
+
+def test_every_array_of_a_group_is_read(run: Run, arrays: Path) -> None:
+    # 60 rows and a ragged column of 137 values, which no single source has.
+    code, found = report(run, arrays)
+    assert code == 0
+    assert found["chunks"] == RECORDS // 2 + 3 + 3
+    assert found["decoded_bytes"] == 4 * (RECORDS * 16 + RECORDS + 137)
+
+
+def test_arrays_that_are_not_read_are_named(run: Run, tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path))
+    group.create_array("rows", shape=(3,), dtype="int32")[...] = [1, 2, 3]
+    group.create_array("one", shape=(), dtype="int32")[...] = 5
+    group.create_array("names", shape=(3,), dtype="str")[...] = np.array(["a", "b", "c"])
+    code, found = report(run, tmp_path)
+    assert (code, found["chunks"]) == (0, 1)
+    left_out = {item["array"]: item["why"] for item in found["left_out"]}
+    assert set(left_out) == {"one", "names"}
+    assert left_out["one"] == "it has shape ()"
+    assert "not read: array 'one': it has shape ()" in run(tmp_path)[1]
+
+
+@pytest.mark.parametrize("name", [FIRST, "data.array_record-0000?-of-00003", ""])
+def test_a_file_and_a_glob_without_a_manifest(run: Run, records: Path, name: str) -> None:
+    (records / MANIFEST_NAME).unlink()
+    code, found = report(run, records / name)
+    assert (code, found["manifest"]) == (0, None)
+    assert found["records"] == (20 if name == FIRST else RECORDS)
+
+
+def test_records_of_a_part_of_a_file(run: Run, records: Path) -> None:
+    code, found = report(run, f"{records / FIRST}[3:10]")
+    assert (code, found["records"]) == (0, 7)
+
+
+def tfrecords(folder: Path, *counts: int) -> list[Path]:
+    paths = []
+    for number, count in enumerate(counts):
+        path = folder / f"a.tfrecord-{number:05}-of-{len(counts):05}"
+        converters.write_records(path, (bytes([k]) * 50 for k in range(count)))
+        paths.append(path)
+    return paths
+
+
+def test_tfrecord_files(run: Run, tmp_path: Path) -> None:
+    tfrecords(tmp_path, 5, 0, 7)
+    converters.write_records(tmp_path / "b.tfrecord.gz", [b"x" * 90] * 4)
+    for place in (tmp_path, tmp_path / "*.tfrecord*"):
+        code, found = report(run, place)
+        assert (code, found["format"], found["records"]) == (0, "tfrecord", 16)
+        assert found["decoded_bytes"] == 12 * 50 + 4 * 90
+
+
+def test_a_conversion_of_nothing(run: Run, tmp_path: Path) -> None:
+    converters.write_records(tmp_path / "a.tfrecord", [])
+    converters.tfrecord_to_array_record(tmp_path / "a.tfrecord", tmp_path / "out", progress=False)
+    code, found = report(run, tmp_path / "out")
+    assert (code, found["records"], found["manifest"]["files"]) == (0, 0, 1)
+
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+def test_a_changed_record_is_told_by_its_file_and_by_its_place(run: Run, records: Path) -> None:
+    flip(records / SECOND, 300)
+    code, found = report(run, records)
+    assert code == 1
+    (file,) = found["manifest"]["bad"]
+    (chunk,) = found["bad"]
+    assert file["name"] == SECOND
+    assert chunk["file"] == str(records / SECOND)
+    assert 20 <= chunk["first_record"] < chunk["stop_record"] <= 40
+    code, out, err = run(records)
+    assert (code, err) == (1, "")
+    assert out.splitlines()[0] == f"{records}: bad"
+    assert sum(line.startswith("bad: ") for line in out.splitlines()) == 2
+
+
+def test_files_that_can_not_be_opened_hide_no_others(run: Run, records: Path) -> None:
+    with (records / FIRST).open("r+b") as file:
+        file.truncate(1000)
+    (records / SECOND).unlink()
+    flip(records / SECOND.replace("00001-", "00002-"), 300)
+    for manifest in (True, False):
+        if not manifest:
+            (records / MANIFEST_NAME).unlink()
+        code, found = report(run, records)
+        assert code == 1
+        assert FIRST in found["unopened"][0]["name"]
+        assert len(found["bad"]) == 1
+        assert found["records"] == 20
+        if manifest:
+            assert [bad["name"][:23] for bad in found["manifest"]["bad"]] == [
+                f"data.array_record-0000{number}" for number in range(3)
+            ]
+        else:
+            assert "is missing" in found["unopened"][1]["error"]
+
+
+def test_a_damaged_chunk(run: Run, arrays: Path) -> None:
+    flip(arrays / "label/c/1")
+    flip(arrays / "image/c/0/0/0", 10)
+    code, found = report(run, arrays)
+    assert code == 1
+    assert {bad["array"] for bad in found["bad"]} == {"image", "label"}
+    assert [bad["name"] for bad in found["manifest"]["bad"]] == ["image/c/0/0/0", "label/c/1"]
+
+
+def test_an_array_whose_metadata_is_damaged_hides_no_others(run: Run, arrays: Path) -> None:
+    meta = json.loads((arrays / "label/zarr.json").read_text())
+    meta["codecs"][1]["name"] = "none-such"
+    (arrays / "label/zarr.json").write_text(json.dumps(meta))
+    for manifest in (True, False):
+        if not manifest:
+            (arrays / MANIFEST_NAME).unlink()
+        code, found = report(run, arrays)
+        assert code == 1
+        assert [bad["name"] for bad in found["unopened"]] == ["label"]
+        assert found["chunks"] == RECORDS // 2 + 3
+
+
+def test_arrays_that_are_gone(run: Run, arrays: Path) -> None:
+    for file in list(arrays.rglob("zarr.json")):
+        file.unlink()
+    code, found = report(run, arrays)
+    assert (code, found["records"]) == (1, 0)
+    assert len(found["manifest"]["bad"]) == 5
+    assert len(found["unopened"]) == 1
+
+
+def test_missing_chunks_are_bad_if_asked_for(run: Run, arrays: Path) -> None:
+    (arrays / MANIFEST_NAME).unlink()
+    (arrays / "label/c/1").unlink()
+    code, found = report(run, arrays)
+    assert (code, found["missing"]) == (0, 1)
+    code, found = report(run, arrays, "--missing", "error")
+    assert (code, [bad["array"] for bad in found["bad"]]) == (1, ["label"])
+
+
+def test_records_of_tfrecord_files_that_are_damaged(run: Run, tmp_path: Path) -> None:
+    first, second, third = tfrecords(tmp_path, 5, 6, 7)
+    flip(first, 66 * 2 + 20)  # in the data of record 2
+    flip(second, 66 * 3)  # the length of record 3: what follows cannot be found
+    with third.open("r+b") as file:
+        file.truncate(66 * 7 - 1)
+    code, found = report(run, tmp_path)
+    assert code == 1
+    told = [(bad["file"], bad["chunk"], bad["offset"]) for bad in found["bad"]]
+    assert told == [
+        (str(first), 2, 66 * 2),
+        (str(second), 3, 66 * 3),
+        (str(third), 6, 66 * 6),
+    ]
+    assert found["chunks"] == 5 + 4 + 7
+
+
+def test_every_bad_chunk_is_printed(run: Run, tmp_path: Path) -> None:
+    zarr.create_array(
+        str(tmp_path), shape=(50,), dtype="int32", chunks=(1,), compressors=zarr.codecs.GzipCodec()
+    )[...] = np.arange(1, 51)
+    for file in (tmp_path / "c").iterdir():
+        file.write_bytes(b"no")
+    code, out, _ = run(tmp_path)
+    assert code == 1
+    assert sum(line.startswith("bad: chunk ") for line in out.splitlines()) == 50
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_folder(run: Run, records: Path, arrays: Path) -> None:
+    for folder in (records, arrays):
+        unfinished(folder, "windrow convert a b --to zarr")
+        code, out, err = run(folder)
+        assert (code, out) == (1, "")
+        assert "has not finished" in err
+        assert err.endswith("\n  windrow convert a b --to zarr\n")
+
+
+def test_a_manifest_that_is_damaged_or_leads_outside(run: Run, records: Path) -> None:
+    text = (records / MANIFEST_NAME).read_text()
+    for bad in (text[: len(text) // 2], text.replace(FIRST, "../secret")):
+        (records / MANIFEST_NAME).write_text(bad)
+        code, out, err = run(records)
+        assert (code, out) == (1, "")
+        assert MANIFEST_NAME in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["*.array_record"], "no file matches"),
+        ([], "Missing argument 'URL'"),
+        (["data", "--threads", "0"], "0 is not in the range x>=1"),
+        (["data", "--missing", "skip"], "'skip' is not one of 'fill', 'error'"),
+        (["data", "--storage-option", "anon"], "write KEY=VALUE"),
+        (["data", "--files-only"], "has no manifest of a conversion"),
+        (["a.nc"], "is of format netcdf"),
+        (["none-such://a/b"], "none-such"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], why: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "a.nc").write_bytes(b"CDF\x01")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert why in err
+
+
+def test_help_has_examples(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert "windrow verify digits" in out
+    assert "Exit codes: 0 all good" in " ".join(out.split())
+
+
+# --- how -----------------------------------------------------------------------------------------
+
+
+def test_files_only_decodes_nothing(run: Run, records: Path) -> None:
+    code, found = report(run, records, "--files-only")
+    assert (code, found["chunks"], found["manifest"]["files"]) == (0, 0, 3)
+    flip(records / FIRST, 300)
+    code, found = report(run, records, "--files-only")
+    assert (code, found["bad"], len(found["manifest"]["bad"])) == (1, [], 1)
+
+
+class Steps(Scan):
+    """Tasks of some bytes each, which record when they run."""
+
+    def __init__(self, name: str, sizes: Sequence[int], ran: list[str]) -> None:
+        self.name, self.sizes, self.ran = name, sizes, ran
+
+    waits = False
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.sizes)
+
+    def tasks(self) -> Iterator[ScanTask]:
+        for size in self.sizes:
+            yield ScanTask(0, size, self.run)
+
+    def run(self, stopped: Callable[[], bool]) -> ScanResult:
+        self.ran.append(self.name)
+        return ScanResult(chunks=1)
+
+
+def test_lanes_are_gone_through_abreast() -> None:
+    ran: list[str] = []
+    lanes = [[Steps("f", [50, 50], ran)], [Steps("a", [1, 1, 1], ran), Steps("b", [5], ran)]]
+    run_scans(lanes, threads=1, progress=False)
+    # The file first; then what has a smaller part of its bytes behind it.
+    assert "".join(ran) == "faaabf"
+    assert [scan.result.chunks for lane in lanes for scan in lane] == [2, 3, 1]
+
+
+def test_quiet_and_threads(run: Run, arrays: Path) -> None:
+    code, out, err = run(arrays, "--quiet", "--threads", 3)
+    assert (code, err) == (0, "")
+    assert out
+
+
+def test_a_place_that_is_not_there_is_told_by_its_class(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="does not exist"):
+        verify_place(tmp_path / "a", progress=False)
+
+
+# --- remote ------------------------------------------------------------------------------------
+
+
+@pytest.mark.jobs
+def test_folders_in_an_object_store(run: Run, records: Path, arrays: Path) -> None:
+    with ObjectStore() as store:
+        options = store.flags("--storage-option")
+        for folder in (records, arrays):
+            for file in folder.rglob("*"):
+                if file.is_file():
+                    name = file.relative_to(folder.parent).as_posix()
+                    store.put(name, file.read_bytes())
+        flip(records / FIRST, 300)
+        store.put(f"records/{FIRST}", (records / FIRST).read_bytes())
+        code, found = report(run, store.url("records"), *options)
+        assert (code, len(found["bad"]), len(found["manifest"]["bad"])) == (1, 1, 1)
+        code, found = report(run, store.url("arrays"), *options)
+        assert (code, found["chunks"]) == (0, RECORDS // 2 + 3 + 3)
+        assert found["manifest"]["is_listed"]
+        code, out, err = run(store.url("nowhere/"), *options)
+        assert (code, out) == (2, "")
+        assert "secret" not in err

@@ -1,0 +1,264 @@
+"""Files written many records at a time, against the files of the array_record package."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.array_record_bytes import chunks_of, written
+from windrow.converters.records import batch_writer
+from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
+from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record import highway_hash
+from windrow.sources.array_record.decode import decode
+
+# With a chunk's header, and what is before its record, these end around the end of a block.
+AROUND_A_BLOCK = [65_512 - less for less in range(20, 140)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _any_group() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_writer, "_MOST_GROUP", 1 << 20)
+        yield
+
+
+def written_here(path: Path, records: Sequence[bytes], options: str, *, at_once: int = 7) -> bytes:
+    """The bytes of a file of `records`, which come `at_once` at a time."""
+    found = options_of(options)
+    assert found is not None
+    writer = BatchWriter(str(path), found)
+    for at in range(0, len(records), at_once):
+        writer.write(records[at : at + at_once])
+    writer.close()
+    return path.read_bytes()
+
+
+def read_back(path: Path) -> list[bytes]:
+    """All records, by the package, which verifies every hash."""
+    reader = ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
+    assert reader.ok()
+    records: list[bytes] = reader.read_all() if reader.num_records() else []
+    reader.close()
+    return records
+
+
+RECORDS = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.builds(bytes, st.sampled_from((0, 1, 127, 128, 5_000, 16_384, 70_000))),
+        st.builds(
+            lambda size: random.Random(size).randbytes(size), st.sampled_from(AROUND_A_BLOCK)
+        ),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS, st.integers(1, 9), st.integers(1, 50), st.sampled_from((1, 2_000, 1 << 21)))
+def test_plain_files_are_those_of_the_package_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[bytes],
+    group: int,
+    at_once: int,
+    held: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    options = f"group_size:{group},uncompressed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_writer, "HELD_BYTES", held)
+        found = written_here(folder / "here", records, options, at_once=at_once)
+    assert found == written(folder / "package", records, options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS, st.integers(1, 9), st.sampled_from(("zstd", "zstd:1", "zstd:19,window_log:12", "")))
+def test_the_package_reads_zstd_files(
+    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], group: int, packing: str
+) -> None:
+    folder = tmp_path_factory.mktemp("files")
+    options = f"{packing},group_size:{group}".strip(",")
+    raw = written_here(folder / "here", records, options)
+    assert read_back(folder / "here") == records
+    # What the package wrote has as many chunks, of as many records each.
+    theirs = [chunk.records for chunk in chunks_of(written(folder / "package", records, options))]
+    chunks = chunks_of(raw)
+    assert [chunk.records for chunk in chunks] == theirs
+    assert [one for chunk in decode(chunks) for one in chunk] == records
+
+
+@pytest.mark.parametrize("options", ["group_size:1,uncompressed", "group_size:200000,zstd:1"])
+@pytest.mark.parametrize("count", [0, 1, 4_097, 150_000])
+def test_any_number_of_empty_records(tmp_path: Path, options: str, count: int) -> None:
+    records = [b""] * count
+    found = written_here(tmp_path / "here", records, options, at_once=10_000)
+    assert read_back(tmp_path / "here") == records
+    assert len(found) == len(written(tmp_path / "package", records, options))
+
+
+def test_a_large_group_is_not_gone_through_at_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "HELD_BYTES", 1)
+    write_groups, stops = getattr(BatchWriter, "_write_groups"), []  # noqa: B009, it has no stub
+
+    def counted(writer: BatchWriter, stop: int) -> None:
+        stops.append(stop)
+        write_groups(writer, stop)
+
+    monkeypatch.setattr(BatchWriter, "_write_groups", counted)
+    records = [b"abc"] * 5_000 + [b""] * 30_000
+    written_here(tmp_path / "here", records, "group_size:20000,zstd", at_once=10)
+    assert read_back(tmp_path / "here") == records
+    assert stops == [20_000, 15_000]
+
+
+def test_an_index_of_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "_ENTRIES", 100)
+    records = [bytes([number % 251]) * (number % 300) for number in range(2_049)]
+    found = written_here(tmp_path / "here", records, "group_size:1,uncompressed", at_once=100)
+    assert found == written(tmp_path / "package", records, "group_size:1,uncompressed")
+
+
+def test_more_lengths_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "_KNOWN_LEADS", 10)
+    monkeypatch.setattr(batch_writer, "HELD_BYTES", 100)
+    records = [bytes(number % 97) for number in range(500)]
+    written_here(tmp_path / "here", records, "zstd")
+    assert read_back(tmp_path / "here") == records
+
+
+def test_a_library_that_compresses_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [random.Random(at).randbytes(100) * 20 for at in range(50)]
+    many = written_here(tmp_path / "many", records, "zstd")
+    monkeypatch.setattr(batch_writer, "_MANY_AT_ONCE", False)
+    assert written_here(tmp_path / "one", records, "zstd") == many
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Options(1, 3, 20)),
+        ("zstd", Options(1, 3, 20)),
+        ("group_size:16,zstd:7", Options(16, 7, 20)),
+        ("zstd:-5,window_log:12,group_size:2", Options(2, -5, 12)),
+        ("uncompressed,group_size:3", Options(3, None, 20)),
+        ("brotli:3", None),
+        ("snappy", None),
+        ("transpose:true", None),
+        ("group_size:1,pad_to_block_boundary:true", None),
+        ("max_parallelism:2", None),
+        ("group_size:0", None),
+        ("zstd:3,uncompressed", None),
+        ("zstd:3,zstd:4", None),
+        ("group_size:1,group_size:2", None),
+        ("uncompressed,window_log:20", None),
+        ("zstd:3 ", None),
+        ("nonsense", None),
+    ],
+)
+def test_options_that_are_taken(text: str, expected: Options | None) -> None:
+    assert options_of(text) == expected
+
+
+def test_large_groups_are_left_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "_MOST_GROUP", 100)
+    assert options_of("group_size:100") == Options(100, 3, 20)
+    assert options_of("group_size:101") is None
+
+
+@pytest.mark.parametrize("text", ["group_size:\u0663", "zstd:\u0663", "window_log:\u0661\u0662"])
+def test_digits_of_other_scripts_are_left_to_the_package(text: str) -> None:
+    assert options_of(text) is None
+
+
+@pytest.mark.parametrize("text", ["", "zstd:7", "group_size:5,uncompressed", "window_log:14"])
+def test_a_file_tells_its_options_as_the_package_does(tmp_path: Path, text: str) -> None:
+    written_here(tmp_path / "here", [b"x"], text)
+    written(tmp_path / "package", [b"x"], text)
+    here, package = (
+        ArrayRecordReader(str(tmp_path / name), "").writer_options_string()
+        for name in ("here", "package")
+    )
+    assert here == package
+
+
+def test_a_disk_that_takes_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [random.Random(at).randbytes(3_000) for at in range(100)]
+    whole = written_here(tmp_path / "whole", records, "zstd")
+    writev, write, calls = os.writev, os.write, []
+
+    def some(descriptor: int, parts: Sequence[Any]) -> int:
+        calls.append("parts")
+        return writev(descriptor, [memoryview(parts[0])[:1000]])
+
+    def less(descriptor: int, data: Any) -> int:
+        calls.append("rest")
+        return write(descriptor, memoryview(data)[:100_000])
+
+    monkeypatch.setattr(os, "writev", some)
+    monkeypatch.setattr(os, "write", less)
+    assert written_here(tmp_path / "parts", records, "zstd") == whole
+    assert {"parts", "rest"} == set(calls)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file of Linux")
+def test_a_full_disk_is_an_error() -> None:
+    writer = BatchWriter("/dev/full", Options(1, 3, 20))
+    with pytest.raises(OSError, match="No space left"):
+        writer.write([bytes(3_000_000)])
+    writer.abandon()
+    writer = BatchWriter("/dev/full", Options(1, 3, 20))
+    with pytest.raises(OSError, match="No space left"):
+        writer.close()
+
+
+def test_a_file_that_was_abandoned_is_none(tmp_path: Path) -> None:
+    writer = BatchWriter(str(tmp_path / "x.array_record"), Options(1, 3, 20))
+    writer.write([bytes(3_000_000), b"x"])
+    writer.abandon()
+    with pytest.raises(ValueError, match="cut off or damaged"):
+        ArrayRecordDataSource(tmp_path / "x.array_record")
+
+
+def test_the_package_writes_where_there_is_no_native_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windrow.converters import tfrecord_to_array_record, write_records
+    from windrow.converters.records import record_writing
+
+    records = [random.Random(at).randbytes(at) for at in range(300)]
+    write_records(tmp_path / "a.tfrecord", records)
+    made: list[str] = []
+
+    class Counted(ArrayRecordWriter):  # type: ignore[misc]
+        def __init__(self, path: str, options: str) -> None:
+            made.append(path)
+            super().__init__(path, options)
+
+    monkeypatch.setattr(record_writing, "ArrayRecordWriter", Counted)
+    for native in (True, False):
+        monkeypatch.setattr(record_writing, "is_native", lambda native=native: native)
+        made.clear()
+        out = tmp_path / str(native)
+        tfrecord_to_array_record(tmp_path / "a.tfrecord", out, progress=False)
+        assert ArrayRecordDataSource(out).read(range(300)) == records  # type: ignore[arg-type]
+        # One is to try the options.
+        assert len(made) == (1 if native else 2)
+
+
+def test_the_tests_have_native_code() -> None:
+    assert highway_hash.is_native(), "the tests need the extra fast"

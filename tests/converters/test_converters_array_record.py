@@ -1,0 +1,443 @@
+"""TFRecord to ArrayRecord: one file to one file, stopped anywhere, and never half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+
+from windrow.converters import Manifest, tfrecord_to_array_record, write_records
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, ConversionPlan
+from windrow.core.progress import Progress
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    MissingExtraError,
+    NotFoundError,
+    ReadError,
+)
+
+RECORDS = [
+    [b"%d of %d" % (i, k) * 30 for i in range(count)] for k, count in enumerate((5, 0, 1, 9))
+]
+
+
+def shards(folder: Path) -> str:
+    """Four files of 5, 0, 1 and 9 records; the glob that names them."""
+    folder.mkdir()
+    for k, records in enumerate(RECORDS):
+        write_records(folder / f"x.tfrecord-{k:05}-of-00004", records)
+    return str(folder / "x.tfrecord-*")
+
+
+def read(path: Path) -> list[bytes]:
+    reader = ArrayRecordReader(str(path))
+    records: list[bytes] = reader.read_all() if reader.num_records() else []
+    return records
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def damage(path: Path) -> bytes:
+    """Spoil the last record of a file; what it was before."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] + b"#" + whole[-19:])
+    return whole
+
+
+def test_one_file_to_one_file_in_order(tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    manifest = tfrecord_to_array_record(
+        shards(tmp_path / "in"), tmp_path / "out", progress=steps.append
+    )
+    files = [f"x.array_record-{k:05}-of-00004" for k in range(4)]
+    assert names(tmp_path / "out") == [MANIFEST_NAME, *files]
+    assert [read(tmp_path / "out" / name) for name in files] == RECORDS
+    assert [file.name for file in manifest.files] == files
+    assert [file.records for file in manifest.files] == [5, 0, 1, 9]
+    assert [file.records for file in manifest.inputs] == [5, 0, 1, 9]
+    assert manifest.records == 15
+    assert manifest.settings == {"writer_options": "group_size:1,zstd:3"}
+    assert Manifest.read(tmp_path / "out") == manifest
+    total = sum(file.size_bytes for file in manifest.inputs)
+    assert (steps[-1].records, steps[-1].done_bytes) == (15, total)
+    assert {step.total_bytes for step in steps} == {total}
+
+
+def test_lists_gzip_and_names(tmp_path: Path) -> None:
+    inputs = ["a.tfrecord.gz", "b.tfrecords", "plain", "c-00001-of-00002", "d[1].tfrecord"]
+    inputs += ["e.tfrecord.gzip", "f.tfrecord-00000-of-00001.GZ"]
+    for k, name in enumerate(inputs):
+        write_records(tmp_path / name, [b"%d" % k])
+    paths: list[str | Path] = [tmp_path / name for name in inputs[:2]]
+    paths += [str(tmp_path / name) for name in inputs[2:]]
+    manifest = tfrecord_to_array_record(paths, tmp_path / "out")
+    expected = [
+        "a.array_record",
+        "b.array_record",
+        "plain.array_record",
+        "c.array_record-00001-of-00002",
+        "d[1].array_record",
+        "e.array_record",
+        "f.array_record-00000-of-00001",
+    ]
+    assert [file.name for file in manifest.files] == expected
+    assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(7)]
+
+
+def test_a_finished_conversion_is_not_done_again(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    first = tfrecord_to_array_record(inputs, tmp_path / "out")
+    before = {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")}
+    assert tfrecord_to_array_record(inputs, tmp_path / "out", runner="no such runner") == first
+    assert {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")} == before
+
+
+def test_a_damaged_input_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match=r"x\.tfrecord-00003-of-00004: record 8 at byte \d+: the"):
+        tfrecord_to_array_record(inputs, out)
+    assert (out / UNFINISHED).exists()
+    assert MANIFEST_NAME not in names(out)
+    finished = {name: (out / name).stat() for name in names(out) if name.startswith("x.")}
+    assert "x.array_record-00003-of-00004" not in finished
+
+    last.write_bytes(whole)
+    manifest = tfrecord_to_array_record(inputs, out)  # the file that was mended is another one now
+    assert manifest == tfrecord_to_array_record(inputs, tmp_path / "undisturbed")
+    assert names(out) == names(tmp_path / "undisturbed")
+    for name, stat in finished.items():
+        now = (out / name).stat()
+        assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+
+
+def test_killed_after_a_file(tmp_path: Path) -> None:
+    inputs, out = str(tmp_path / "x.tfrecord-*"), tmp_path / "out"
+    records = [[b"%d of %d" % (i, k) for i in range(9)] for k in range(12)]
+    for k, some in enumerate(records):
+        write_records(tmp_path / f"x.tfrecord-{k:05}-of-00012", some)
+    program = """
+import glob, os, signal, sys
+from windrow.converters import tfrecord_to_array_record
+def kill(progress):
+    if glob.glob(f"{sys.argv[2]}/_windrow_work/*/journal/*"):
+        os.kill(os.getpid(), signal.SIGKILL)
+tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, inputs, str(out)], check=False, timeout=600
+    )
+    assert done.returncode == -9
+    assert (out / UNFINISHED).exists()
+    entries = [json.loads(path.read_text()) for path in out.glob("_windrow_work/*/journal/*")]
+    finished = [file["name"] for entry in entries for file in entry["files"]]
+    kept = {name: (out / name).stat().st_ino for name in finished}
+    assert kept
+    manifest = tfrecord_to_array_record(inputs, out)
+    assert [read(out / file.name) for file in manifest.files] == records
+    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in manifest.files)])
+    assert {name: (out / name).stat().st_ino for name in kept} == kept
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [random.Random(k).randbytes(1 << 20) for k in range(4)])
+    program = """
+import resource, sys
+from windrow.converters import tfrecord_to_array_record
+from windrow.errors import ConversionError
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+try:
+    tfrecord_to_array_record(sys.argv[1], sys.argv[2])
+except ConversionError as error:
+    raise SystemExit(f"refused: {error}")
+"""
+    arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(tmp_path / "out")]
+    done = subprocess.run(arguments, check=False, timeout=600, capture_output=True, text=True)
+    assert "refused: " in done.stderr
+    assert "File too large" in done.stderr
+    assert names(tmp_path / "out") == [UNFINISHED, "_windrow_work"]
+    assert tfrecord_to_array_record(tmp_path / "x.tfrecord", tmp_path / "out").records == 4
+
+
+def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    tfrecord_to_array_record(inputs, out)
+    with pytest.raises(ConversionError, match=r"writer_options: 'group_size:1,zstd:3' there, 'zst"):
+        tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
+    fewer = str(tmp_path / "in" / "x.tfrecord-0000[12]*")
+    with pytest.raises(ConversionError, match=r"(?s)inputs: 4 there, 2 asked for.*overwrite=True"):
+        tfrecord_to_array_record(fewer, out)
+    write_records(tmp_path / "in" / "x.tfrecord-00002-of-00004", [b"another"])
+    with pytest.raises(ConversionError, match=r"00002-of-00004 of 196 bytes, ver.* of 23 bytes"):
+        tfrecord_to_array_record(inputs, out)
+
+    (out / "README").write_text("mine")
+    tfrecord_to_array_record(fewer, out, overwrite=True)
+    expected = [f"x.array_record-0000{k}-of-00004" for k in (1, 2)]
+    assert names(out) == ["README", MANIFEST_NAME, *expected]
+    assert read(out / expected[1]) == [b"another"]
+
+
+def test_overwrite_of_an_unfinished_run_leaves_nothing_of_it(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match="record 8"):
+        tfrecord_to_array_record(inputs, out)
+    last.write_bytes(whole)
+    with pytest.raises(ConversionError, match="was begun with other settings"):
+        tfrecord_to_array_record(str(last), out)
+    tfrecord_to_array_record(str(last), out, overwrite=True)
+    assert names(out) == [MANIFEST_NAME, "x.array_record-00003-of-00004"]
+
+
+def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    old = tfrecord_to_array_record(inputs, out)
+    (out / "x.array_record-00000-of-00004").unlink()
+    # As if it had been killed just after the first of the old files was removed.
+    plan = ConversionPlan(old.format, old.plan.inputs, {"writer_options": "zstd:1"})
+    (out / UNFINISHED).write_text(json.dumps(plan.to_json()))
+    new = tfrecord_to_array_record(inputs, out, writer_options="zstd:1")
+    assert new.settings == {"writer_options": "zstd:1"}
+    assert [read(out / file.name) for file in new.files] == RECORDS
+    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in new.files)])
+
+
+def test_killed_between_manifest_and_marker(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out)
+    before = names(out)
+    (out / UNFINISHED).write_text(json.dumps(manifest.plan.to_json()))
+    assert tfrecord_to_array_record(inputs, out, runner="no such runner") == manifest
+    assert names(out) == before
+
+
+def test_a_file_lost_from_a_finished_folder(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out)
+    os.truncate(out / manifest.files[2].name, 10)
+    with pytest.raises(ConversionError, match=r"00002-of-00004 is missing or is not of \d+ bytes"):
+        tfrecord_to_array_record(inputs, out)
+    assert tfrecord_to_array_record(inputs, out, overwrite=True) == manifest
+
+
+def test_folders_that_are_not_ours(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    for overwrite in (False, True):
+        with pytest.raises(ArgumentError, match=r"/in: the input .*x\.tfrecord-\* lies in it"):
+            tfrecord_to_array_record(inputs, tmp_path / "in", overwrite=overwrite)
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / "notes").write_text("")
+        with pytest.raises(
+            ConversionError, match=r"holds files that no conversion wrote, .*'notes'"
+        ):
+            tfrecord_to_array_record(inputs, tmp_path / "mine", overwrite=overwrite)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConversionError, match="file: is a file; name a folder"):
+        tfrecord_to_array_record(inputs, tmp_path / "file")
+    with pytest.raises(ConversionError, match="file/out: cannot be written: Not a directory"):
+        tfrecord_to_array_record(inputs, tmp_path / "file" / "out")
+
+
+def test_a_manifest_that_points_outside_is_refused(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    tfrecord_to_array_record(inputs, out)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    where = out / MANIFEST_NAME
+    value = json.loads(where.read_text())
+    for name in ("../victim", str(victim), "..\\victim", ""):
+        value["files"][0]["name"] = name
+        where.write_text(json.dumps(value))
+        with pytest.raises(ReadError, match="outside its own folder"):
+            tfrecord_to_array_record(inputs, out, overwrite=True)
+    assert victim.exists()
+
+
+def test_damaged_manifests(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no conversion was finished"):
+        Manifest.read(tmp_path)
+    manifest = tfrecord_to_array_record(shards(tmp_path / "in"), tmp_path / "out")
+    where = tmp_path / "out" / MANIFEST_NAME
+    for key in manifest.to_json():
+        value = manifest.to_json()
+        if key in ("records", "fingerprint"):  # for people: they are made from the inputs
+            continue
+        value[key] = None
+        where.write_text(json.dumps(value))
+        with pytest.raises(ReadError, match=f"damaged: '{key}' should be"):
+            Manifest.read(tmp_path / "out")
+    where.write_text(json.dumps({**manifest.to_json(), "version": 3}))
+    with pytest.raises(ReadError, match="a manifest of version 3; this Windrow reads version 2"):
+        Manifest.read(tmp_path / "out")
+    where.write_text("{")
+    with pytest.raises(ReadError, match=r"windrow_manifest\.json: cannot be read"):
+        Manifest.read(tmp_path / "out")
+
+
+def test_wrong_inputs(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    (tmp_path / "other").mkdir()
+    write_records(tmp_path / "other" / "x.tfrecord-00000-of-00004", [])
+    one = str(tmp_path / "in" / "x.tfrecord-00000-of-00004")
+    with pytest.raises(NotFoundError, match="nowhere does not exist"):
+        tfrecord_to_array_record(tmp_path / "nowhere", out)
+    with pytest.raises(NotFoundError, match="matches no file"):
+        tfrecord_to_array_record(str(tmp_path / "*.nothing"), out)
+    with pytest.raises(NotFoundError, match="an empty list"):
+        tfrecord_to_array_record([], out)
+    with pytest.raises(NotFoundError, match=r"the folder .* has no file with \.tfrecord in"):
+        tfrecord_to_array_record(tmp_path, out)
+    with pytest.raises(ArgumentError, match="00000-of-00004 comes twice"):
+        tfrecord_to_array_record([glob, one], out)
+    with pytest.raises(ConversionError, match=r"other.*would both become x\.array_record-00000"):
+        tfrecord_to_array_record([one, str(tmp_path / "other" / "*")], out)
+    with pytest.raises(ArgumentError, match="cannot be opened"):
+        tfrecord_to_array_record("nosuchprotocol://a", out)
+    with pytest.raises(ArgumentError, match="writer_options='bogus:1': Unknown option bogus"):
+        tfrecord_to_array_record(glob, out, writer_options="bogus:1")
+    assert not out.exists()
+
+
+def test_errors_of_the_runner_and_of_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(ArgumentError, match=r"Unexpected pipeline runner: NoSuchRunner"):
+        tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):
+        tfrecord_to_array_record(inputs, out, runner="DirectRunner")
+    assert tfrecord_to_array_record(inputs, out).records == 15
+
+
+def bad_shards(folder: Path) -> str:
+    """Write `shards`, with wrong data in records 1 and 4 of the first file and 0 of the last."""
+    inputs = shards(folder)
+    for name, numbers in (("00000", (1, 4)), ("00003", (0,))):
+        path = folder / f"x.tfrecord-{name}-of-00004"
+        whole = bytearray(path.read_bytes())
+        size = 16 + len(RECORDS[0][0])
+        for number in numbers:
+            whole[number * size + 12] ^= 1
+        path.write_bytes(whole)
+    return inputs
+
+
+def test_bad_records_are_left_out_and_listed(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    manifest = tfrecord_to_array_record(inputs, out, max_bad_records=3)
+    assert read(out / "x.array_record-00000-of-00004") == [RECORDS[0][k] for k in (0, 2, 3)]
+    assert read(out / "x.array_record-00003-of-00004") == RECORDS[3][1:]
+    assert [(one.file[-14:], one.record) for one in manifest.skipped] == [
+        ("00000-of-00004", 1),
+        ("00000-of-00004", 4),
+        ("00003-of-00004", 0),
+    ]
+    assert {one.error for one in manifest.skipped} == {
+        "the checksum of its 180 bytes is wrong: the file is damaged"
+    }
+    assert [(file.records, file.skipped) for file in manifest.inputs] == [
+        (3, 2),
+        (0, 0),
+        (1, 0),
+        (8, 1),
+    ]
+    assert Manifest.read(out) == manifest
+
+
+def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    one = str(tmp_path / "in" / "x.tfrecord-00000-of-00004")
+    with pytest.raises(ReadError, match=r"record 4 at byte \d+.*more than max_bad_records=1 are"):
+        tfrecord_to_array_record(one, tmp_path / "one", max_bad_records=1)
+    assert not (tmp_path / "one" / "x.array_record-00000-of-00004").exists()
+
+    # No file has more than two; all together have.
+    told = r"^x.tfrecord-\d+-of-00004: record \d+: .*; 3 records of the inputs are bad, and max_bad"
+    with pytest.raises(ReadError, match=told):
+        tfrecord_to_array_record(inputs, out, max_bad_records=2)
+    assert (out / UNFINISHED).exists()
+    assert MANIFEST_NAME not in names(out)
+    kept = {name: (out / name).stat().st_ino for name in names(out) if name.startswith("x.")}
+    assert len(kept) == 4
+    # What is finished stays when more are allowed.
+    assert tfrecord_to_array_record(inputs, out, max_bad_records=3).records == 12
+    assert {name: (out / name).stat().st_ino for name in kept} == kept
+
+
+def test_a_wrong_length_is_never_skipped(tmp_path: Path) -> None:
+    inputs = shards(tmp_path / "in")
+    path = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = bytearray(path.read_bytes())
+    whole[0] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ReadError, match="record 0 at byte 0: the checksum of the length is wrong"):
+        tfrecord_to_array_record(inputs, tmp_path / "out", max_bad_records=99)
+
+
+def test_the_command_that_goes_on_allows_as_many_bad_records(tmp_path: Path) -> None:
+    inputs, out = bad_shards(tmp_path / "in"), tmp_path / "out"
+    with pytest.raises(ReadError, match="bad"):
+        tfrecord_to_array_record(inputs, out, max_bad_records=2, writer_options="zstd:1")
+    resume = json.loads((out / UNFINISHED).read_text())["resume"]
+    assert resume.endswith("--to array_record --writer-options zstd:1 --max-bad-records 2")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_progress_grows_within_a_file_and_adds_up(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.tfrecord{suffix}"
+    write_records(path, [random.Random(k).randbytes(1 << 18) for k in range(20)])
+    steps: list[Progress] = []
+    tfrecord_to_array_record(path, tmp_path / "out", progress=steps.append)
+    done = [step.done_bytes for step in steps]
+    assert done == sorted(done)
+    assert len(set(done)) >= 5
+    assert (steps[-1].records, done[-1]) == (20, path.stat().st_size)
+
+
+def test_progress_counts_what_an_earlier_run_has_done(tmp_path: Path) -> None:
+    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = damage(last)
+    with pytest.raises(ReadError, match="record 8"):
+        tfrecord_to_array_record(inputs, out)
+    last.write_bytes(whole)
+    steps: list[Progress] = []
+    tfrecord_to_array_record(inputs, out, progress=steps.append)
+    assert (steps[-1].records, steps[-1].done_bytes) == (15, steps[-1].total_bytes)
+
+
+def test_wrong_limits(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [])
+    for limit in (-1, True, 1.5, "3"):
+        with pytest.raises(ArgumentError, match="max_bad_records must be an integer of at least 0"):
+            tfrecord_to_array_record(
+                tmp_path / "x.tfrecord",
+                tmp_path / "out",
+                max_bad_records=limit,  # type: ignore[arg-type]
+            )
+
+
+def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    inputs = bad_shards(tmp_path / "in")
+    told: list[Progress] = []
+    one = tfrecord_to_array_record(inputs, tmp_path / "one", max_bad_records=3)
+    two = tfrecord_to_array_record(
+        inputs, tmp_path / "two", max_bad_records=3, processes=2, progress=told.append
+    )
+    assert one == two
+    for name in names(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert (told[-1].records, told[-1].done_bytes) == (12, told[-1].total_bytes)

@@ -1,0 +1,274 @@
+"""Conversions as PTransforms, in pipelines of the user's; and the pipeline of array_record's name."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import fsspec
+import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+from tests.converted import CASES, COUNTS, RECORDS, Case, contents, make_inputs
+from tests.object_store import ObjectStore
+from windrow import converters
+from windrow.converters import beam as transforms
+from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards, tfrecord_to_array_record
+from windrow.converters.beam import TFRecordToArrayRecord
+from windrow.converters.job.locks import LEASE
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED, Manifest
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+from windrow.sources import ArrayRecordDataSource
+
+pytestmark = pytest.mark.jobs
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("beam") / "in")
+
+
+def run(transform: beam.PTransform[Any, Any], *, repeat: int = 0) -> list[Manifest]:
+    """Return what a pipeline of `transform` yields; the runner repeats each step `repeat` times."""
+    found: list[Manifest] = []
+    Found.lists.append(found)
+    pipeline = beam.Pipeline(runner=FnApiRunner(bundle_repeat=repeat))
+    step: Any = beam.Map  # it has no types
+    number = len(Found.lists) - 1
+    _ = pipeline | transform | "keep" >> step(functools.partial(keep, number))
+    result: Any = pipeline.run()
+    result.wait_until_finish()
+    return found
+
+
+class Found:
+    """What pipelines of this process have yielded; they are pickled, and find it by number."""
+
+    lists: list[list[Manifest]] = []  # noqa: RUF012
+
+
+def keep(number: int, manifest: Manifest) -> None:
+    Found.lists[number].append(manifest)
+
+
+# --- PTransforms ---------------------------------------------------------------------------------
+
+
+@cases
+@pytest.mark.parametrize("repeat", [0, 1])
+def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
+    case: Case, inputs: Path, tmp_path: Path, repeat: int
+) -> None:
+    expected = case.run(inputs, tmp_path / "expected")
+    source = str(inputs / case.source)
+    found = run(case.transform(source, tmp_path / "out", **case.settings), repeat=repeat)
+    assert found == [expected] * (1 + repeat)
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_every_conversion_has_a_transform() -> None:
+    functions = {name for name in vars(converters)["__all__"] if "_to_" in name}
+    functions -= {"convert_tf_to_arrayrecord_disk_match_shards"}
+    known = {case.name: case.transform.__name__.lower() for case in CASES}
+    assert functions <= set(known)
+    assert all(name.replace("_", "") == transform for name, transform in known.items())
+    assert {case.transform.__name__ for case in CASES} <= set(vars(transforms)["__all__"])
+
+
+def test_several_in_one_pipeline(inputs: Path, tmp_path: Path) -> None:
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    for name in ("a", "b"):
+        source = str(inputs / "x.tfrecord-*")
+        _ = pipeline | name >> TFRecordToArrayRecord(source, tmp_path / name)
+    result: Any = pipeline.run()
+    result.wait_until_finish()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert len(contents(tmp_path / "a")) == len(COUNTS) + 1
+
+
+def test_nothing_is_written_before_the_pipeline_runs(inputs: Path, tmp_path: Path) -> None:
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    _ = pipeline | TFRecordToArrayRecord(str(inputs / "x.tfrecord-*"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_arguments_are_errors_where_they_are_written(inputs: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="matches no file"):
+        TFRecordToArrayRecord(str(inputs / "none-*"), tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"writer_options='nonsense'"):
+        TFRecordToArrayRecord(
+            str(inputs / "x.tfrecord-*"), tmp_path / "out", writer_options="nonsense"
+        )
+    with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
+        TFRecordToArrayRecord(str(inputs / "x.tfrecord-*"), inputs)
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+def spoilt(inputs: Path, tmp_path: Path) -> tuple[str, Path, bytes]:
+    """Copy the inputs and damage one; return the pattern, that file, and its bytes before."""
+    folder = tmp_path / "spoilt"
+    folder.mkdir()
+    for path in inputs.glob("x.tfrecord-*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    last = max(folder.iterdir())
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-20] + b"#" + whole[-19:])
+    return str(folder / "x.tfrecord-*"), last, whole
+
+
+def test_a_failed_pipeline_leaves_its_lease_until_it_is_taken_over(
+    inputs: Path, tmp_path: Path
+) -> None:
+    source, last, whole = spoilt(inputs, tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(ReadError, match="record 25"):
+        run(TFRecordToArrayRecord(source, out))
+    assert (out / LEASE).exists()
+    assert (out / UNFINISHED).exists()
+    last.write_bytes(whole)
+
+    refusal = r"another run is writing it \(process \d+ on .*, since .*\); .* take_over=True"
+    with pytest.raises(ConversionError, match=refusal):
+        run(TFRecordToArrayRecord(source, out))
+    with pytest.raises(ConversionError, match=refusal):  # nor does a run without a pipeline
+        tfrecord_to_array_record(source, out)
+
+    kept = {path.name: path.stat().st_mtime_ns for path in out.glob("x.*")}
+    assert 0 < len(kept) < len(COUNTS)
+    (manifest,) = run(TFRecordToArrayRecord(source, out, take_over=True))
+    assert manifest.records == RECORDS
+    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
+    assert sorted(os.listdir(out)) == sorted(
+        [MANIFEST_NAME, *(file.name for file in manifest.files)]
+    )
+
+
+def test_a_run_here_can_take_over_from_a_pipeline(inputs: Path, tmp_path: Path) -> None:
+    source, last, whole = spoilt(inputs, tmp_path)
+    with pytest.raises(ReadError, match="record 25"):
+        run(TFRecordToArrayRecord(source, tmp_path / "out"))
+    last.write_bytes(whole)
+    manifest = tfrecord_to_array_record(source, tmp_path / "out", take_over=True)
+    assert manifest.records == RECORDS
+    assert len(os.listdir(tmp_path / "out")) == len(COUNTS) + 1
+
+
+def test_finished_and_overwritten(inputs: Path, tmp_path: Path) -> None:
+    source, out = str(inputs / "x.tfrecord-*"), tmp_path / "out"
+    expected = tfrecord_to_array_record(source, out)
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert run(TFRecordToArrayRecord(source, out)) == [expected]
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    other = functools.partial(TFRecordToArrayRecord, source, out, writer_options="group_size:2")
+    with pytest.raises(ConversionError, match="was written with other settings"):
+        run(other())
+    (manifest,) = run(other(overwrite=True), repeat=1)[:1]
+    assert manifest.settings["writer_options"] == "group_size:2"
+    assert contents(out).keys() == before.keys()
+
+
+def test_a_lease_in_an_object_store(inputs: Path, tmp_path: Path) -> None:
+    with ObjectStore() as store:
+        options = store.storage_options
+        for path in inputs.glob("x.tfrecord-*"):
+            store.put(f"in/{path.name}", path.read_bytes())
+        fs = fsspec.filesystem("s3", **options)
+
+        def made(**run: Any) -> TFRecordToArrayRecord:
+            far: Any = {"storage_options": options, "output_options": options}
+            return TFRecordToArrayRecord(
+                store.url("in/x.tfrecord-*"), store.url("out"), **far, **run
+            )
+
+        store.put(f"out/{LEASE}", b'{"token": "of another"}')
+        store.put(f"out/{UNFINISHED}", b"{}")
+        fs.invalidate_cache()
+        with pytest.raises(Exception, match="damaged"):  # no marker of ours
+            run(made())
+        store.remove(f"out/{UNFINISHED}")
+        with pytest.raises(ConversionError, match="another run is writing it"):
+            run(made())
+        (manifest,) = run(made(take_over=True), repeat=1)[:1]
+        assert manifest.records == RECORDS
+        fs.invalidate_cache()
+        found = {
+            name.partition("/out/")[2]: fs.cat_file(name) for name in fs.find(store.url("out"))
+        }
+        tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "local")
+        local = contents(tmp_path / "local")
+        assert found.keys() == local.keys()
+        assert all(found[name] == local[name] for name in local if name != MANIFEST_NAME)
+
+
+# --- array_record's name -------------------------------------------------------------------------
+
+GUIDE = """
+import sys
+from windrow.converters import convert_tf_to_arrayrecord_disk_match_shards
+assert "apache_beam" not in sys.modules
+from apache_beam.options.pipeline_options import PipelineOptions
+
+args = {"input": sys.argv[1], "output": sys.argv[2]}
+pipeline = convert_tf_to_arrayrecord_disk_match_shards(
+    args=args, pipeline_options=PipelineOptions([])
+)
+print(pipeline.run().wait_until_finish())
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_match_shards_as_the_guide_calls_it(inputs: Path, tmp_path: Path) -> None:
+    arguments = [str(inputs / "x.tfrecord-*"), str(tmp_path / "out" / "train")]
+    done = subprocess.run(
+        [sys.executable, "-c", GUIDE, *arguments], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout) == (0, "DONE\n"), done.stderr
+    names = [f"train-{k:05}-of-00004.arrayrecord" for k in range(4)]
+    assert sorted(os.listdir(tmp_path / "out")) == sorted([*names, MANIFEST_NAME])
+    # Each has the records of one input, in order, as array_record itself writes them.
+    expected = tfrecord_to_array_record(arguments[0], tmp_path / "expected")
+    for name, file in zip(names, expected.files, strict=True):
+        found = (tmp_path / "out" / name).read_bytes()
+        assert found == (tmp_path / "expected" / file.name).read_bytes()
+    assert len(ArrayRecordDataSource(str(tmp_path / "out" / "*.arrayrecord"))) == RECORDS
+
+
+@pytest.mark.parametrize("options", [None, [], {"direct_num_workers": 1}])
+def test_match_shards_goes_on_when_told_to(inputs: Path, tmp_path: Path, options: object) -> None:
+    source, last, whole = spoilt(inputs, tmp_path)
+    args = {"input": source, "output": str(tmp_path / "out" / "x")}
+    pipeline = convert_tf_to_arrayrecord_disk_match_shards(args, options)
+    with pytest.raises(ReadError, match="record 25"):
+        pipeline.run().wait_until_finish()
+    last.write_bytes(whole)
+    pipeline = convert_tf_to_arrayrecord_disk_match_shards(args, options, take_over=True)
+    assert pipeline.run().wait_until_finish() == "DONE"
+    manifest = Manifest.read(tmp_path / "out")
+    assert [file.name for file in manifest.files] == [
+        f"x-0000{k}-of-00004.arrayrecord" for k in range(4)
+    ]
+    assert [file.records for file in manifest.files] == list(COUNTS)
+    paths = [str(tmp_path / "out" / file.name) for file in manifest.files]
+    assert [len(ArrayRecordDataSource(path)) for path in paths] == list(COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"input": "x"}, r"args must be a dict with 'input' .* and 'output' .*; it lacks 'output'"),
+        ({"input": "x", "output": "out/"}, r"args\['output'\]='out/' must be the prefix of files"),
+        ("x", r"args must be a dict"),
+    ],
+)
+def test_match_shards_refuses_other_arguments(args: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        convert_tf_to_arrayrecord_disk_match_shards(args)

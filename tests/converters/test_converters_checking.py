@@ -1,0 +1,393 @@
+"""Converted folders with every kind of damage, checked against their manifests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.converted_folders import (
+    RECORDS,
+    flip,
+    record_folder,
+    unfinished,
+    write_manifest,
+    zarr_folder,
+)
+from tests.object_store import ObjectStore
+from tests.range_server import RangeServer, status
+from windrow import converters
+from windrow.converters import BadFile, CheckReport, check
+from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
+from windrow.core.progress import Progress
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+
+FIRST = "data.array_record-00000-of-00003"
+SECOND = "data.array_record-00001-of-00003"
+
+
+def checked(folder: Path | str, **more: Any) -> CheckReport:
+    report = check(folder, progress=False, **more)
+    assert report.ok == (not report.bad)
+    assert json.loads(json.dumps(report.to_json()))["ok"] == report.ok
+    assert pickle.loads(pickle.dumps(report)) == report
+    return report
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    record_folder(tmp_path / "records")
+    return tmp_path / "records"
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    zarr_folder(tmp_path / "arrays")
+    return tmp_path / "arrays"
+
+
+# --- sound ---------------------------------------------------------------------------------------
+
+
+def test_a_sound_folder_of_records(records: Path) -> None:
+    told: list[Progress] = []
+    report = check(records, progress=told.append, threads=1)
+    assert (report.ok, report.files, report.records, report.format) == (
+        *(True, 3, RECORDS),
+        "array_record",
+    )
+    size = sum(file.size_bytes for file in Manifest.read(records).files)
+    assert report.read_bytes == size
+    assert told[-1] == Progress("check", RECORDS, size, size)
+    report.raise_if_bad()
+
+
+def test_a_sound_folder_of_arrays(arrays: Path) -> None:
+    report = checked(arrays)
+    assert report.ok
+    # Metadata of three arrays and two groups; 3 shards, 3 and 3 chunks.
+    assert report.files == 5 + 3 + 3 + 3
+
+
+def test_what_a_conversion_wrote(tmp_path: Path) -> None:
+    converters.write_records(tmp_path / "a.tfrecord", [b"x" * 30, b""])
+    converters.write_records(tmp_path / "b.tfrecord", [])
+    converters.tfrecord_to_array_record(
+        [tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"], tmp_path / "out", progress=False
+    )
+    report = checked(tmp_path / "out")
+    assert (report.ok, report.files, report.records) == (True, 2, 2)
+
+
+def test_other_files_are_nobodys_business(records: Path, arrays: Path) -> None:
+    for folder in (records, arrays):
+        (folder / "README.md").write_text("words")
+        (folder / "more").mkdir()
+        (folder / "more" / "0").write_text("0")
+        (folder / ".DS_Store").write_bytes(b"\0")
+        assert checked(folder).ok
+
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+def damage_missing(folder: Path, name: str) -> str:
+    (folder / name).unlink()
+    return "it is not there"
+
+
+def damage_flipped(folder: Path, name: str) -> str:
+    flip(folder / name)
+    return "its CRC-32C is "
+
+
+def damage_cut_off(folder: Path, name: str) -> str:
+    with (folder / name).open("r+b") as file:
+        file.truncate((folder / name).stat().st_size - 1)
+    return "and the manifest says"
+
+
+def damage_longer(folder: Path, name: str) -> str:
+    with (folder / name).open("ab") as file:
+        file.write(b"\0")
+    return "and the manifest says"
+
+
+def damage_empty(folder: Path, name: str) -> str:
+    (folder / name).write_bytes(b"")
+    return "it has 0 bytes"
+
+
+def damage_folder(folder: Path, name: str) -> str:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    return "it cannot be read: Is a directory"
+
+
+DAMAGES = [
+    damage_missing,
+    damage_flipped,
+    damage_cut_off,
+    damage_longer,
+    damage_empty,
+    damage_folder,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_to_a_record_file(records: Path, damage: Callable[[Path, str], str]) -> None:
+    why = damage(records, SECOND)
+    (bad,) = checked(records).bad
+    assert bad.name == SECOND
+    assert why in bad.error
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["image/c/1/0/0", "label/zarr.json", "words/values/c/2"])
+def test_every_damage_to_a_file_of_an_array(
+    arrays: Path, damage: Callable[[Path, str], str], name: str
+) -> None:
+    why = damage(arrays, name)
+    (bad,) = checked(arrays).bad
+    assert bad.name == name
+    assert why in bad.error
+
+
+@given(name=st.sampled_from([FIRST, SECOND]), place=st.integers(0, 2**17 - 1))
+@settings(deadline=None, max_examples=20)
+def test_any_changed_byte_is_found(
+    tmp_path_factory: pytest.TempPathFactory, name: str, place: int
+) -> None:
+    folder = tmp_path_factory.mktemp("flipped") / "records"
+    try:
+        record_folder(folder)
+        flip(folder / name, place % (folder / name).stat().st_size)
+        (bad,) = checked(folder).bad
+        assert bad.name == name
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_renamed_file_is_missing_and_left_over(records: Path) -> None:
+    (records / SECOND).rename(records / "data.array_record-00007-of-00009")
+    bad = checked(records).bad
+    assert [one.name for one in bad] == [SECOND, "data.array_record-00007-of-00009"]
+    assert "it is not there" in bad[0].error
+    assert "the manifest does not list it" in bad[1].error
+
+
+def test_files_that_trade_places_are_both_bad(records: Path) -> None:
+    (records / FIRST).rename(records / "kept")
+    (records / SECOND).rename(records / FIRST)
+    (records / "kept").rename(records / SECOND)
+    assert [one.name for one in checked(records).bad] == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "old.array_record-00000-of-00002",
+        "old.arrayrecord",
+        "inside/old.array_record",
+        "old.tfrecord.gz",
+        "old.tfrecord.gzip",
+        "zarr.json",
+        ".zgroup",
+    ],
+)
+def test_data_that_is_left_over_beside_records(records: Path, name: str) -> None:
+    (records / name).parent.mkdir(exist_ok=True)
+    shutil.copy(records / FIRST, records / name)
+    (bad,) = checked(records).bad
+    assert bad.name == name
+    assert "the manifest does not list it" in bad.error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("image/c/3/0/0", "image/c/0/1/0", "label/7", "label/c/0.0", "words/values/c/3"),
+        *("old/zarr.json", "old/.zarray", "image/.zattrs"),
+    ],
+)
+def test_data_that_is_left_over_beside_arrays(arrays: Path, name: str) -> None:
+    (arrays / name).parent.mkdir(exist_ok=True, parents=True)
+    (arrays / name).write_bytes(b"{}")
+    (bad,) = checked(arrays).bad
+    assert bad.name == name
+
+
+def test_chunks_of_an_array_that_is_left_over(arrays: Path) -> None:
+    shutil.copytree(arrays / "label", arrays / "old")
+    names = {bad.name for bad in checked(arrays).bad}
+    assert names == {"old/zarr.json", "old/c/0", "old/c/1", "old/c/2"}
+
+
+def test_all_that_is_bad_is_told(records: Path) -> None:
+    for number in range(30):
+        (records / f"old{number:02}.array_record").write_bytes(b"")
+    damage_missing(records, FIRST)
+    report = checked(records)
+    assert len(report.bad) == 31
+    lines = str(report).splitlines()
+    assert lines[0].startswith("31 bad: 3 files, ")
+    assert lines[1] == f"  {FIRST}: it is not there"
+    assert lines[-1] == "  and 11 more, see `bad` of the report"
+    with pytest.raises(ReadError, match="31 bad"):
+        report.raise_if_bad()
+
+
+# --- the manifest itself -------------------------------------------------------------------------
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the JSON of a manifest."""
+    value = json.loads((folder / MANIFEST_NAME).read_text())
+    change(value)
+    (folder / MANIFEST_NAME).write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "a/../../b", "a\\..\\b", "", ".", "a\0b"]
+)
+def test_a_name_that_leads_outside_is_refused(records: Path, name: str) -> None:
+    (records.parent / "secret").write_bytes(b"x")
+    changed(records, lambda value: value["files"][0].update(name=name))
+    with pytest.raises(ReadError, match="outside its own folder"):
+        check(records, progress=False)
+
+
+def test_a_link_that_leads_outside_is_followed_and_does_not_pass(records: Path) -> None:
+    (records.parent / "other").write_bytes(b"x")
+    (records / FIRST).unlink()
+    (records / FIRST).symlink_to(records.parent / "other")
+    (bad,) = checked(records).bad
+    assert bad.name == FIRST
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "sub/" * 60 + "x", "\udc80"])
+def test_a_name_that_no_file_can_have_is_bad(records: Path, name: str) -> None:
+    changed(records, lambda value: value["files"][0].update(name=name))
+    bad = checked(records).bad
+    assert bad[0].name == name
+    assert bad[-1].name == FIRST  # no longer listed
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b"[" * 100_000, b'{"version": 2}', b"\xff\xfe", b'{"version": 99}'],
+    ids=lambda damage: repr(damage[:12]),
+)
+def test_a_damaged_manifest_is_refused(records: Path, damage: bytes) -> None:
+    (records / MANIFEST_NAME).write_bytes(damage)
+    with pytest.raises(ReadError, match=MANIFEST_NAME):
+        check(records, progress=False)
+
+
+def with_files(manifest: Manifest, files: Iterator[OutputFile] | list[OutputFile]) -> Manifest:
+    return dataclasses.replace(manifest, files=tuple(files))
+
+
+def test_another_number_of_records_is_bad(records: Path) -> None:
+    manifest = Manifest.read(records)
+    files = [dataclasses.replace(manifest.files[0], records=21), *manifest.files[1:]]
+    write_manifest(records, with_files(manifest, files))
+    bad = checked(records).bad
+    assert bad == (
+        BadFile(FIRST, "it holds 20 records, and the manifest says 21"),
+        BadFile(MANIFEST_NAME, "its files hold 61 records together, and its inputs gave 60"),
+    )
+
+
+def test_a_file_that_is_listed_twice_is_bad(records: Path) -> None:
+    manifest = Manifest.read(records)
+    write_manifest(records, with_files(manifest, [*manifest.files, manifest.files[0]]))
+    assert BadFile(FIRST, "the manifest lists it twice") in checked(records).bad
+
+
+def test_a_file_that_is_no_array_record_is_bad_though_it_is_as_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    manifest = record_folder(folder)
+    (folder / FIRST).write_bytes(b"words")
+    first = OutputFile(FIRST, 5, 20, "682ae172")
+    write_manifest(folder, with_files(manifest, [first, *manifest.files[1:]]))
+    (bad,) = checked(folder).bad
+    assert bad.name == FIRST
+    assert "ArrayRecord" in bad.error
+
+
+# --- not to be checked ---------------------------------------------------------------------------
+
+
+def test_an_unfinished_folder_names_the_command_that_goes_on(records: Path) -> None:
+    unfinished(records, "windrow convert a b --to array_record")
+    with pytest.raises(ConversionError, match=r"(?s)not finished.*windrow convert a b --to"):
+        check(records, progress=False)
+
+
+def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no conversion was finished"):
+        check(tmp_path, progress=False)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        check(tmp_path / "nowhere", progress=False)
+
+
+@pytest.mark.parametrize("threads", [0, True, 1.0, "2"])
+def test_wrong_numbers_of_threads(records: Path, threads: Any) -> None:
+    with pytest.raises(ArgumentError, match="threads must be an integer of at least 1"):
+        check(records, threads=threads)
+
+
+def test_an_error_of_who_shows_progress_ends_the_check(records: Path) -> None:
+    def show(_: Progress) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        check(records, progress=show)
+
+
+# --- remote ------------------------------------------------------------------------------------
+
+
+def test_a_server_that_refuses_what_is_not_there(records: Path) -> None:
+    with RangeServer(records) as server:
+        server.plan([status(403)])  # whether there is a marker
+        assert checked(server.address).ok
+        server.plan([None, status(403)])  # whether there is a manifest
+        with pytest.raises(NotFoundError, match="no conversion was finished"):
+            check(server.address, progress=False)
+        # What is left over is found by a page of links; without one it is not looked for.
+        shutil.copy(records / FIRST, records / "old.array_record")
+        assert [bad.name for bad in checked(server.address).bad] == ["old.array_record"]
+        server.listings = False
+        report = checked(server.address)
+        assert (report.ok, report.is_listed) == (True, False)
+        assert "could not be listed" in str(report)
+
+
+@pytest.mark.jobs
+def test_a_folder_in_an_object_store(records: Path) -> None:
+    with ObjectStore() as store:
+        for file in records.iterdir():
+            store.put(f"out/{file.name}", file.read_bytes())
+        options: dict[str, Any] = {"storage_options": store.storage_options, "progress": False}
+        report = check(store.url("out"), **options)
+        assert (report.ok, report.is_listed, report.files) == (True, True, 3)
+        flip(records / FIRST)
+        store.put(f"out/{FIRST}", (records / FIRST).read_bytes())
+        store.remove(f"out/{SECOND}")
+        store.put("out/old.array_record", b"x")
+        bad = check(store.url("out"), **options).bad
+        assert [one.name for one in bad] == [FIRST, SECOND, "old.array_record"]
+        assert "secret" not in repr(bad)
+        store.put("out/_WINDROW_UNFINISHED", b'{"resume": "windrow convert a b"}')
+        with pytest.raises(ConversionError, match="windrow convert a b"):
+            check(store.url("out"), **options)

@@ -1,0 +1,156 @@
+"""Conversions on a Dask cluster of two worker processes. One of them is killed in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dask import distributed
+
+from tests.conversions import conversion, stage, tell, told, wait_for, write_number
+from tests.converted import CASES, contents, make_inputs
+from tests.processes import until
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.job import carry_out
+from windrow.converters.job.manifest import UNFINISHED
+from windrow.converters.job.stages import Report
+from windrow.errors import ReadError
+
+pytestmark = pytest.mark.jobs
+
+# Few partitions: each costs some tasks, and there are few items.
+PARTITIONS = "--dask_npartitions=6"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    local_cluster: Any = distributed.LocalCluster  # it has no types
+    with local_cluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        silence_logs=logging.CRITICAL,
+        local_directory=str(tmp_path_factory.mktemp("dask")),
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def dask(cluster: Any) -> dict[str, Any]:
+    """The arguments that run a conversion on the cluster."""
+    options = [f"--dask_client_address={cluster.scheduler_address}", PARTITIONS]
+    return {"runner": "DaskRunner", "pipeline_options": options}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("inputs") / "in")
+
+
+def workers(cluster: Any) -> list[int]:
+    """The process ids of the workers, once there are two."""
+    client_of: Any = distributed.Client
+    with client_of(cluster) as client:
+        client.wait_for_workers(2)
+        return sorted(client.run(os.getpid).values())
+
+
+def write_together(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    """Writes a number, the first ones only when two processes are at it."""
+    tell(folder, "begun", number)
+    root = Path(str(folder.target.local))
+    assert until(lambda: len({process for _, process in told(root, "begun")}) > 1)
+    return write_number(folder, number, report)
+
+
+def test_both_workers_take_part(tmp_path: Path, dask: dict[str, Any]) -> None:
+    planned = conversion(stage(range(12), write_together), stage(range(12, 15), write_number))
+    manifest = carry_out(planned, tmp_path / "out", **dask)
+    assert [file.name for file in manifest.files] == ["012", "013", "014"]
+    assert sorted({number for number, _ in told(tmp_path / "out", "made")}) == list(range(15))
+
+
+def fail(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    if number == 4:
+        raise ReadError("x: damaged", file="x", offset=7, records=(1, 2))
+    return write_number(folder, number, report)
+
+
+def test_errors_come_as_they_are(tmp_path: Path, dask: dict[str, Any]) -> None:
+    with pytest.raises(ReadError, match=r"^x: damaged$") as caught:
+        carry_out(conversion(stage(range(6), fail)), tmp_path / "out", **dask)
+    assert (caught.value.file, caught.value.offset, caught.value.records) == ("x", 7, (1, 2))
+    assert (tmp_path / "out" / UNFINISHED).exists()
+
+
+def write_or_wait(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    """Writes a number; the sixth to be begun waits until the worker that has it is killed."""
+    tell(folder, "begun", number)
+    root = Path(str(folder.target.local))
+    if len(told(root, "begun")) > 5 and not told(root, "killed"):
+        tell(folder, "held", number)
+        wait_for(folder, "killed", 1)
+    return write_number(folder, number, report)
+
+
+def test_a_worker_that_is_killed_at_work_is_replaced(tmp_path: Path, dask: dict[str, Any]) -> None:
+    root = tmp_path / "out"
+
+    def kill() -> None:
+        assert until(lambda: bool(told(root, "held")))
+        number, process = told(root, "held")[0]
+        os.kill(process, signal.SIGKILL)
+        (tmp_path / f"out.killed-{number}-{process}").touch()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    manifest = carry_out(conversion(stage(range(12), write_or_wait)), root, **dask)
+    killer.join()
+    assert len(told(root, "killed")) == 1
+    assert [file.name for file in manifest.files] == [f"{number:03}" for number in range(12)]
+    assert {(root / file.name).read_bytes() for file in manifest.files} == {
+        b"%d" % number for number in range(12)
+    }
+
+
+@pytest.mark.soak
+def test_one_worker_is_killed_in_the_middle_of_a_conversion(
+    inputs: Path,
+    tmp_path: Path,
+    cluster: Any,
+    dask: dict[str, Any],
+    moments: random.Random,
+    seed: int,
+) -> None:
+    case = CASES[seed % len(CASES)]
+    case.run(inputs, tmp_path / "expected")
+    victim = moments.choice(workers(cluster))
+    events = moments.randrange(1, 12)
+    killer = threading.Thread(target=kill_after, args=(tmp_path / "out", events, victim))
+    killer.start()
+    case.run(inputs, tmp_path / "out", **dask)
+    killer.join()
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def kill_after(folder: Path, files: int, process: int) -> None:
+    """Kill a process once `files` files are there or being written, or the folder is done."""
+    seen: set[Path] = set()
+
+    def many() -> bool:
+        with contextlib.suppress(OSError):  # folders come and go
+            seen.update(folder.rglob("*"))
+        return len(seen) >= files + 2
+
+    until(many)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)

@@ -1,0 +1,485 @@
+"""Where conversions run by default: threads and worker processes, their errors and their ends."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+
+from tests.conversions import (
+    conversion,
+    stage,
+    tell,
+    told,
+    wait_for,
+    write_number,
+)
+from tests.processes import Program, until
+from windrow.converters.job.executor import run_here, work_on_item
+from windrow.converters.job.folder import OutputFolder
+from windrow.converters.job.job import carry_out
+from windrow.converters.job.stages import ConversionStage, Report
+from windrow.converters.job.targets import LocalTarget
+from windrow.core.progress import Progress
+from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.workers import child as worker_child
+from windrow.workers.by_value import pickled_by_value
+from windrow.workers.child import PROGRAM, StoppedError, serve
+from windrow.workers.messages import (
+    HEADER,
+    LOAD,
+    Failure,
+    FrameKind,
+    JobHeader,
+    Message,
+    ReplyHeader,
+    WorkerTraceback,
+    opened,
+)
+from windrow.workers.shared_memory import SharedMemory
+
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("leaves_nothing", "ends_workers")]
+both = pytest.mark.parametrize("processes", [1, 2])
+
+
+def converting() -> list[psutil.Process]:
+    """Worker processes of this process."""
+    return [child for child in psutil.Process().children() if PROGRAM in child.cmdline()]
+
+
+@pytest.fixture
+def ends_workers() -> Iterator[None]:
+    yield
+    assert converting() == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> OutputFolder:
+    return OutputFolder(LocalTarget(str(tmp_path / "out")), "key")
+
+
+def results_of(
+    folder: OutputFolder, *stages: ConversionStage, processes: int = 1, show: Any = False
+) -> list[Any]:
+    """The results of the last of `stages`."""
+    found: list[Any] = []
+    planned = conversion(*stages, finish=lambda folder, results: found.extend(results))
+    run_here(planned, folder, processes=processes, show=show)
+    return found
+
+
+# --- what is done --------------------------------------------------------------------------------
+
+
+def doubled(folder: OutputFolder, item: int, report: Report) -> tuple[int, int]:
+    for _ in range(item):
+        report(1, 10)
+    return 2 * item, os.getpid()
+
+
+@both
+def test_results_are_in_the_order_of_the_items_and_counts_are_exact(
+    folder: OutputFolder, processes: int
+) -> None:
+    steps: list[Progress] = []
+    items = list(range(60, 0, -1))
+    found = results_of(folder, stage(items, doubled), processes=processes, show=steps.append)
+    assert [value for value, _ in found] == [2 * item for item in items]
+    assert os.getpid() not in {process for _, process in found} or processes == 1
+    assert (steps[-1].records, steps[-1].done_bytes) == (sum(items), 10 * sum(items))
+    assert {step.total_bytes for step in steps} == {60}
+    done = [step.done_bytes for step in steps]
+    assert done == sorted(done)
+
+
+@both
+def test_a_stage_gets_the_results_of_the_one_before(folder: OutputFolder, processes: int) -> None:
+    first = stage([3, 1, 2], doubled)
+    second = ConversionStage(
+        "again", lambda folder, results: [value for value, _ in results], doubled
+    )
+    third = ConversionStage(
+        "sum", lambda folder, results: [sum(value for value, _ in results)], doubled
+    )
+    found = results_of(folder, first, second, third, processes=processes)
+    assert [value for value, _ in found] == [48]
+
+
+def test_workers_are_as_many_as_items_and_stay_for_all_stages(folder: OutputFolder) -> None:
+    def together(folder: OutputFolder, item: int, report: Report) -> int:
+        tell(folder, "begun", item)
+        wait_for(folder, "begun", 2 * (item // 10 + 1))  # both workers are at it
+        return os.getpid()
+
+    def next_items(folder: OutputFolder, results: list[int]) -> list[int]:
+        first.update(results)
+        return [10, 11]
+
+    first: set[int] = set()
+    found = results_of(
+        folder, stage([0, 1], together), ConversionStage("again", next_items, together), processes=9
+    )
+    assert len(first) == 2
+    assert set(found) == first
+
+
+@both
+def test_no_items_give_no_results(folder: OutputFolder, processes: int) -> None:
+    assert results_of(folder, stage([], doubled), processes=processes) == []
+
+
+def test_no_more_items_at_a_time_than_allowed(folder: OutputFolder) -> None:
+    alone = threading.Lock()
+
+    def work(folder: OutputFolder, item: int, report: Report) -> bool:
+        if not alone.acquire(blocking=False):
+            return False
+        time.sleep(0)  # another thread's turn
+        alone.release()
+        return True
+
+    assert all(results_of(folder, stage(range(500), work, at_once=1)))
+
+
+def test_many_small_items_cost_little(folder: OutputFolder) -> None:
+    begun_s = time.monotonic()
+    items = range(100_000)
+    assert results_of(folder, stage(items, lambda folder, item, report: item)) == list(items)
+    # About 0.005 ms each; with a future for each it would be some 0.1 ms on a busy machine.
+    assert time.monotonic() - begun_s < 20
+
+
+# --- what travels to worker processes ------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from windrow.converters.job.executor import run_here
+from windrow.converters.job.folder import OutputFolder
+from windrow.converters.job.stages import Conversion, ConversionStage, Expected
+from windrow.converters.job.job import planned
+from windrow.converters.job.targets import LocalTarget
+
+print("main runs")
+
+class Item:
+    def __init__(self, number):
+        self.number = number
+
+class OwnError(Exception):
+    pass
+
+factor = 3
+
+def work(folder, item, report):
+    if item.number == 99:
+        raise OwnError("ninety-nine", item.number)
+    return Item(item.number * factor)
+
+def run(items):
+    found = []
+    stage = ConversionStage("own", lambda folder, results: [Item(i) for i in items], work)
+    conversion = Conversion("own", planned("own", (), {}), (stage,),
+        lambda folder, results: found.extend(results), Expected(None, 0, None, None), (), None)
+    run_here(conversion, OutputFolder(LocalTarget(sys.argv[1]), "key"), processes=2, show=False)
+    return found
+
+found = run(range(4))
+print([item.number for item in found], {type(item) is Item for item in found})
+try:
+    run([1, 99])
+except OwnError as error:
+    print("caught", error.args)
+"""
+
+
+@pytest.mark.parametrize("by", ["file", "stdin"])
+def test_functions_and_classes_of_main_travel_and_main_runs_once(tmp_path: Path, by: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-" if by == "stdin" else str(tmp_path / "script.py"), str(tmp_path)]
+    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, timeout=600)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "main runs",
+        "[0, 3, 6, 9] {True}",
+        "caught ('ninety-nine', 99)",
+    ]
+
+
+def test_what_cannot_be_sent_is_an_error_that_says_so(folder: OutputFolder) -> None:
+    lock = threading.Lock()
+
+    def work(folder: OutputFolder, item: int, report: Report) -> bool:
+        return lock.locked()
+
+    with pytest.raises(ArgumentError, match=r"work: cannot be sent to worker .*'_thread\.lock'"):
+        results_of(folder, stage([1], work), processes=2)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def damaged(folder: OutputFolder, item: int, report: Report) -> None:
+    if item == 3:
+        raise ReadError("x: damaged", file="x", offset=7, records=(1, 2), why="spoilt") from (
+            ValueError("beneath")
+        )
+
+
+@both
+def test_errors_keep_their_class_message_and_attributes(
+    folder: OutputFolder, processes: int
+) -> None:
+    with pytest.raises(ReadError, match=r"^x: damaged$") as caught:
+        results_of(folder, stage(range(9), damaged), processes=processes)
+    error = caught.value
+    assert (error.file, error.offset, error.records, error.why) == ("x", 7, (1, 2), "spoilt")
+    if processes > 1:
+        assert isinstance(error.__cause__, WorkerTraceback)
+        assert "ValueError: beneath" in str(error.__cause__)
+        assert "in damaged" in str(error.__cause__)
+    else:
+        assert isinstance(error.__cause__, ValueError)
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize("what", ["error", "result"])
+def test_what_does_not_survive_pickling_is_told(folder: OutputFolder, what: str) -> None:
+    def work(folder: OutputFolder, item: int, report: Report) -> Any:
+        if what == "error":
+            raise TwoArgumentsError(1, 2)
+        return threading.Lock()
+
+    expected = (
+        (ConversionError, "^TwoArgumentsError: 1 and 2$")
+        if what == "error"
+        else (TypeError, r"'_thread\.lock'")
+    )
+    with pytest.raises(expected[0], match=expected[1]):
+        results_of(folder, stage([1, 2], work), processes=2)
+
+
+@both
+def test_the_first_error_stops_the_others(folder: OutputFolder, processes: int) -> None:
+    def work(folder: OutputFolder, item: int, report: Report) -> None:
+        tell(folder, "begun", item)
+        if item == 0:
+            wait_for(folder, "begun", 2)
+            raise ReadError("the first")
+        try:
+            while True:
+                report(0, 0)
+        except Exception as error:  # a stop passes it
+            raise AssertionError("caught") from error
+        finally:
+            tell(folder, "stopped", item)
+
+    with pytest.raises(ReadError, match=r"^the first$"):
+        results_of(folder, stage(range(500), work, at_once=2), processes=processes)
+    root = Path(str(folder.target.local))
+    assert [number for number, _ in told(root, "begun")] == [0, 1]
+    assert [number for number, _ in told(root, "stopped")] == [1]
+
+
+@both
+def test_what_progress_raises_ends_the_run(folder: OutputFolder, processes: int) -> None:
+    def show(progress: Progress) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        results_of(folder, stage(range(1, 500), doubled), processes=processes, show=show)
+
+
+class Large:
+    """Stands for a large result; `alive` shows when it is freed."""
+
+    alive: ClassVar[weakref.WeakSet[Large]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.alive.add(self)
+
+
+def large(folder: OutputFolder, item: int, report: Report) -> Large:
+    if item < 0:
+        raise ReadError("after the others")
+    return Large()
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """No garbage collection: what is in a cycle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_results_go_when_they_have_been_used(folder: OutputFolder) -> None:
+    def alive(folder: OutputFolder, item: int, report: Report) -> int:
+        return len(Large.alive)
+
+    after = ConversionStage("after", lambda folder, results: [len(results)] * 3, alive)
+    assert results_of(folder, stage(range(5), large), after) == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_error_does_not_keep_the_results(folder: OutputFolder) -> None:
+    with pytest.raises(ReadError, match="after the others") as caught:
+        results_of(folder, stage([0, 1, 2, -1], large, at_once=1))
+    assert caught.value is not None
+    assert len(Large.alive) == 0
+    gone = weakref.ref(caught.value)
+    caught = None  # type: ignore[assignment]
+    assert gone() is None  # no cycle keeps it
+
+
+# --- the worker's end of the socket ---------------------------------------------------------------
+
+
+def reported(folder: OutputFolder, item: int, report: Report) -> int:
+    if item == 0:
+        raise ReadError("zero", offset=0)
+    end_s = time.monotonic() + 60
+    while item == 9 and time.monotonic() < end_s:  # until the report stops it
+        report(1, 1)
+    report(item, 10 * item)
+    return -item
+
+
+def test_what_a_worker_says(folder: OutputFolder) -> None:
+    ours, theirs = socket.socketpair()
+    ended: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            serve(theirs, SharedMemory.create(0))
+        except (OSError, StoppedError) as error:
+            ended.append(type(error))
+
+    def send(number: int, body: bytes) -> None:
+        ours.sendall(HEADER.pack(*JobHeader(len(body), number, 0, 0, 0, 0)) + body)
+
+    def received() -> tuple[ReplyHeader, bytes]:
+        header = ReplyHeader._make(HEADER.unpack(replies.read(HEADER.size)))
+        return header, replies.read(header.body_bytes)
+
+    def failure() -> BaseException:
+        header, body = received()
+        assert header.kind == FrameKind.FAILURE
+        made: Failure = pickle.loads(body)
+        return made.raised()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    functions = pickled_by_value((functools.partial(work_on_item, reported, folder), None))
+    lost = b"cno.such.module\nname\n."  # a pickle of what only another process has
+    with ours, theirs, ours.makefile("rb") as replies:
+        send(1, Message.of(3).packed(None))
+        assert "before its program" in str(failure())
+        send(LOAD, pickle.dumps(worker_child.Program(0, 1, list(sys.argv), functions)))
+        assert received()[0].kind == FrameKind.READY
+        for number, message in enumerate([Message.of(3), Message.of(0), Message([lost], [])]):
+            send(number, message.packed(None))
+        assert opened(received()[1]) == (-3, (3, 30))
+        failed = failure()
+        assert (type(failed), failed.args) == (ReadError, ("zero",))
+        assert "in reported" in str(failed.__cause__)
+        assert isinstance(failure(), ModuleNotFoundError)
+        send(4, Message.of(4).packed(None))
+        assert opened(received()[1]) == (-4, (4, 40))
+        send(5, Message.of(9).packed(None))
+        header, body = received()  # meanwhile
+        assert header.kind == FrameKind.REPORT
+        records, done_bytes = pickle.loads(body)
+        assert records == done_bytes > 0
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(60)
+    assert ended == [StoppedError]
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def write_or_die(folder: OutputFolder, number: int, report: Report) -> Any:
+    if number == 7 and not told(Path(str(folder.target.local)), "died"):
+        wait_for(folder, "made", 5)
+        tell(folder, "died", number)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write_number(folder, number, report)
+
+
+def test_a_killed_worker_is_an_error_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    planned = conversion(stage(range(12), write_or_die))
+    with pytest.raises(
+        ConversionError, match=r"^work: a worker process died \(killed by SIGKILL\).* run it again"
+    ):
+        carry_out(planned, tmp_path / "out", processes=2, progress=False)
+    made = told(tmp_path / "out", "made")
+    assert len(made) >= 5
+    manifest = carry_out(planned, tmp_path / "out", processes=2, progress=False)
+    assert [file.name for file in manifest.files] == [f"{number:03}" for number in range(12)]
+    numbers = [number for number, _ in told(tmp_path / "out", "made")]
+    # One may have been cut off in the middle, and is made again.
+    assert sorted(set(numbers)) == list(range(12))
+    assert len(numbers) <= 13
+
+
+HELD = """
+import sys, time
+from pathlib import Path
+from tests.conversions import conversion, stage
+from windrow.converters.job.job import carry_out
+
+def work(folder, item, report):
+    print("at work\\n", end="", flush=True)
+    while True:
+        time.sleep(0.01 if REPORTS else 600)
+        report(0, 0)
+
+carry_out(conversion(stage(range(9), work, at_once=2)), sys.argv[1], processes=PROCESSES)
+"""
+
+
+def held(tmp_path: Path, processes: int, *, reports: bool) -> Program:
+    """A program whose workers are in the middle of an item, and report now and then, or never."""
+    text = HELD.replace("REPORTS", str(reports)).replace("PROCESSES", str(processes))
+    return Program(tmp_path, ["-c", text, str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(("processes", "reports"), [(1, True), (2, True), (2, False)])
+def test_ctrl_c_ends_all_of_it(tmp_path: Path, processes: int, reports: bool) -> None:
+    with held(tmp_path, processes, reports=reports) as program:
+        program.says("at work\nat work")
+        program.send_all(signal.SIGINT)  # as a terminal sends it, to the workers too
+        program.ends(-signal.SIGINT)
+        assert program.processes() == []
+        assert program.errors.count("Traceback") == 1
+        assert program.errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_program(tmp_path: Path, number: signal.Signals) -> None:
+    with held(tmp_path, 2, reports=False) as program:
+        program.says("at work\nat work")
+        assert len(program.processes()) == 3
+        program.send(number)
+        program.ends(-number)
+        assert until(lambda: not program.processes())

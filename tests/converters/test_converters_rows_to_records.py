@@ -1,0 +1,449 @@
+"""Zarr to ArrayRecord, and back: the same bits, names and attributes, however they are cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.converters import (
+    Feature,
+    Manifest,
+    array_record_to_array_record,
+    array_record_to_zarr,
+    decode_example,
+    decode_examples,
+    encode_example,
+    encode_examples,
+    tfrecord_to_zarr,
+    write_records,
+    zarr_to_array_record,
+)
+from windrow.converters.job.manifest import MANIFEST_NAME
+from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
+from windrow.core.progress import Progress
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, SourceError
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+from windrow.sources.tf_example.features import DTYPES, Ragged, features_from_json, numpy_dtype
+
+SMALL = 1 << 18
+
+
+def store(
+    folder: Path,
+    arrays: Sequence[tuple[ArrayLayout, Any]],
+    attributes: Mapping[str, Any] | None = None,
+) -> None:
+    """A Zarr group, or one array without one."""
+    for layout, values in arrays:
+        for name, data in encode(layout, (0,) * values.ndim, values).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    for name, data in metadata_files([layout for layout, _ in arrays], attributes).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def bits(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> Any:
+    """Values of any bits: all kinds of NaNs too."""
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    kind = numpy_dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    return np.frombuffer(rng.bytes(count * kind.itemsize), kind).reshape(shape)
+
+
+def pair(folder: Path, *, records: int = 20, chunk: int = 3, **attributes: Any) -> dict[str, Any]:
+    """A group of an array "x" float32 (4, 2), and its times and labels; the values."""
+    rng = np.random.default_rng(0)
+    values = {"x": bits(rng, "float32", (records, 4, 2)), "time": np.arange(records) * 6}
+    x = ArrayLayout(
+        "x",
+        "float32",
+        (records, 4, 2),
+        (chunk, 2, 2),
+        (2 * chunk, 4, 2),
+        dimension_names=("time", "lat", None),
+        attributes={"units": "K", **attributes},
+        fill_value="NaN",
+    )
+    time = ArrayLayout(
+        "time",
+        "int64",
+        (records,),
+        (8,),
+        dimension_names=("time",),
+        attributes={"units": "hours since 2000-01-01", "calendar": "proleptic_gregorian"},
+    )
+    lat = ArrayLayout("lat", "float64", (4,), (4,), dimension_names=("lat",))
+    height = ArrayLayout("height", "int64", (), ())
+    store(
+        folder,
+        [(x, values["x"]), (time, values["time"]), (lat, np.arange(4.0)), (height, np.array(2))],
+        {"title": "a pair"},
+    )
+    return values
+
+
+def read(folder: Path) -> list[bytes]:
+    source = ArrayRecordDataSource(str(folder))
+    return source.read(np.arange(len(source)))
+
+
+def columns(folder: Path) -> dict[str, Any]:
+    """What the records hold, as their manifest says."""
+    features = Manifest.read(folder).settings["features"]
+    return decode_examples(read(folder), features_from_json(features, where=""))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def metadata(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / name / "zarr.json").read_text())
+    return found
+
+
+def test_rows_become_examples_in_order(tmp_path: Path) -> None:
+    values = pair(tmp_path / "a.zarr")
+    steps: list[Progress] = []
+    manifest = zarr_to_array_record(
+        tmp_path / "a.zarr", tmp_path / "out", files=3, progress=steps.append
+    )
+    names = [f"a.array_record-{k:05}-of-00003" for k in range(3)]
+    assert [file.name for file in manifest.files] == names
+    assert [file.records for file in manifest.files] == [6, 7, 7]
+    assert [(file.name, file.records) for file in manifest.inputs] == [("a.zarr", 20)]
+    # Labels of the records come along; labels of other axes, and scalars, do not.
+    records = [decode_example(record) for record in read(tmp_path / "out")]
+    assert [sorted(record) for record in records] == [["time", "x"]] * 20
+    assert b"".join(record["x"][0] for record in records) == values["x"].tobytes()
+    assert b"".join(record["time"][0] for record in records) == values["time"].tobytes()
+    assert (steps[-1].records, steps[-1].done_bytes) == (20, 20 * (32 + 8))
+    assert steps[-1].total_bytes == 20 * (32 + 8)
+
+
+def test_the_manifest_says_what_the_arrays_were(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr", valid_range=[0, 1])
+    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
+    assert settings["features"] == {
+        "time": {"dtype": "int64", "shape": [], "raw": True},
+        "x": {"dtype": "float32", "shape": [4, 2], "raw": True},
+    }
+    assert settings["arrays"]["x"] == {
+        "attributes": {"units": "K", "valid_range": [0, 1]},
+        "dimension_names": ["time", "lat", None],
+        "fill_value": "NaN",
+    }
+    assert settings["attributes"] == {"title": "a pair"}
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    """Through a shuffle of the same seed on both sides, attributes, names and bits."""
+    values = pair(tmp_path / "a.zarr")
+    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "records", files=3)
+    array_record_to_zarr(tmp_path / "records", tmp_path / "back")
+    for name, expected in values.items():
+        got, there = metadata(tmp_path / "back", name), metadata(tmp_path / "a.zarr", name)
+        for key in ("shape", "data_type", "attributes", "dimension_names", "fill_value"):
+            assert got[key] == there[key], (name, key)
+        found = ZarrDataSource(str(tmp_path / "back" / name)).read(np.arange(20))
+        assert found.tobytes() == expected.tobytes()
+    group = json.loads((tmp_path / "back" / "zarr.json").read_text())
+    assert group["attributes"] == {"title": "a pair"}
+
+    # Written anew in between, what is known of the features stays known.
+    array_record_to_array_record(tmp_path / "records", tmp_path / "shuffled", shuffle_seed=3)
+    array_record_to_zarr(tmp_path / "shuffled", tmp_path / "mixed")
+    mixed = ZarrDataSource(str(tmp_path / "mixed" / "time")).read(np.arange(20))
+    assert sorted(mixed.tolist()) == values["time"].tolist()
+    assert metadata(tmp_path / "mixed", "time") == metadata(tmp_path / "back", "time")
+
+
+@pytest.mark.jobs
+@settings(max_examples=25, deadline=None)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    records=st.integers(0, 40),
+    row=st.lists(st.integers(1, 4), max_size=3),
+    chunk=st.integers(1, 50),
+    parts=st.integers(1, 4) | st.none(),
+    files=st.integers(1, 5),
+    data=st.data(),
+)
+def test_any_array_comes_back_bit_for_bit(
+    dtype: str,
+    records: int,
+    row: list[int],
+    chunk: int,
+    parts: int | None,
+    files: int,
+    data: st.DataObject,
+) -> None:
+    inner = [data.draw(st.integers(1, size)) for size in row]
+    values = bits(np.random.default_rng(records), dtype, (records, *row))
+    layout = ArrayLayout(
+        "deep/a",
+        dtype,
+        values.shape,
+        (chunk, *inner),
+        None
+        if parts is None
+        else (chunk * parts, *(-(-n // c) * c for n, c in zip(row, inner, strict=True))),
+        attributes={"about": [1, None, "é"]},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        store(here / "a.zarr", [(layout, values)])
+        manifest = zarr_to_array_record(
+            here / "a.zarr", here / "out", files=files, memory_bytes=SMALL, progress=False
+        )
+        assert len(manifest.files) == files
+        found = columns(here / "out")["deep/a"]
+        assert (found.dtype, found.shape) == (values.dtype, values.shape)
+        assert found.tobytes() == values.tobytes()
+        array_record_to_zarr(here / "out", here / "back", progress=False)
+        got = metadata(here / "back", "deep/a")
+        assert (got["data_type"], got["shape"]) == (dtype, list(values.shape))
+        assert got["attributes"] == {"about": [1, None, "é"]}
+        if records:
+            back = ZarrDataSource(str(here / "back"), names=["deep/a"]).read(np.arange(records))
+            assert back["deep"]["a"].tobytes() == values.tobytes()
+
+
+@pytest.mark.jobs
+@settings(max_examples=8, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    item=st.sampled_from([(), (2,)]),
+    dtype=st.sampled_from(["float32", "bfloat16", "uint8", "int64"]),
+    files=st.integers(1, 4),
+)
+def test_ragged_features_come_back(
+    lengths: list[int], item: tuple[int, ...], dtype: str, files: int
+) -> None:
+    rng = np.random.default_rng(len(lengths))
+    values = bits(rng, dtype, (sum(lengths), *item))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    texts = [b"\0" * (n % 3) + b"x" * n for n in lengths]
+    ends = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
+    features = {
+        "points": Feature(dtype, (None, *item), raw=True),
+        "text": Feature("bytes"),
+        "label": Feature("int64", raw=True),
+    }
+    given_columns: dict[str, Any] = {
+        "points": Ragged(values, offsets),
+        "text": Ragged(np.frombuffer(b"".join(texts), np.uint8), ends),
+        "label": np.arange(len(lengths)),
+    }
+    records = encode_examples(given_columns, features)
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        write_records(here / "x.tfrecord", records)
+        tfrecord_to_zarr(here / "x.tfrecord", here / "a.zarr", features=features, progress=False)
+        manifest = zarr_to_array_record(
+            here / "a.zarr", here / "out", files=files, memory_bytes=SMALL, progress=False
+        )
+        assert features_from_json(manifest.settings["features"], where="") == features
+        assert read(here / "out") == records
+        array_record_to_zarr(here / "out", here / "back", progress=False)
+        for name in ("points/values", "points/offsets", "text/values", "text/offsets", "label"):
+            assert metadata(here / "back", name) == metadata(here / "a.zarr", name)
+        group = json.loads((here / "back" / "zarr.json").read_text())
+        assert group == json.loads((here / "a.zarr" / "zarr.json").read_text())
+
+
+def test_one_array_without_a_group(tmp_path: Path) -> None:
+    values = np.arange(12, dtype=np.int16).reshape(6, 2)
+    layout = ArrayLayout("", "int16", (6, 2), (4, 2))
+    store(tmp_path / "a.zarr", [(layout, values)])
+    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
+    assert np.array_equal(columns(tmp_path / "out")["value"], values)
+    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
+    back = ZarrDataSource(str(tmp_path / "back")).read(np.arange(6))
+    assert np.array_equal(back["value"], values)
+
+
+def test_zarr_v2_and_times(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    times = (np.arange(7) * 10**9).astype("datetime64[ns]")
+    array = group.create_array("when", shape=(7,), chunks=(2,), dtype=times.dtype)
+    array[...] = times
+    settings = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out").settings
+    assert np.array_equal(columns(tmp_path / "out")["when"].view("datetime64[ns]"), times)
+    assert settings["arrays"]["when"]["attributes"] == {
+        "units": "nanoseconds since 1970-01-01",
+        "calendar": "proleptic_gregorian",
+    }
+    array_record_to_zarr(tmp_path / "out", tmp_path / "back")
+    assert metadata(tmp_path / "back", "when")["attributes"]["units"].startswith("nanoseconds")
+
+
+def test_names_choose_arrays(tmp_path: Path) -> None:
+    values = pair(tmp_path / "a.zarr")
+    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "x", arrays=["x"])
+    assert list(columns(tmp_path / "x")) == ["x"]
+    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "lat", arrays=["lat"])
+    assert columns(tmp_path / "lat")["lat"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(SourceError, match=r"(?s)arrays differ in length.*lat: 4.*x: 20.*arrays="):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=["x", "lat"])
+    with pytest.raises(SourceError, match=r"array 'height' has shape \(\), and the first axis"):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=["height"])
+    with pytest.raises(
+        ArgumentError, match=r"^zarr_to_array_record: there is no array 'y'; there are height"
+    ):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=["y"])
+    for wrong in ("x", [], [3]):
+        with pytest.raises(ArgumentError, match="arrays must be a list of names such as"):
+            zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", arrays=wrong)  # type: ignore[arg-type]
+    assert values["x"].shape == (20, 4, 2)
+
+
+def test_a_function_makes_the_records(tmp_path: Path) -> None:
+    values = pair(tmp_path / "a.zarr")
+
+    def encoded(row: dict[str, Any]) -> bytes:
+        return encode_example({"sum": float(row["x"].size), "at": int(row["time"])})
+
+    manifest = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", encode=encoded)
+    assert [decode_example(record)["at"][0] for record in read(tmp_path / "out")] == values[
+        "time"
+    ].tolist()
+    assert "features" not in manifest.settings  # the records are not Examples
+    assert manifest.settings["encode"].endswith("encoded")
+    with pytest.raises(ConversionError, match=r"row 3: encode raised ZeroDivisionError"):
+        zarr_to_array_record(
+            tmp_path / "a.zarr",
+            tmp_path / "no",
+            encode=lambda row: b"%d" % (1 // (int(row["time"]) - 18)),
+        )
+    with pytest.raises(ConversionError, match=r"row 0: encode returned str; a record is bytes"):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "not", encode=lambda row: "")  # type: ignore[arg-type, return-value]
+
+
+def test_how_many_files(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr")
+
+    def counts(out: str, **more: Any) -> list[int]:
+        manifest = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / out, **more)
+        return [file.records for file in manifest.files]
+
+    assert counts("one") == [20]
+    assert counts("per", records_per_file=8) == [8, 8, 4]
+    assert counts("many", files=30).count(1) == 20
+    with pytest.raises(ArgumentError, match="say the same; give one of them"):
+        counts("both", files=1, records_per_file=3)
+    with pytest.raises(ArgumentError, match="records_per_file must be an integer from 1"):
+        counts("none", records_per_file=0)
+
+
+def test_empty_arrays_give_an_empty_file(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr", records=0)
+    manifest = zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
+    assert [(file.name, file.records) for file in manifest.files] == [
+        ("a.array_record-00000-of-00001", 0)
+    ]
+    assert read(tmp_path / "out") == []
+
+
+@pytest.mark.jobs
+def test_no_record_depends_on_memory_or_processes(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr", records=5000, chunk=700)
+    whole = None
+    ways: list[dict[str, Any]] = [{}, {"memory_bytes": SMALL}, {"processes": 2}]
+    for number, how in enumerate(ways):
+        out = tmp_path / f"out{number}"
+        zarr_to_array_record(tmp_path / "a.zarr", out, files=3, progress=False, **how)
+        whole = whole or tree(out)
+        assert tree(out) == whole
+
+
+def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr")
+    path = tmp_path / "a.zarr" / "x" / "c" / "1" / "0" / "0"
+    whole = path.read_bytes()
+    path.write_bytes(b"#" + whole[1:])
+    with pytest.raises(ReadError, match=r"array 'x'"):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
+    assert MANIFEST_NAME not in os.listdir(tmp_path / "out")
+    path.write_bytes(whole)
+
+    told = {"windrow_ragged": {"r": {"dtype": "int64", "shape": [None]}}}
+    offsets = ArrayLayout("r/offsets", "int64", (4,), (4,))
+    items = ArrayLayout("r/values", "int64", (5,), (5,))
+    for number, wrong in enumerate(([0, 3, 2, 5], [0, 1, 2, 6], [-1, 0, 1, 5])):
+        folder = tmp_path / f"r{number}.zarr"
+        store(folder, [(offsets, np.array(wrong)), (items, np.arange(5))], told)
+        with pytest.raises(
+            ReadError, match=r"array 'r/offsets': the offsets of rows 0 to 2 do not"
+        ):
+            zarr_to_array_record(folder, tmp_path / f"out{number}")
+
+
+def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr")
+    path = tmp_path / "a.zarr" / "x" / "c" / "1" / "0" / "0"
+    with pytest.raises(ConversionError, match="was written anew while it was converted"):
+        zarr_to_array_record(
+            tmp_path / "a.zarr", tmp_path / "out", progress=lambda progress: os.utime(path, (1, 1))
+        )
+    with pytest.raises(ConversionError, match="was begun with other settings or from other files"):
+        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
+
+
+def test_wrong_places(tmp_path: Path) -> None:
+    pair(tmp_path / "a.zarr")
+    with pytest.raises(NotFoundError, match="nowhere"):
+        zarr_to_array_record(tmp_path / "nowhere", tmp_path / "out")
+    for output in (tmp_path / "a.zarr", tmp_path):
+        with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
+            zarr_to_array_record(tmp_path / "a.zarr", output, overwrite=True)
+
+
+_KILLED = """
+import os, signal, sys
+from windrow.converters import zarr_to_array_record
+left = int(sys.argv[3])
+def kill(progress):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+zarr_to_array_record(sys.argv[1], sys.argv[2], files=5, memory_bytes=1 << 18, progress=kill)
+"""
+
+
+@pytest.mark.jobs
+@pytest.mark.soak
+def test_killed_in_the_middle(tmp_path: Path, moments: random.Random) -> None:
+    pair(tmp_path / "a.zarr", records=4000, chunk=50)
+    steps: list[Progress] = []
+    zarr_to_array_record(
+        tmp_path / "a.zarr",
+        tmp_path / "undisturbed",
+        files=5,
+        memory_bytes=SMALL,
+        progress=steps.append,
+    )
+    moment = moments.randint(1, len(steps) - 1)
+    arguments = [str(tmp_path / "a.zarr"), str(tmp_path / "out"), str(moment)]
+    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False, timeout=600)
+    assert done.returncode == -9
+    with pytest.raises(ConversionError, match="has not finished"):
+        read(tmp_path / "out")
+    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", files=5)
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")

@@ -1,0 +1,275 @@
+"""Conversions come out the same wherever they run: threads, processes, Beam in and out of process."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+from tests.conversions import (
+    conversion,
+    stage,
+    tell,
+    told,
+    weight,
+    write_manifest,
+    write_number,
+)
+from tests.converted import CASES, RECORDS, Case, contents, make_inputs
+from tests.processes import Program
+from windrow.converters import tfrecord_to_array_record, tfrecord_to_zarr, write_records
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.job import carry_out
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
+from windrow.converters.job.stages import ConversionStage, Report
+from windrow.core.progress import Progress
+from windrow.errors import ArgumentError, ConversionError, ReadError
+
+pytestmark = pytest.mark.jobs
+
+HERE: list[str] = []  # of Beam's options: run in this process
+TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("runners") / "in")
+
+
+@pytest.fixture(scope="module")
+def expected(inputs: Path) -> Any:
+    """What a conversion writes on threads of this process."""
+
+    @functools.cache
+    def run(case_name: str) -> dict[str, bytes]:
+        (case,) = (case for case in CASES if case.name == case_name)
+        output = inputs.parent / case_name
+        case.run(inputs, output)
+        return contents(output)
+
+    return run
+
+
+# --- the same bytes ------------------------------------------------------------------------------
+
+
+@cases
+def test_beam_in_process_gives_the_same_bytes(
+    case: Case, inputs: Path, expected: Any, tmp_path: Path
+) -> None:
+    case.run(inputs, tmp_path / "out", pipeline_options=HERE)
+    assert contents(tmp_path / "out") == expected(case.name)
+
+
+@cases
+def test_worker_processes_give_the_same_bytes(
+    case: Case, inputs: Path, expected: Any, tmp_path: Path
+) -> None:
+    case.run(inputs, tmp_path / "out", processes=2)
+    assert contents(tmp_path / "out") == expected(case.name)
+
+
+@pytest.mark.soak
+def test_beam_on_two_processes_gives_the_same_bytes(
+    inputs: Path, expected: Any, tmp_path: Path, seed: int
+) -> None:
+    case = CASES[seed % len(CASES)]  # each takes long: one of them in each round
+    case.run(inputs, tmp_path / "out", pipeline_options=TWO_PROCESSES)
+    assert contents(tmp_path / "out") == expected(case.name)
+
+
+@cases
+def test_a_runner_that_does_everything_twice_gives_the_same_bytes(
+    case: Case, inputs: Path, expected: Any, tmp_path: Path
+) -> None:
+    case.run(inputs, tmp_path / "out", runner=FnApiRunner(bundle_repeat=1))
+    assert contents(tmp_path / "out") == expected(case.name)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"runner": "FnApiRunner"},
+        {"pipeline_options": ["--runner=FnApiRunner"]},
+        {
+            "runner": "PortableRunner",
+            "pipeline_options": ["--job_endpoint=embed", "--environment_type=LOOPBACK"],
+        },
+        {"pipeline_options": ("--direct_num_workers=1",)},
+        {"pipeline_options": PipelineOptions([])},
+        {"runner": FnApiRunner(), "pipeline_options": PipelineOptions(["--job_name=x"])},
+    ],
+    ids=["name", "flag", "portable", "tuple", "object", "objects"],
+)
+def test_runners_and_options_in_all_their_forms(
+    inputs: Path, expected: Any, tmp_path: Path, run: dict[str, Any]
+) -> None:
+    tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
+    assert contents(tmp_path / "out") == expected("tfrecord_to_array_record")
+
+
+def test_functions_of_the_caller_travel(inputs: Path, tmp_path: Path) -> None:
+    files = 3
+
+    def decode(record: bytes) -> dict[str, int]:
+        return {"bytes": len(record) * files}
+
+    for name, run in {"a": {}, "b": {"processes": 2}, "c": {"pipeline_options": HERE}}.items():
+        source = str(inputs / "x.tfrecord-*")
+        tfrecord_to_zarr(source, tmp_path / name, decode=decode, **run)  # type: ignore[arg-type]
+    assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
+
+
+# --- stages --------------------------------------------------------------------------------------
+
+
+def write_next(folder: OutputFolder, number: int, report: Report) -> int:
+    write_number(folder, number, report)
+    return number + 1
+
+
+def items_after(folder: OutputFolder, results: list[int]) -> Sequence[int]:
+    return results
+
+
+def check_and_finish(folder: OutputFolder, parts: list[FinishedPart]) -> None:
+    assert [part.key for part in parts] == [f"number-{number}" for number in range(2, 7)]
+    write_manifest(folder, parts)
+
+
+def test_stages_in_one_line_each_with_the_results_of_the_one_before(tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    first = stage(range(5), write_next)
+    second = ConversionStage("work", items_after, write_next, weight)  # of the same name
+    third = ConversionStage("last", items_after, write_number, weight)
+    carry_out(
+        conversion(first, second, third, finish=check_and_finish),
+        tmp_path / "out",
+        pipeline_options=HERE,
+        progress=steps.append,
+    )
+    assert {step.total_bytes for step in steps} == {5}
+    assert [(s.stage, s.done_bytes) for s in steps] == [
+        (name, done) for name in ("work", "work", "last") for done in range(1, 6)
+    ]
+
+
+def test_a_stage_without_items_lets_the_next_one_run(tmp_path: Path) -> None:
+    none = stage([], write_number)
+    manifest = carry_out(conversion(none, none), tmp_path / "out", pipeline_options=HERE)
+    assert manifest.files == ()
+    assert sorted(os.listdir(tmp_path / "out")) == [MANIFEST_NAME]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def damaged(inputs: Path, folder: Path) -> tuple[str, bytes]:
+    """A copy of the TFRecord files, one of them spoilt; their pattern, and what the file was."""
+    folder.mkdir()
+    for path in inputs.glob("x.tfrecord-*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    whole = (folder / "x.tfrecord-00002-of-00004").read_bytes()
+    (folder / "x.tfrecord-00002-of-00004").write_bytes(whole[:-20] + b"#" + whole[-19:])
+    return str(folder / "x.tfrecord-*"), whole
+
+
+@pytest.mark.parametrize("options", [HERE, TWO_PROCESSES], ids=["here", "processes"])
+def test_errors_are_those_of_the_default_run(
+    inputs: Path, tmp_path: Path, options: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pattern, whole = damaged(inputs, tmp_path / "in")
+    with pytest.raises(ReadError) as expected:
+        tfrecord_to_array_record(pattern, tmp_path / "threads")
+    with caplog.at_level(logging.WARNING), pytest.raises(ReadError, match="record 8") as caught:
+        tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=options)
+    assert str(caught.value) == str(expected.value)
+    assert vars(caught.value) == vars(expected.value)
+    assert "apache_beam" not in "".join(traceback.format_exception(caught.value))
+    assert "Traceback" not in caplog.text
+    assert (tmp_path / "out" / UNFINISHED).exists()
+    if options is HERE:  # and the rest is done by a rerun, here or there
+        (tmp_path / "in" / "x.tfrecord-00002-of-00004").write_bytes(whole)
+        manifest = tfrecord_to_array_record(pattern, tmp_path / "out", pipeline_options=HERE)
+        assert manifest.records == RECORDS
+
+
+def fail_once(folder: OutputFolder, number: int, report: Report) -> FinishedPart:
+    root = Path(str(folder.target.local))
+    if number == 3 and not told(root, "failed"):
+        tell(folder, "failed", 3)
+        raise LookupError("an error that is not ours")
+    return write_number(folder, number, report)
+
+
+def test_other_errors_come_as_they_are_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    planned = conversion(stage(range(6), fail_once))
+    with pytest.raises(LookupError, match=r"^'?an error that is not ours'?$") as caught:
+        carry_out(planned, tmp_path / "out", pipeline_options=HERE)
+    assert "fail_once" in "".join(traceback.format_exception(caught.value))
+    made = len(told(tmp_path / "out", "made"))
+    manifest = carry_out(planned, tmp_path / "out", pipeline_options=HERE)
+    assert len(manifest.files) == 6
+    assert len(told(tmp_path / "out", "made")) == 6 >= made
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({"runner": "NoSuchRunner"}, r"runner 'NoSuchRunner': Unexpected pipeline runner"),
+        ({"runner": 7}, r"runner 7: Runner 7 is not a PipelineRunner"),
+        ({"pipeline_options": "--region=x"}, r"must be a list of flags .* got '--region=x'"),
+        ({"pipeline_options": {"region": "x"}}, r"must be a list of flags .* got \{'region'"),
+        ({"pipeline_options": ["--direct_num_workers=x"]}, r"Beam cannot read them; it says why"),
+    ],
+)
+def test_wrong_runners_and_options(
+    inputs: Path, tmp_path: Path, run: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        tfrecord_to_array_record(str(inputs / "x.tfrecord-*"), tmp_path / "out", **run)
+
+
+HELD = """
+import sys, time
+from tests.conversions import conversion, stage
+from windrow.converters.job.job import carry_out
+
+def work(folder, item, report):
+    print("at work", flush=True)
+    time.sleep(600)
+
+carry_out(conversion(stage(range(9), work)), sys.argv[1], pipeline_options=[])
+"""
+
+
+def test_ctrl_c_is_ctrl_c(tmp_path: Path) -> None:
+    with Program(tmp_path, ["-c", HELD, str(tmp_path / "out")]) as program:
+        program.says("at work")
+        program.send_all(signal.SIGINT)
+        program.ends(-signal.SIGINT)
+        assert program.errors.rstrip().endswith("KeyboardInterrupt")
+        assert "ConversionError" not in program.errors
+
+
+class Fails(FnApiRunner):
+    """A runner that fails before any step, as clusters do."""
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> Any:
+        raise RuntimeError("Traceback of many lines\n  in other files\nno workers left\n")
+
+
+def test_what_the_runner_fails_with_is_told(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"a"])
+    with pytest.raises(ConversionError, match=r"^the Beam pipeline failed: no workers left$"):
+        tfrecord_to_array_record(str(tmp_path / "x.tfrecord"), tmp_path / "out", runner=Fails())

@@ -1,0 +1,342 @@
+"""Targets and the folders in them: files come whole, under safe names, and what fails says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conversion_cases import CASES, Case, planned, reference, state, tree
+from windrow.converters.job.executor import run_here
+from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
+from windrow.converters.job.manifest import (
+    MANIFEST_NAME,
+    UNFINISHED,
+    ConversionPlan,
+    InputId,
+    is_own_name,
+)
+from windrow.converters.job.targets import WORK, LocalTarget, RemoteTarget, Target, target_of
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError
+
+PLAN = ConversionPlan("f", (InputId("a", 1),), {})
+
+
+@pytest.fixture(params=["here", "far"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    if request.param == "here":
+        return target_of(tmp_path / "out")
+    return target_of(f"memory://{tmp_path}/out")
+
+
+def begun(target: Target, plan: ConversionPlan = PLAN) -> OutputFolder:
+    return begin(target, plan, resume="", overwrite=False, lease=None)
+
+
+def part(folder: OutputFolder, key: str, name: str = "x", data: bytes = b"data") -> FinishedPart:
+    return folder.part(key, lambda: FinishedPart(key, 1, (folder.write(name, data, records=1),)))
+
+
+# Both kinds of target
+
+
+def test_files(target: Target) -> None:
+    assert (target.listed(), target.size("a"), target.read("a")) == ([], None, None)
+    target.write("a", b"one")
+    target.write("b/c", bytearray(b"twelve"))
+    target.write("b/d", memoryview(b""))
+    assert target.read("a") == b"one"
+    assert target.read("b/c", 2, 4) == b"el"
+    assert target.size("b/c") == 6
+    assert target.size("b") is None
+    assert target.sizes(["a", "b/d", "b", "z"]) == {"a": 3, "b/d": 0, "b": None, "z": None}
+    assert [target.is_there(name) for name in ("a", "b", "z", "b/z")] == [True, True, False, False]
+    assert set(target.listed()) - {WORK} == {"a", "b"}
+    assert target.listed("b") == ["c", "d"]
+    assert target.listed("a") == target.listed("z") == []
+    target.write("a", b"another")
+    assert target.read("a") == b"another"
+    target.remove(["a", "b/c", "b/c", "z/z"])
+    assert target.listed("b") == ["d"]
+    target.remove_all("b")
+    target.remove_all("z")
+    assert set(target.listed()) <= {WORK}
+
+
+def test_sizes_of_many_files(target: Target) -> None:
+    for at in range(12):
+        target.write(f"a/{at}", bytes(at))
+    names = [f"a/{at}" for at in range(14)]
+    sizes = [*range(12), None, None]
+    assert target.sizes(names) == dict(zip(names, sizes, strict=True))
+
+
+def test_create_never_replaces(target: Target) -> None:
+    assert target.create("a/b", b"first")
+    assert not target.create("a/b", b"second")
+    assert target.read("a/b") == b"first"
+
+
+def test_of_many_that_create_one_does(tmp_path: Path) -> None:
+    target = target_of(tmp_path / "out")
+    start = threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        start.wait()
+        return target.create("a/b", b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(create, range(8))) == 1
+
+
+def test_incoming_files_are_removed(target: Target, tmp_path: Path) -> None:
+    with target.incoming("a/b.txt") as path:
+        Path(path).write_bytes(b"whole")
+        target.put(path, "a/b.txt")
+    assert target.read("a/b.txt") == b"whole"
+    paths: list[str] = []
+    with pytest.raises(KeyError):
+        _fails(target, KeyError(), paths)
+    assert not os.path.exists(paths[0])
+    assert target.read("a/c") is None
+
+
+def _fails(target: Target, error: Exception, paths: list[str]) -> None:
+    with target.incoming("a/c") as path:
+        paths.append(path)
+        Path(path).write_bytes(b"half")
+        raise error
+
+
+def test_errors_of_ours_pass_through_an_incoming_file(target: Target) -> None:
+    """Some are OSErrors too, and do not mean that the target cannot be written."""
+    for error in (NotFoundError("gone"), ReadError("damaged"), ConversionError("no")):
+        with pytest.raises(type(error)) as caught:
+            _fails(target, error, [])
+        assert caught.value is error
+
+
+def test_long_names(target: Target) -> None:
+    """Names of 255 bytes are all right, and temporary names and journals add nothing to them."""
+    folder = begun(target)
+    name = "é" * 120 + "abcdefghijklmn"
+    assert len(name.encode()) == 254
+    part(folder, f"{name}@0123456789abcdef", name)
+    with target.incoming(name) as path:
+        Path(path).write_bytes(b"again")
+        folder.publish(path, name, records=1)
+    assert [found.key for found in folder.parts()] == [f"{name}@0123456789abcdef"]
+    assert target.read(name) == b"again"
+    if isinstance(target, LocalTarget):
+        with pytest.raises(ConversionError, match="cannot be written: File name too long"):
+            folder.write("x" * 256, b"", records=0)
+
+
+@given(key=st.text(min_size=1, max_size=300))
+def test_any_text_is_a_key(key: str) -> None:
+    target = target_of(f"memory://keys/{os.getpid()}")
+    target.remove_all("")
+    folder = begun(target)
+    key = key.encode("utf-8", "ignore").decode() or "k"
+    part(folder, key)
+    assert [found.key for found in folder.parts()] == [key]
+    assert part(folder, key, data=b"not made again").files[0].size_bytes == 4
+
+
+@given(
+    name=st.text(st.sampled_from("ab./\\\0é\ud800 :"), max_size=8)
+    | st.sampled_from([UNFINISHED, MANIFEST_NAME, WORK, f"{WORK}/x", f"x/{WORK}"])
+)
+def test_names_that_are_taken_stay_inside(name: str) -> None:
+    root = "/root/of/it"
+    if is_own_name(name):
+        path = os.path.normpath(LocalTarget(root).path(name))
+        assert path.startswith(root + "/")
+        assert path == f"{root}/{name}"
+        assert path.split("/")[4] not in (UNFINISHED, MANIFEST_NAME, WORK)
+        os.fsencode(path)
+        assert "\0" not in path
+
+
+@pytest.mark.parametrize("name", [WORK, UNFINISHED, f"{MANIFEST_NAME}/x", "../x", "/x", "a\0", ""])
+def test_names_that_no_file_of_an_output_may_have(name: str, target: Target) -> None:
+    folder = begun(target)
+    before = target.listed()
+    for write in (folder.write, folder.write_staged):
+        if write == folder.write_staged and isinstance(target, LocalTarget):
+            continue  # it lies in the work folder as yet
+        with pytest.raises(
+            ConversionError, match="cannot be the name of a file of it; choose anot"
+        ):
+            write(name, b"", records=0)
+    with target.incoming("x") as path:
+        Path(path).touch()
+        with pytest.raises(ConversionError, match="cannot be the name of a file of it"):
+            folder.publish(path, name, records=0)
+    assert target.listed() == before
+
+
+def test_notes_of_one_stage_are_read_by_the_next(target: Target) -> None:
+    folder = begun(target)
+    assert folder.noted("sizes") is None
+    folder.note("sizes", [1, {"a": None}])
+    assert folder.noted("sizes") == [1, {"a": None}]
+    # A run that resumes has them too, one of another plan does not.
+    assert begun(target).noted("sizes") == [1, {"a": None}]
+    other = begin(target, ConversionPlan("g", (), {}), resume="", overwrite=True, lease=None)
+    assert other.noted("sizes") is None
+
+
+def test_a_part_is_made_once(target: Target) -> None:
+    folder = begun(target)
+    assert part(folder, "one").records == 1
+    assert part(folder, "one", data=b"other") == part(folder, "one")
+    assert target.read("x") == b"data"
+    target.write("x", b"too long")
+    part(folder, "one")
+    assert target.read("x") == b"data"
+    target.remove(["x"])
+    part(begun(target), "one")
+    assert target.read("x") == b"data"
+
+
+def test_folders_and_targets_travel(target: Target) -> None:
+    folder = begun(target)
+    copy = pickle.loads(pickle.dumps(folder))
+    part(copy, "one")
+    assert [found.key for found in folder.parts()] == ["one"]
+
+
+def test_a_store_that_was_moved_in_part_is_moved_to_its_end(tmp_path: Path) -> None:
+    """A kill in the middle of it leaves some files here and some there."""
+    folder = begun(target_of(tmp_path / "out"))
+    names = [f"a/{at}/{k}" for at in range(3) for k in range(2)] + ["b"]
+    for name in names:
+        folder.write_staged(name, name.encode(), records=0)
+    folder.publish_store(["a"])
+    for name in names[:3]:  # written again, as a part that was found damaged
+        folder.write_staged(name, b"again", records=0)
+    folder.publish_store(["a", "b"])
+    folder.publish_store(["a", "b"])
+    found = {name: data for name, data in tree(tmp_path / "out").items() if WORK not in name}
+    del found[UNFINISHED]
+    assert found == {name: b"again" if name in names[:3] else name.encode() for name in names}
+    assert tree(tmp_path / "out" / folder.work / "store") == {}
+
+
+# What does not work
+
+
+def test_outputs_that_are_none(tmp_path: Path) -> None:
+    for wrong in (3, None, b"x", ["x"]):
+        with pytest.raises(ArgumentError, match="give a path or a URL as str"):
+            target_of(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="must be a non-empty string"):
+        target_of("")
+    with pytest.raises(ArgumentError, match="names the host 'elsewhere'"):
+        target_of("file://elsewhere/x")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConversionError, match="file: is a file; name a folder"):
+        target_of(tmp_path / "file")
+    assert isinstance(target_of(f"file://{tmp_path}/out"), LocalTarget)
+    assert isinstance(target_of("memory://x/"), RemoteTarget)
+
+
+def test_what_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
+    target = LocalTarget(str(tmp_path))
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ConversionError, match=r"a: cannot be removed: Is a directory; remove it"):
+        target.remove(["a"])
+    with pytest.raises(ConversionError, match=r"cannot be removed: "):
+        LocalTarget("/proc").remove_all("self/status")
+
+
+class FullError(ConversionError):
+    """What a test takes for the end of the room."""
+
+
+class Full(LocalTarget):
+    """A disk with room for a limited number of further files."""
+
+    left: list[int]
+
+    def put(self, path: str, name: str) -> None:
+        if not Full.left[0]:
+            raise FullError(name)
+        Full.left[0] -= 1
+        LocalTarget.put(self, path, name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_disk_that_is_full_at_any_file(case: Case, tmp_path: Path) -> None:
+    """Each run finds room for more than the one before, and resumes from what that has finished."""
+    conversion = planned(case, reference(case).inputs)
+    out, runs = tmp_path / "out", 0
+    while state(case, out) != "finished":
+        Full.left = [3 * runs]
+        with contextlib.suppress(FullError):
+            folder = begin(
+                Full(str(out)),
+                conversion.plan,
+                resume="windrow convert a b",
+                overwrite=False,
+                lease=None,
+            )
+            run_here(conversion, folder, processes=1, show=False)
+        runs += 1
+        assert runs < 50
+    assert runs > 2
+    assert tree(out) == reference(case).whole
+
+
+class Unreachable(fsspec.AbstractFileSystem):  # type: ignore[misc]  # it has no types
+    """A file system that fails in its own ways, with a secret in its words."""
+
+    protocol = "unreachable"
+
+    def info(self, path: str, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"no {self.storage_options['password']} for you")
+
+    ls = cat_file = pipe_file = put_file = rm_file = rm = find = info
+
+
+@pytest.fixture
+def unreachable() -> Target:
+    fsspec.register_implementation("unreachable", Unreachable, clobber=True)
+    return target_of("unreachable://x", {"password": "pass-not-to-be-seen"})
+
+
+def test_errors_of_file_systems_are_ours(unreachable: Target, tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+    reads: list[Callable[[], object]] = [
+        lambda: unreachable.listed(),
+        lambda: unreachable.size("a"),
+        lambda: unreachable.is_there("a"),
+        lambda: unreachable.sizes(map(str, range(20))),
+        lambda: unreachable.read("a"),
+        lambda: unreachable.create("a", b""),  # it looks first
+    ]
+    for read in reads:
+        with pytest.raises(
+            ReadError, match=r"unreachable://x.*: cannot be read: Runt.*no \*\*\* fo"
+        ):
+            read()
+    writes: list[Callable[[], object]] = [
+        lambda: unreachable.write("a", b""),
+        lambda: unreachable.put(str(tmp_path / "x"), "a"),
+        lambda: unreachable.remove(["a"]),
+        lambda: unreachable.remove_all("a"),
+    ]
+    for write in writes:
+        with pytest.raises(ConversionError, match=r"x/a: cannot be written: Runt.*no \*\*\* for"):
+            write()

@@ -1,0 +1,244 @@
+"""TFRecord framing: what is written is read back, and no damage passes for data."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.converters import read_records, write_records
+from windrow.converters.records.tfrecord import read_batches, scan
+from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, ReadError
+
+RECORDS = [b"one", b"", b"three" * 7]
+
+
+def plain_crc32c(data: bytes) -> int:
+    """CRC-32C bit by bit, to check the framing without the package that it uses."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    def masked(part: bytes) -> bytes:
+        crc = plain_crc32c(part)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+def test_our_oracle_is_crc32c() -> None:
+    assert plain_crc32c(b"123456789") == 0xE3069283
+
+
+def test_bytes_on_disk_follow_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    assert write_records(path, RECORDS) == 3
+    assert path.read_bytes() == b"".join(map(frame, RECORDS))
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=st.lists(st.binary(max_size=300), max_size=12), suffix=st.sampled_from(["", ".gz"]))
+def test_round_trip(records: list[bytes], suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.tfrecord" + suffix)
+        write_records(path, iter(records))
+        assert list(read_records(path)) == records
+
+
+def test_records_larger_than_a_block_and_across_blocks(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    records = [draw.randbytes(n) for n in (3, 1 << 20, 700_001, 700_001, 5 << 20, 0, 12)]
+    write_records(tmp_path / "a", records)
+    assert list(read_records(tmp_path / "a")) == records
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.tfrecord.gzip", "A.TFRECORD.GZ"])
+def test_gzip_is_gzip(tmp_path: Path, name: str) -> None:
+    write_records(tmp_path / name, RECORDS)
+    assert gzip.decompress((tmp_path / name).read_bytes()) == b"".join(map(frame, RECORDS))
+    assert list(read_records(tmp_path / name)) == RECORDS
+
+
+def test_a_url_is_read(tmp_path: Path) -> None:
+    url = "memory://converters/a.tfrecord"
+    write_records(url, RECORDS)
+    assert list(read_records(url)) == RECORDS
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_scan_begins_at_any_record(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_records(path, RECORDS)
+    offsets = [offset for offset, _ in scan(path)]
+    assert offsets == [0, 19, 35]
+    for number, offset in enumerate(offsets):
+        rest = [data for _, data in scan(path, start_byte=offset, start_record=number)]
+        assert rest == RECORDS[number:]
+
+
+def test_no_flipped_byte_passes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = b"".join(map(frame, RECORDS))
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(ReadError, match=r"a\.tfrecord: record \d at byte \d+: the checksum of"):
+            list(read_records(path))
+
+
+def test_no_cut_inside_a_record_passes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = b"".join(map(frame, RECORDS))
+    ends = {0: 0, 19: 1, 35: 2, len(whole): 3}
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        if size in ends:  # the format cannot distinguish such a file from a whole one
+            assert list(read_records(path)) == RECORDS[: ends[size]]
+        else:
+            with pytest.raises(ReadError, match=r"record \d at byte \d+: the file (ends|is cut)"):
+                list(read_records(path))
+
+
+def test_damage_names_file_record_and_offset(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    whole = bytearray(b"".join(map(frame, RECORDS)))
+    whole[35 + 12] ^= 1
+    path.write_bytes(whole)
+    stream = read_records(path)
+    assert [next(stream), next(stream)] == RECORDS[:2]
+    with pytest.raises(
+        ReadError, match=r"a\.tfrecord: record 2 at byte 35: the checksum of its 35"
+    ):
+        next(stream)
+
+
+def test_a_hostile_length_takes_no_memory(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 1 << 60)
+    (tmp_path / "a").write_bytes(length + frame(length)[20:] + b"x" * 100)
+    with pytest.raises(ReadError, match="cut off: the record has 1152921504606846976 bytes"):
+        list(read_records(tmp_path / "a"))
+
+
+def test_truncated_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    write_records(path, [random.Random(k).randbytes(5000) for k in range(2)])
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(ReadError, match=r"a\.gz: record \d at byte \d+"):
+        list(read_records(path))
+
+
+def test_gzip_without_its_name_says_so(tmp_path: Path) -> None:
+    write_records(tmp_path / "a.gz", RECORDS)
+    (tmp_path / "a.gz").rename(tmp_path / "a")
+    with pytest.raises(ReadError, match=r"give it a name that ends in \.gz"):
+        list(read_records(tmp_path / "a"))
+    (tmp_path / "b.gz").write_bytes(frame(b"x"))
+    with pytest.raises(ReadError, match=r"b\.gz: record 0 at byte 0: Not a gzipped file"):
+        list(read_records(tmp_path / "b.gz"))
+
+
+def test_missing_file_and_wrong_records(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="nowhere: no such file"):
+        list(read_records(tmp_path / "nowhere"))
+    with pytest.raises(ReadError, match="cannot be opened"):
+        list(read_records(tmp_path))
+    text: Any = ["text"]
+    with pytest.raises(ArgumentError, match="record 0 is str; a record is bytes"):
+        write_records(tmp_path / "a", text)
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    with pytest.raises(MissingExtraError, match=r"reading TFRecord .* windrow\[beam\]"):
+        list(read_records(tmp_path / "a"))
+
+
+def spoiled(folder: Path, at: int, *, suffix: str = "") -> Path:
+    """A file of `RECORDS` with one byte changed."""
+    whole = bytearray(b"".join(map(frame, RECORDS)))
+    whole[at] ^= 1
+    path = folder / f"a.tfrecord{suffix}"
+    path.write_bytes(gzip.compress(bytes(whole)) if suffix else bytes(whole))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_record_of_wrong_data_is_skipped_on_request(tmp_path: Path, suffix: str) -> None:
+    path = spoiled(tmp_path, 35 + 12 + 3, suffix=suffix)
+    (batch,) = read_batches(path, skip_bad=True)
+    assert batch.records == RECORDS[:2]
+    (error,) = batch.bad
+    assert (error.file, error.offset, error.records) == (str(path), 35, (2, 3))
+    assert error.why == "the checksum of its 35 bytes is wrong: the file is damaged"
+    assert batch.stored_bytes == path.stat().st_size
+    with pytest.raises(ReadError, match="record 2 at byte 35"):
+        list(read_batches(path))
+
+
+def test_wrong_lengths_and_cuts_are_never_skipped(tmp_path: Path) -> None:
+    path = spoiled(tmp_path, 35)
+    batches = read_batches(path, skip_bad=True)
+    assert next(batches).records == RECORDS[:2]
+    with pytest.raises(ReadError, match="record 2 at byte 35: the checksum of the length") as found:
+        next(batches)
+    assert (found.value.offset, found.value.records) == (35, (2, 3))
+    path.write_bytes(b"".join(map(frame, RECORDS))[:-1])
+    with pytest.raises(ReadError, match="record 2 at byte 35: the file is cut off"):
+        list(read_batches(path, skip_bad=True))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 100, 70_000, 1 << 20, 3 << 20]), max_size=9),
+    bad=st.sets(st.integers(0, 8)),
+    suffix=st.sampled_from(["", ".gz"]),
+)
+def test_batches_give_every_good_record_once(sizes: list[int], bad: set[int], suffix: str) -> None:
+    """Across blocks too, with the places that errors and offsets state."""
+    records = [bytes([k]) * size for k, size in enumerate(sizes)]
+    starts = [0]
+    for record in records:
+        starts.append(starts[-1] + 16 + len(record))
+    wanted = [k for k in range(len(records)) if k not in bad]
+    with tempfile.TemporaryDirectory() as folder:
+        plain, path = os.path.join(folder, "p"), os.path.join(folder, f"a{suffix}")
+        write_records(plain, records)
+        whole = bytearray(Path(plain).read_bytes())
+        for k in bad & set(range(len(records))):
+            whole[starts[k + 1] - 1] ^= 1
+        Path(path).write_bytes(gzip.compress(bytes(whole), 1) if suffix else bytes(whole))
+        batches = list(read_batches(path, skip_bad=True))
+        assert [record for batch in batches for record in batch.records] == [
+            records[k] for k in wanted
+        ]
+        assert [error.offset for batch in batches for error in batch.bad] == [
+            starts[k] for k in sorted(bad) if k < len(records)
+        ]
+        number = 0
+        for batch in batches:
+            assert (batch.start_record, batch.start_byte) == (number, starts[number])
+            number += len(batch.records) + len(batch.bad)
+        reached = [batch.stored_bytes for batch in batches]
+        assert reached == sorted(reached)
+        assert not reached or reached[-1] == os.path.getsize(path)
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as found:
+        list(read_records("memory://user:word@nowhere/a?signed=secret"))
+    assert "word" not in str(found.value)
+    assert "secret" not in str(found.value)

@@ -1,0 +1,595 @@
+"""TFRecord to Zarr: each row is its record, whatever the chunks, the files and the interruptions."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+
+from windrow.converters import (
+    Manifest,
+    decode_example,
+    encode_example,
+    read_records,
+    tfrecord_to_zarr,
+    write_records,
+)
+from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
+from windrow.sources import ZarrDataSource
+from windrow.sources.tf_example.features import Feature
+
+COUNTS = (5, 0, 1, 9)
+ROWS = sum(COUNTS)
+ROOT = Path(__file__).resolve().parents[2]
+DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64"]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def decode(record: bytes) -> dict[str, object]:
+    found = decode_example(record)
+    x = np.asarray(found["x"]).reshape(2, 3)
+    return {"x": x, "label": found["label"][0], "text": found["text"][0], "tokens": found["tokens"]}
+
+
+def expected() -> Arrays:
+    x = np.arange(ROWS * 6, dtype=np.float32).reshape(ROWS, 2, 3)
+    return {"x": x, "label": np.arange(ROWS, dtype=np.int64) % 4}
+
+
+def text(row: int) -> bytes:
+    return b"a row" * (row % 3)
+
+
+def tokens(row: int) -> npt.NDArray[np.int64]:
+    return np.arange(row, row + row * 7 % 5)
+
+
+def record(row: int) -> bytes:
+    rows = {name: values[row] for name, values in expected().items()}
+    return encode_example({**rows, "text": text(row), "tokens": tokens(row)})
+
+
+def shards(folder: Path, suffix: str = "") -> str:
+    folder.mkdir()
+    start = 0
+    for k, size in enumerate(COUNTS):
+        path = folder / f"x.tfrecord-{k:05}-of-00004{suffix}"
+        write_records(path, [record(row) for row in range(start, start + size)])
+        start += size
+    return str(folder / "x.tfrecord-*")
+
+
+def arrays(path: Path) -> Arrays:
+    """What zarr-python reads, which warns of files that it does not know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = zarr.open_group(str(path), mode="r")
+        members = group.members(max_depth=None)
+        return {
+            name: np.asarray(array[...]) for name, array in members if isinstance(array, zarr.Array)
+        }
+
+
+def ragged_rows(found: Arrays, name: str) -> list[npt.NDArray[Any]]:
+    values, offsets = found[f"{name}/values"], found[f"{name}/offsets"]
+    assert offsets.dtype == np.dtype(np.int64)
+    assert (offsets[0], offsets[-1]) == (0, len(values))
+    return [values[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+def check_rows(found: Arrays, rows: list[int] | range = range(ROWS)) -> None:
+    wanted = {name: values[list(rows)] for name, values in expected().items()}
+    beside = {f"{name}/{what}" for name in ("text", "tokens") for what in ("values", "offsets")}
+    assert sorted(found) == sorted({*wanted, *beside})
+    for name, value in wanted.items():
+        assert found[name].dtype == value.dtype
+        assert np.array_equal(found[name].reshape(value.shape), value)
+    assert [row.tobytes() for row in ragged_rows(found, "text")] == [text(row) for row in rows]
+    assert [row.tolist() for row in ragged_rows(found, "tokens")] == [
+        tokens(row).tolist() for row in rows
+    ]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row ranges of one stored file each, and blocks of few records: little data makes many."""
+    monkeypatch.setattr("windrow.converters.zarr.records_work._PIECE_BYTES", 1)
+    monkeypatch.setattr("windrow.converters.zarr.records_work.BLOCK_BYTES", 300)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("how", ["inferred", "decode"])
+@pytest.mark.parametrize(
+    ("suffix", "chunk_rows", "shard_rows", "ranges"),
+    [("", 4, 0, 4), (".gz", 1, 0, 15), ("", 2, 6, 3), ("", 256, 0, 1), ("", None, None, 1)],
+)
+def test_rows_are_the_records_in_order(
+    tmp_path: Path,
+    suffix: str,
+    chunk_rows: int | None,
+    shard_rows: int | None,
+    ranges: int,
+    how: str,
+) -> None:
+    steps: list[Any] = []
+    manifest = tfrecord_to_zarr(
+        shards(tmp_path / "in", suffix),
+        tmp_path / "out",
+        decode=decode if how == "decode" else None,
+        chunk_rows=chunk_rows,
+        shard_rows=shard_rows,
+        progress=steps.append,
+    )
+    found = arrays(tmp_path / "out")
+    check_rows(found)
+    assert found["x"].shape == ((ROWS, 2, 3) if how == "decode" else (ROWS, 6))
+    array = zarr.open_array(str(tmp_path / "out" / "x"), mode="r")
+    if chunk_rows:
+        assert array.chunks[0] == chunk_rows
+        assert array.shards == ((shard_rows, *found["x"].shape[1:]) if shard_rows else None)
+    assert [file.records for file in manifest.inputs] == list(COUNTS)
+    written = [file for file in manifest.files if file.name.startswith("x/c/")]
+    assert sum(file.records for file in written) == ROWS
+    assert len(written) == ranges
+    assert max(step.records for step in steps if step.stage == "convert") == ROWS
+    # The manifest lists all that is there, and nothing else is.
+    there = {name: len(data) for name, data in tree(tmp_path / "out").items()}
+    del there[MANIFEST_NAME]
+    assert there == {file.name: file.size_bytes for file in manifest.files}
+    assert Manifest.read(tmp_path / "out") == manifest
+
+
+def test_features_that_are_given_say_dtypes_and_shapes_and_others_are_left_out(
+    tmp_path: Path,
+) -> None:
+    features: dict[str, Any] = {
+        "x": Feature("float64", (3, 2)),
+        "label": {"dtype": "uint8", "shape": [], "raw": False},
+        "text": Feature("bytes"),
+    }
+    tfrecord_to_zarr(shards(tmp_path / "in"), tmp_path / "out", features=features)
+    found = arrays(tmp_path / "out")
+    assert sorted(found) == ["label", "text/offsets", "text/values", "x"]
+    assert (str(found["x"].dtype), found["x"].shape) == ("float64", (ROWS, 3, 2))
+    assert found["label"].dtype == np.uint8
+    assert np.array_equal(found["x"].reshape(-1), np.arange(ROWS * 6))
+    # The rule: 128 records of 48 bytes are the first power of two that makes 4 KiB.
+    assert zarr.open_array(str(tmp_path / "out" / "x"), mode="r").chunks == (128, 3, 2)
+    told = zarr.open_group(str(tmp_path / "out"), mode="r").attrs.asdict()
+    assert told == {"windrow_ragged": {"text": {"dtype": "bytes", "shape": [None]}}}
+
+
+def test_every_dtype_and_rows_of_zeros(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"\x00", b"\x00", b"\x01"])
+
+    def decode_all(record: bytes) -> dict[str, object]:
+        values = {dtype: np.full((2,), record[0], dtype=dtype) for dtype in DTYPES}
+        return {
+            **values,
+            "none": np.zeros((2, 0)),
+            "big_endian": np.array(record[0], dtype=">i4"),
+            "python": record[0],
+            "group/complex": np.zeros((record[0], 2), "c16"),
+            "group/strings": "äö" * record[0],
+        }
+
+    tfrecord_to_zarr(
+        tmp_path / "x.tfrecord", tmp_path / "out", decode=decode_all, chunk_rows=2, shard_rows=0
+    )
+    found = arrays(tmp_path / "out")
+    for dtype in DTYPES:
+        assert found[dtype].tobytes() == np.array([[0, 0], [0, 0], [1, 1]], dtype).tobytes()
+    assert found["none"].shape == (3, 2, 0)
+    assert found["big_endian"].tobytes() == np.array([0, 0, 1], np.int32).tobytes()
+    assert found["python"].tobytes() == np.array([0, 0, 1], np.int64).tobytes()
+    assert found["group/complex/values"].shape == (1, 2)
+    assert found["group/strings/values"].tobytes().decode() == "äö"
+    assert (tmp_path / "out" / "int8" / "c" / "0" / "0").is_file()  # zeros are stored too
+
+
+@pytest.mark.parametrize("rows", [1, 2**10 + 1])
+def test_few_records_and_one_more_than_a_power_of_two(tmp_path: Path, rows: int) -> None:
+    write_records(
+        tmp_path / "x.tfrecord", [encode_example({"a": i, "b": b"b" * i}) for i in range(rows)]
+    )
+    manifest = tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", shard_rows=1024)
+    found = arrays(tmp_path / "out")
+    assert np.array_equal(found["a"], np.arange(rows))
+    assert np.array_equal(np.diff(found["b/offsets"]), np.arange(rows))
+    assert len([1 for file in manifest.files if file.name.startswith("a/c/")]) == -(-rows // 1024)
+
+
+def test_a_source_gives_the_features_of_one_shape_and_the_others_where_they_are_named(
+    tmp_path: Path,
+) -> None:
+    glob, out = shards(tmp_path / "in"), str(tmp_path / "out")
+    tfrecord_to_zarr(glob, out, decode=decode)
+    source = ZarrDataSource(out)
+    assert (len(source), sorted(source[3])) == (ROWS, ["label", "x"])
+    assert np.array_equal(source[3]["x"], expected()["x"][3])
+    values = ZarrDataSource(out, names=["text/values"])
+    assert len(values) == sum(len(text(row)) for row in range(ROWS))
+    assert len(ZarrDataSource(out, names=["text/offsets"])) == ROWS + 1
+    tfrecord_to_zarr(glob, tmp_path / "text", features={"text": Feature("bytes")})
+    with pytest.raises(SourceError, match=r"rows of all features differ.*names=\['text/values'\]"):
+        ZarrDataSource(str(tmp_path / "text"))
+
+
+def test_inputs_without_records_give_arrays_without_rows(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [])
+    features = {"x": Feature("float16", (2, 3), raw=True), "text": Feature("bytes")}
+    for folder, given in (("known", features), ("unknown", None)):
+        manifest = tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / folder, features=given)
+        assert (manifest.records, len(manifest.inputs)) == (0, 1)
+    assert arrays(tmp_path / "unknown") == {}
+    shapes = {name: array.shape for name, array in arrays(tmp_path / "known").items()}
+    assert shapes == {"x": (0, 2, 3), "text/values": (0,), "text/offsets": (1,)}
+
+
+# Records that are wrong.
+
+
+def damage(path: Path, needle: bytes, at: int = 0) -> None:
+    """Change one byte of a file, `at` bytes after the first of `needle`."""
+    data = bytearray(path.read_bytes())
+    data[data.index(needle) + at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_bad_record_is_an_error_or_left_out_up_to_a_limit(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
+    whole = list(read_records(last))
+    whole[2] = b"no example"  # row 8, and record 2 of the file
+    write_records(last, whole)
+    offset = 16 * 2 + len(whole[0]) + len(whole[1])
+    with pytest.raises(
+        ReadError, match=rf"x\.tfrecord-00003-of-00004: record 2 at byte {offset}: "
+    ):
+        tfrecord_to_zarr(glob, tmp_path / "refused")
+    damage(last, whole[4], 20)  # row 10: its checksum is wrong
+    with pytest.raises(
+        ReadError, match=r"x\.tfrecord-00003-of-00004: record 4 at byte \d+: the ch"
+    ):
+        tfrecord_to_zarr(glob, out)
+    with pytest.raises(ReadError, match="with it more than max_bad_records=1 are bad") as caught:
+        tfrecord_to_zarr(glob, out, max_bad_records=1)
+    assert caught.value.records in [(2, 3), (4, 5)]
+    # The folder is resumed: what is finished of it stays, what moves up is done again.
+    manifest = tfrecord_to_zarr(glob, out, max_bad_records=2)
+    rows = [row for row in range(ROWS) if row not in (8, 10)]
+    check_rows(arrays(out), rows)
+    assert [(file.records, file.skipped) for file in manifest.inputs] == [
+        (5, 0),
+        (0, 0),
+        (1, 0),
+        (7, 2),
+    ]
+    assert [(one.file, one.record) for one in manifest.skipped] == [(last.name, 2), (last.name, 4)]
+    assert "not a tf.train.Example" in manifest.skipped[0].error
+    assert "checksum of its" in manifest.skipped[1].error
+    tfrecord_to_zarr(glob, tmp_path / "undisturbed", max_bad_records=2)
+    assert tree(out) == tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("bad", [[0], [3], [8], [0, 1, 2, 3], [2, 3, 8]])
+def test_a_bad_record_next_to_a_row_range_is_not_in_it(tmp_path: Path, bad: list[int]) -> None:
+    path, records = tmp_path / "x.tfrecord", [record(row) for row in range(9)]
+    write_records(path, records)
+    for row in bad:
+        damage(path, records[row], 20)
+    tfrecord_to_zarr(path, tmp_path / "out", chunk_rows=2, shard_rows=0, max_bad_records=4)
+    check_rows(arrays(tmp_path / "out"), [row for row in range(9) if row not in bad])
+
+
+def test_a_wrong_length_is_an_error_whatever_the_limit(tmp_path: Path) -> None:
+    glob = shards(tmp_path / "in")
+    first = tmp_path / "in" / "x.tfrecord-00000-of-00004"
+    with open(first, "r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(ReadError, match=r"record 0 at byte 0: the checksum of the length is wrong"):
+        tfrecord_to_zarr(glob, tmp_path / "out", max_bad_records=10**9)
+    whole = record(0)
+    write_records(first, [whole])
+    first.write_bytes(first.read_bytes()[:-30])
+    with pytest.raises(ReadError, match=r"record 0 at byte 0: the file is cut off"):
+        tfrecord_to_zarr(glob, tmp_path / "cut", max_bad_records=10**9)
+
+
+def test_a_feature_that_the_first_records_did_not_have(tmp_path: Path) -> None:
+    records = [encode_example({"a": i}) for i in range(300)]
+    write_records(tmp_path / "x.tfrecord", [*records, encode_example({"a": 1, "new": 2})])
+    with pytest.raises(ReadError, match=r"record 300 at byte \d+: has the feature.*'new'"):
+        tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out")
+    tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", max_bad_records=1)
+    assert arrays(tmp_path / "out")["a"].shape == (300,)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"a": np.zeros(3), "b": 1}, "fields ['a', 'b'], and ['a'] were settled"),
+        ({"a": np.zeros(2, "f4")}, "field 'a' is float32 (2,), and float64 (2,) was settled"),
+        ({"a": np.zeros((2, 1))}, "field 'a' is float64 (2, 1), and float64 (2,) was settled"),
+        ({"a": b"text"}, "field 'a' is bytes, and float64 (2,) was settled"),
+        ({"b": np.zeros(2)}, "fields ['b'], and ['a'] were settled"),
+        ({}, "decode returned dict {}"),
+        (None, "decode returned NoneType None"),
+        (RuntimeError("no"), "decode raised RuntimeError: no"),
+    ],
+)
+def test_records_that_do_not_agree(tmp_path: Path, second: Any, words: str) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"1"] * 256 + [b"22"])
+
+    def decode_one(record: bytes) -> Any:
+        if record == b"1":
+            return {"a": np.zeros(2)}
+        if isinstance(second, Exception):
+            raise second
+        return second
+
+    with pytest.raises(ConversionError) as caught:
+        tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", decode=decode_one)
+    assert f"x.tfrecord: record 256 at byte {256 * 17}: " in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "words"),
+    [
+        ({"a//b": 1}, ArgumentError, "feature 'a//b' cannot name a Zarr array"),
+        ({"../a": 1}, ArgumentError, r"feature '\.\./a' cannot name"),
+        ({"__a": 1}, ArgumentError, "feature '__a' cannot"),
+        ({"zarr.json": 1}, ArgumentError, r"feature 'zarr\.json' cannot"),
+        ({"windrow_manifest.json": 1}, ArgumentError, "cannot name a Zarr array"),
+        ({1: 1}, ArgumentError, "feature 1 cannot"),
+        ({"a" * 201: 1}, ArgumentError, "has 1 to 200 bytes"),
+        ({"a": 1, "a/b": 1}, ArgumentError, "'a' and 'a/b' cannot both be in one Zarr group"),
+        ({"a": [b"x", b"y"]}, ConversionError, r"record 0 at byte 0: field 'a' is of dtype .S1"),
+        ({"a": [b"x", None]}, ConversionError, "field 'a' is of dtype object"),
+    ],
+)
+def test_what_rows_cannot_hold(tmp_path: Path, row: Any, error: type, words: str) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"1"])
+    with pytest.raises(error, match=words):
+        tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", decode=lambda record: row)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"chunk_rows": 0}, "chunk_rows must be an integer of at least 1, got 0"),
+        ({"shard_rows": -1}, "shard_rows must be an integer of at least 0, got -1"),
+        ({"chunk_rows": 4, "shard_rows": 10}, "shard_rows=10 must be a multiple of the 4 rows"),
+        ({"codecs": "best"}, "codecs 'best' are not known"),
+        ({"features": {}}, "features is a dict of one Feature or more"),
+        (
+            {"features": {"a": {"dtype": "f4"}}},
+            "features: 'a': dtype 'f4' is unknown; choose one of bytes",
+        ),
+        ({"decode": 3}, "decode must be a function"),
+        ({"max_bad_records": -1}, "max_bad_records must be"),
+        ({"memory_bytes": 1.5}, "memory_bytes must be an integer"),
+    ],
+)
+def test_arguments_that_are_none(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    write_records(tmp_path / "x.tfrecord", [])
+    with pytest.raises(ArgumentError, match=words):
+        tfrecord_to_zarr(tmp_path / "x.tfrecord", tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [b"1"] * 3)
+
+    def large(record: bytes) -> dict[str, object]:
+        return {"x": np.zeros(1 << 20, np.uint8)}
+
+    with pytest.raises(ConversionError, match=r"memory_bytes=200,000,000 are too few.*at least 2"):
+        tfrecord_to_zarr(
+            tmp_path / "x.tfrecord",
+            tmp_path / "out",
+            decode=large,
+            shard_rows=40,
+            memory_bytes=200_000_000,
+        )
+
+
+# Runs that end, and resume.
+
+
+def calls(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def counting(path: Path) -> Callable[[bytes], dict[str, object]]:
+    """A decode that counts its calls in a file: it is pickled, and a copy counts."""
+
+    def decode_and_count(record: bytes) -> dict[str, object]:
+        with open(path, "ab") as file:
+            file.write(b".")
+        return decode(record)
+
+    return decode_and_count
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_record_that_does_not_decode_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    told = tmp_path / "calls"
+
+    def once(record: bytes) -> dict[str, object]:
+        row = counting(told)(record)
+        sampled = calls(told) <= ROWS
+        if np.asarray(row["x"]).flat[0] == 84 and not sampled and not (tmp_path / "ok").exists():
+            raise RuntimeError("only once")
+        return row
+
+    settings: dict[str, Any] = {"decode": once, "chunk_rows": 1, "shard_rows": 0}
+    words = r"00003-of-00004: record 8 at byte \d+: decode raised RuntimeError: only once"
+    with pytest.raises(ConversionError, match=words):
+        tfrecord_to_zarr(glob, out, **settings)
+    assert sorted(os.listdir(out)) == [UNFINISHED, "_windrow_work"]
+    (tmp_path / "ok").touch()
+    tfrecord_to_zarr(glob, out, **settings)
+    check_rows(arrays(out))
+    # A sample in each run; each row once, except the failed one and those under way with it.
+    assert 3 * ROWS < calls(told) < 3 * ROWS + ROWS // 2
+    tfrecord_to_zarr(glob, tmp_path / "undisturbed", **settings)
+    assert tree(out) == tree(tmp_path / "undisturbed")
+
+
+KILLED = """
+import os, signal, sys
+import windrow.converters.zarr.records_work as work
+from tests.converters.test_converters_zarr import decode
+work._PIECE_BYTES, work.BLOCK_BYTES = 1, 300
+root, left = sys.argv[2], [int(sys.argv[3])]
+def kill(event, arguments):
+    if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+        if str(arguments[0]).startswith(root):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+from windrow.converters import tfrecord_to_zarr
+tfrecord_to_zarr(sys.argv[1], root, decode=decode, chunk_rows=2, shard_rows=4, progress=False)
+"""
+
+
+@pytest.mark.jobs
+@pytest.mark.soak
+@pytest.mark.usefixtures("small_ranges")
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, moments: random.Random) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    settings: dict[str, Any] = {"decode": decode, "chunk_rows": 2, "shard_rows": 4}
+    for after in (moments.randrange(30), moments.randrange(250)):
+        arguments = [sys.executable, "-c", KILLED, glob, str(out), str(after)]
+        done = subprocess.run(arguments, check=False, timeout=300, capture_output=True, cwd=ROOT)
+        if done.returncode == 0:
+            assert (out / MANIFEST_NAME).exists()  # it was through before that moment
+            break
+        assert done.returncode == -9, done.stderr.decode()
+        assert (out / UNFINISHED).exists() or not out.exists() or not (out / MANIFEST_NAME).exists()
+        with pytest.raises(WindrowError):
+            ZarrDataSource(str(out), names=["x"])
+    tfrecord_to_zarr(glob, out, **settings)
+    check_rows(arrays(out))
+    tfrecord_to_zarr(glob, tmp_path / "undisturbed", **settings)
+    assert tree(out) == tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.jobs
+def test_two_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    glob = shards(tmp_path / "in")
+    settings: dict[str, Any] = {"decode": decode, "chunk_rows": 2, "shard_rows": 4}
+    tfrecord_to_zarr(glob, tmp_path / "one", **settings)
+    tfrecord_to_zarr(glob, tmp_path / "two", processes=2, **settings)
+    check_rows(arrays(tmp_path / "two"))
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_group(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [random.Random(k).randbytes(1 << 20) for k in range(3)])
+    program = """
+import resource, sys
+import numpy as np
+from windrow.converters import tfrecord_to_zarr
+from windrow.errors import ConversionError
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+def decode(record):
+    values = np.frombuffer(record, np.uint8)
+    return {"x": values} if sys.argv[3] == "fixed" else {"x": record}
+try:
+    tfrecord_to_zarr(sys.argv[1], sys.argv[2], decode=decode, progress=False)
+except ConversionError as error:
+    raise SystemExit(f"refused: {error}")
+"""
+    for kind in ("fixed", "ragged"):
+        out = tmp_path / kind
+        arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(out), kind]
+        done = subprocess.run(arguments, check=False, timeout=300, capture_output=True, text=True)
+        assert "refused: " in done.stderr
+        assert "File too large" in done.stderr
+        assert sorted(os.listdir(out)) == [UNFINISHED, "_windrow_work"]
+
+
+def test_a_finished_group_is_not_done_again_and_overwrite_leaves_nothing(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    decode_and_count = counting(tmp_path / "calls")
+    first = tfrecord_to_zarr(glob, out, decode=decode_and_count, chunk_rows=2)
+    before = calls(tmp_path / "calls")
+    assert tfrecord_to_zarr(glob, out, decode=decode_and_count, chunk_rows=2) == first
+    assert calls(tmp_path / "calls") == before
+    with pytest.raises(ConversionError, match=r"(?s)chunk_rows: 2 there, 4 asked for.*decode: .*"):
+        tfrecord_to_zarr(glob, out, decode=decode, chunk_rows=4)
+
+    def label_only(record: bytes) -> dict[str, object]:
+        return {"label": decode(record)["label"]}
+
+    tfrecord_to_zarr(glob, out, decode=label_only, overwrite=True)
+    assert sorted(os.listdir(out)) == ["label", MANIFEST_NAME, "zarr.json"]
+    assert list(arrays(out)) == ["label"]
+
+
+def test_a_rerun_with_another_result_of_decode_is_refused(tmp_path: Path) -> None:
+    glob, out = shards(tmp_path / "in"), tmp_path / "out"
+    dtype: list[type] = [np.float32]
+    fails = tmp_path / "fails"
+
+    def change(record: bytes) -> dict[str, object]:
+        row = decode(record)
+        with open(fails, "ab") as file:
+            file.write(b".")
+        if fails.stat().st_size > ROWS + 3:
+            raise ValueError("stop")
+        return {"x": np.asarray(row["x"], dtype[0])}
+
+    with pytest.raises(ConversionError, match="decode raised ValueError: stop"):
+        tfrecord_to_zarr(glob, out, decode=change)
+    fails.unlink()
+    dtype[0] = np.float64
+    with pytest.raises(ConversionError, match=r"(?s)another\s+result of decode.*float32.*float64"):
+        tfrecord_to_zarr(glob, out, decode=change)
+
+
+def test_a_file_that_is_written_anew_while_it_is_converted(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    write_records(path, [b"1", b"2"])
+
+    def change(record: bytes) -> dict[str, object]:
+        write_records(path, [b"3", b"4"])
+        return {"size": len(record)}
+
+    with pytest.raises(ConversionError, match=r"x\.tfrecord: was written anew while it was"):
+        tfrecord_to_zarr(path, tmp_path / "out", decode=change)
+
+
+def test_what_the_command_line_would_say(tmp_path: Path) -> None:
+    write_records(tmp_path / "x.tfrecord", [])
+    plain = tfrecord_to_zarr.conversion(tmp_path / "x.tfrecord", shard_rows=0, max_bad_records=3)
+    assert plain.flags == ("--to", "zarr", "--shard-rows", "0", "--max-bad-records", "3")
+    assert tfrecord_to_zarr.conversion(tmp_path / "x.tfrecord", decode=decode).flags is None

@@ -1,0 +1,397 @@
+"""Folders of tfds to Zarr: all features, there and back; splits; stopped runs; what is refused."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kitchen import kitchen_folder
+from tests.tfds_folders import LABELS, example, tfrecord_of, write_folder
+from tests.tfds_json import TEXT, sequence, tensor, write_dataset
+from tests.tfds_values import assert_same
+from windrow.cli.main import main
+from windrow.converters import Manifest, check, tfds_to_zarr
+from windrow.converters.tfds.arrays import TfdsArrays
+from windrow.converters.tfds.to_zarr import read_split
+from windrow.core.progress import Progress
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    SourceError,
+)
+from windrow.sources import TFDSDataSource, ZarrDataSource
+from windrow.sources.tf_example.features import BYTES, Ragged
+from windrow.sources.tfds.features import IMAGE, NUMBER, Leaf, TfdsFeatures
+
+SPLITS = {"train": [23, 0, 18], "test": [9]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("data") / "counts" / "1.0.0", SPLITS)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# All features, there and back.
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("images", [False, True])
+def test_all_features_come_back_bit_for_bit(tmp_path: Path, images: bool) -> None:
+    dataset = kitchen_folder(tmp_path)
+    tfds_to_zarr(dataset, tmp_path / "zarr", images=images, progress=False)
+    for split in ("train", "test"):
+        source = TFDSDataSource(dataset, split=split, images=images)
+        assert_same(
+            read_split(tmp_path / "zarr" / split), source.read(np.arange(len(source))), split
+        )
+        assert_same(
+            read_split(tmp_path / "zarr" / split, 1, 4), source.read(np.arange(1, 4)), split
+        )
+    assert check(tmp_path / "zarr", progress=False).ok
+
+
+def test_from_a_store_to_a_store(tmp_path: Path) -> None:
+    dataset, memory = kitchen_folder(tmp_path), fsspec.filesystem("memory")
+    memory.put(str(dataset), "/kitchens/", recursive=True)
+    url = f"memory://kitchens/{dataset.name}"
+    tfds_to_zarr(url, "memory://kitchens/zarr", images=True, progress=False)
+    here = TFDSDataSource(dataset, split="train", images=True)
+    there = TFDSDataSource(url, split="train", images=True)
+    wanted = here.read(np.arange(len(here)))
+    assert_same(there.read(np.arange(len(there))), wanted)
+    assert_same(read_split("memory://kitchens/zarr/train"), wanted)
+    memory.rm("/kitchens", recursive=True)
+
+
+DTYPES = st.sampled_from(
+    ["bool", "int8", "int64", "uint16", "uint64", "float16", "float32", "complex64", "bfloat16"]
+)
+SIZES = st.one_of(st.none(), st.integers(0, 3))
+SHAPES = st.lists(SIZES, max_size=3).map(tuple)
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> Leaf:
+    """Leaves of every kind that may be: more than tfds itself would write."""
+    kind = draw(st.sampled_from([NUMBER, "text", IMAGE]))
+    lengths = draw(SHAPES)
+    optional = not lengths and draw(st.booleans())
+    shape = draw(SHAPES)
+    if kind == "text":
+        feature = "Text" if not shape else "Tensor"
+        return Leaf(("a", "b"), feature, BYTES, BYTES, shape, lengths, optional=optional)
+    if kind == IMAGE:
+        shape = (draw(SIZES), draw(SIZES), 3)
+        return Leaf(("a",), "Image", IMAGE, "uint8", shape, lengths)
+    dtype = draw(DTYPES)
+    nowhere = None in shape and bool(lengths)  # then the shape of each is kept by its encoding
+    encoding = "bytes" if nowhere else draw(st.sampled_from(["none", "bytes"]))
+    return Leaf(("a",), "Tensor", NUMBER, dtype, shape, lengths, encoding, optional)
+
+
+def value_of(leaf: Leaf, rng: np.random.Generator, images: bool) -> Any:
+    """A value of a leaf as `decode_records` gives it."""
+    opaque = leaf.dtype == BYTES or (leaf.kind == IMAGE and not images)
+    item = () if leaf.kind == IMAGE and opaque else leaf.shape
+
+    def sized(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+        return tuple(int(rng.integers(0, 4)) if size is None else size for size in shape)
+
+    def numbers(shape: tuple[int, ...]) -> Any:
+        count = int(np.prod(shape, dtype=np.int64)) * leaf.numpy_dtype.itemsize
+        if leaf.dtype == "bool":
+            return rng.integers(0, 2, shape).astype(bool)[()]
+        return np.frombuffer(rng.bytes(count), leaf.numpy_dtype).reshape(shape)[()]
+
+    def array(shape: tuple[int, ...], inner: tuple[int | None, ...]) -> Any:
+        own = bool(leaf.lengths) and leaf.in_bytes and not opaque and None in item
+        if not opaque and not own:
+            return numbers(shape + sized(inner))
+        whole = shape if own else shape + sized(inner)
+        out = np.empty(whole, object)
+        for at in np.ndindex(whole):
+            out[at] = numbers(sized(item)) if own else rng.bytes(int(rng.integers(0, 4)))
+        return out
+
+    if opaque and not leaf.lengths and not item:
+        return rng.bytes(int(rng.integers(0, 4)))
+    if not leaf.levels:
+        return array(sized(leaf.lengths), item)
+    counts = [rng.integers(0, 3, sized(leaf.lengths[:1])[0])]
+    for size in leaf.lengths[1 : leaf.levels]:
+        counts[-1] = counts[-1] if size is None else np.full(len(counts[-1]), size)
+        counts.append(rng.integers(0, 3, int(counts[-1].sum())))
+    size = leaf.lengths[leaf.levels]
+    counts[-1] = counts[-1] if size is None else np.full(len(counts[-1]), size)
+    counts = counts[: leaf.levels]
+    value = array((int(counts[-1].sum()), *sized(leaf.lengths[leaf.levels + 1 :])), item)
+    for lengths in reversed(counts):
+        value = Ragged(value, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    return value
+
+
+@settings(max_examples=200)
+@given(leaf=leaves(), rows=st.integers(0, 4), images=st.booleans(), seed=st.integers(0, 2**32 - 1))
+def test_arrays_of_any_leaf_and_back(leaf: Leaf, rows: int, images: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = TfdsArrays(TfdsFeatures((leaf,), "{}"), images)
+    values: Any = [value_of(leaf, rng, images) for _ in range(rows)]
+    steady = leaf.steady and (leaf.kind != IMAGE or images)
+    if steady:
+        dims = (*leaf.lengths, *leaf.shape)
+        values = np.array(values, leaf.numpy_dtype).reshape(rows, *(int(d or 0) for d in dims))
+    elif leaf.optional or (leaf.feature == "Text" and not leaf.lengths):
+        values = [None if rng.integers(3) == 0 else value for value in values]
+    tree: Any = values
+    for name in reversed(leaf.path):
+        tree = {name: tree}
+    columns = arrays.columns_of(tree, rows)
+    for name, feature in arrays.features.items():
+        assert len(columns[name]) == rows
+        column = columns[name]
+        assert isinstance(column, Ragged) == feature.ragged
+        array = column.values if isinstance(column, Ragged) else column
+        assert array.dtype == feature.numpy_dtype
+    assert_same(arrays.values(columns), tree)
+
+
+# Splits, and what lies there.
+
+
+def test_splits_are_groups_with_all_their_records(folder: Path, tmp_path: Path) -> None:
+    manifest = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
+    assert manifest.records == 50
+    for split, records in (("train", 41), ("test", 9)):
+        source = ZarrDataSource(tmp_path / "zarr" / split)
+        assert source.read(np.arange(records))["id"].tolist() == [
+            example(split, at)["id"] for at in range(records)
+        ]
+        assert read_split(tmp_path / "zarr" / split)["text"] == [
+            example(split, at)["text"] for at in range(records)
+        ]
+    told = json.loads((tmp_path / "zarr/train/label/zarr.json").read_text())["attributes"]["tfds"]
+    assert told["names"] == list(LABELS)
+
+
+def test_some_splits_and_features(folder: Path, tmp_path: Path) -> None:
+    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], names=["label"], progress=False)
+    assert list(read_split(tmp_path / "zarr" / "test")) == ["label"]
+    assert not (tmp_path / "zarr" / "train").exists()
+
+
+def test_a_split_without_records(tmp_path: Path) -> None:
+    dataset = write_folder(tmp_path / "counts" / "1.0.0", {"train": [3], "test": []})
+    tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+    found = read_split(tmp_path / "zarr" / "test")
+    assert found["text"] == []
+    assert found["id"].shape == (0,)
+    assert found["id"].dtype == np.int64
+
+
+def test_tfrecord_gives_what_array_record_gives(folder: Path, tmp_path: Path) -> None:
+    other = tfrecord_of(folder, tmp_path / "counts" / "1.0.0")
+    tfds_to_zarr(folder, tmp_path / "a", progress=False)
+    tfds_to_zarr(other, tmp_path / "b", progress=False)
+    for split in SPLITS:
+        assert_same(read_split(tmp_path / "b" / split), read_split(tmp_path / "a" / split))
+
+
+@pytest.mark.jobs
+def test_processes_write_the_same(folder: Path, tmp_path: Path) -> None:
+    tfds_to_zarr(folder, tmp_path / "a", progress=False)
+    tfds_to_zarr(folder, tmp_path / "b", progress=False, processes=2)
+    assert files_in(tmp_path / "a") == files_in(tmp_path / "b")
+
+
+class StopError(Exception):
+    """Stops a run."""
+
+
+@pytest.mark.parametrize("calls", [1, 3, 5])
+def test_a_run_that_was_stopped_goes_on(folder: Path, tmp_path: Path, calls: int) -> None:
+    left = calls
+
+    def stopping(_: Progress) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise StopError
+
+    with pytest.raises(StopError):
+        tfds_to_zarr(folder, tmp_path / "zarr", progress=stopping)
+    with pytest.raises(ConversionError, match="has not finished"):
+        ZarrDataSource(tmp_path / "zarr")
+    with pytest.raises(ConversionError, match="has not finished"):
+        ZarrDataSource(tmp_path / "zarr" / "train")
+    tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
+    tfds_to_zarr(folder, tmp_path / "whole", progress=False)
+    assert files_in(tmp_path / "zarr") == files_in(tmp_path / "whole")
+
+
+def test_a_second_run_does_nothing_and_another_is_refused(folder: Path, tmp_path: Path) -> None:
+    first = tfds_to_zarr(folder, tmp_path / "zarr", progress=False)
+    before = files_in(tmp_path / "zarr")
+    assert tfds_to_zarr(folder, tmp_path / "zarr", progress=False) == first
+    with pytest.raises(ConversionError, match="splits"):
+        tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
+    assert files_in(tmp_path / "zarr") == before
+    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], overwrite=True, progress=False)
+    assert not (tmp_path / "zarr" / "train").exists()
+
+
+def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    above, output = str(folder.parent), str(tmp_path / "zarr")
+    assert main(["convert", above, output, "--to", "zarr", "--dry-run"]) == 0
+    assert "tfds_to_zarr" in capsys.readouterr().out
+    assert main(["convert", above, output, "--to", "zarr", "--split", "test", "-q"]) == 0
+    assert Manifest.read(output).records == 9
+    assert main(["verify", output]) == 0
+    assert main(["convert", above, output, "--to", "array_record", "--codecs", "none"]) == 2
+    assert "tfds to array_record does not take it" in capsys.readouterr().err
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"splits": ["valid"]}, NotFoundError, "no split 'valid'; it has 'train', 'test'"),
+        ({"splits": []}, NotFoundError, "no split to convert"),
+        ({"splits": "train"}, ArgumentError, "splits must be a list of names, got 'train'"),
+        ({"splits": 5}, ArgumentError, "splits must be a list of names, got 5"),
+        ({"names": "id"}, ArgumentError, "names must be a list of names, got 'id'"),
+        ({"names": 5}, ArgumentError, "names must be a list of names, got 5"),
+        ({"names": ["image"]}, NotFoundError, "'image'"),
+        ({"images": 1}, ArgumentError, "images is a bool"),
+        ({"chunk_rows": 0}, ArgumentError, "chunk_rows"),
+    ],
+)
+def test_wrong_arguments(
+    folder: Path, tmp_path: Path, settings: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        tfds_to_zarr(folder, tmp_path / "zarr", progress=False, **settings)
+    assert not (tmp_path / "zarr").exists()
+
+
+def changed(folder: Path, into: Path, file: str, old: str, new: str) -> Path:
+    """A copy of the folder with a string in one of its small files replaced."""
+    into.mkdir(parents=True)
+    for path in folder.iterdir():
+        (into / path.name).write_bytes(path.read_bytes())
+    text = (folder / file).read_text()
+    assert old in text
+    (into / file).write_text(text.replace(old, new))
+    return into
+
+
+def test_other_counts_than_tfds_told(folder: Path, tmp_path: Path) -> None:
+    wrong = changed(folder, tmp_path / "1.0.0", "dataset_info.json", '"23"', '"24"')
+    with pytest.raises(ReadError, match=r"00000-of-00003: has 23 records, and .* says 24"):
+        tfds_to_zarr(wrong, tmp_path / "zarr", progress=False)
+    with pytest.raises(ConversionError, match="has not finished"):
+        ZarrDataSource(tmp_path / "zarr" / "train")
+
+
+def test_another_format(folder: Path, tmp_path: Path) -> None:
+    info = "dataset_info.json"
+    other = changed(folder, tmp_path / "1.0.0", info, '"array_record"', '"riegeli"')
+    with pytest.raises(SourceError, match=r"is of format riegeli; .*--file_format=array_record"):
+        tfds_to_zarr(other, tmp_path / "zarr", progress=False)
+
+
+def test_a_name_that_no_array_can_have(folder: Path, tmp_path: Path) -> None:
+    other = changed(folder, tmp_path / "1.0.0", "features.json", '"id"', '"__id"')
+    with pytest.raises(ArgumentError, match=r"'__id' cannot name a Zarr array.*names="):
+        tfds_to_zarr(other, tmp_path / "zarr", progress=False)
+
+
+NUMBER_64 = tensor("int64")
+
+
+@pytest.mark.parametrize(
+    ("features", "record", "owners"),
+    [
+        (
+            {"x": sequence(sequence(NUMBER_64)), "x/flat": NUMBER_64},
+            {"x/ragged_flat_values": [1], "x/ragged_row_lengths_0": [1], "x/flat": 1},
+            "feature 'x' and feature 'x/flat'",
+        ),
+        (
+            {"windrow_absent": NUMBER_64, "t": TEXT},
+            {"windrow_absent": 1, "t": b"x"},
+            "feature 'windrow_absent' and the array of absent features",
+        ),
+    ],
+)
+def test_two_features_that_would_be_one_array(
+    tmp_path: Path, features: Any, record: Any, owners: str
+) -> None:
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", features, [record])
+    with pytest.raises(ArgumentError, match=rf"{owners} would both be .*leave a feature out by"):
+        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+    name, *_ = features
+    tfds_to_zarr(dataset, tmp_path / "zarr", names=[name], progress=False)
+    assert list(read_split(tmp_path / "zarr" / "train")) == [name]
+
+
+def test_a_dataset_without_features(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {}, [{}])
+    with pytest.raises(SourceError, match=r"1\.0\.0 has no features to make arrays of"):
+        tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+
+
+def test_a_folder_that_tfds_left(folder: Path, tmp_path: Path) -> None:
+    left = tmp_path / "incomplete.ABC_1.0.0"
+    changed(folder, left, "dataset_info.json", "counts", "counts")
+    with pytest.raises(ConversionError, match="left incomplete"):
+        tfds_to_zarr(left, tmp_path / "zarr", progress=False)
+
+
+def test_what_tfds_to_zarr_did_not_write(tmp_path: Path) -> None:
+    (tmp_path / "zarr.json").write_text('{"attributes": {}}')
+    with pytest.raises(SourceError, match="name the group of a split"):
+        read_split(tmp_path)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        read_split(tmp_path / "nothing")
+
+
+def test_records_that_are_not_there(folder: Path, tmp_path: Path) -> None:
+    tfds_to_zarr(folder, tmp_path / "zarr", splits=["test"], progress=False)
+    with pytest.raises(ArgumentError, match=r"records \[5, 10\) of .*, which has 9"):
+        read_split(tmp_path / "zarr" / "test", 5, 10)
+
+
+def test_reading_long_texts_takes_a_few_times_their_memory(tmp_path: Path) -> None:
+    texts = [np.random.default_rng(at).bytes(1_700_001) for at in range(4)]
+    records = [{"t": text} for text in texts]
+    dataset = write_dataset(tmp_path / "odd" / "1.0.0", {"t": TEXT}, records)
+    tfds_to_zarr(dataset, tmp_path / "zarr", progress=False)
+    read_split(tmp_path / "zarr" / "train", 0, 1)  # what is imported and opened once
+    tracemalloc.start()
+    try:
+        found = read_split(tmp_path / "zarr" / "train")["t"]
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == texts
+    assert peak_bytes < 10 * sum(map(len, texts))

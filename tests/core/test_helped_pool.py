@@ -1,0 +1,192 @@
+"""Jobs on threads, and those who wait for one do jobs too."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.laid_out import CountingRows, PiecedSource
+from windrow import MapDataset, ReadOptions
+from windrow.core.process import cores
+from windrow.core.threads import HelpedPool
+from windrow.errors import ReadError
+from windrow.sources import Span
+
+
+class Gate:
+    """A job that is at work until it is opened."""
+
+    def __init__(self) -> None:
+        self._open, self.begun = threading.Event(), threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        assert self._open.wait(60)
+        return threading.get_ident()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def new_pool(threads: int) -> HelpedPool:
+    return HelpedPool(ThreadPoolExecutor(threads), threads)
+
+
+def test_who_waits_does_the_jobs_before_its_own_in_their_order_and_none_behind() -> None:
+    pool, gate, done = new_pool(1), Gate(), list[tuple[int, int]]()
+    there = pool.submit(gate)
+    assert gate.begun.wait(60)
+    answers = [pool.submit(lambda k=k: done.append((k, threading.get_ident()))) for k in range(5)]
+    pool.help_begin(answers[2])
+    assert done == [(k, threading.get_ident()) for k in range(3)]
+    assert not answers[3].done()
+    gate.open()
+    assert answers[4].result(timeout=60) is None
+    assert [k for k, _ in done] == [0, 1, 2, 3, 4]
+    assert {thread for _, thread in done[3:]} == {there.result()}
+    pool.shutdown()
+
+
+def test_who_waits_for_a_job_that_is_at_work_is_not_kept_by_others() -> None:
+    pool, gate = new_pool(1), Gate()
+    slow, other = pool.submit(gate), pool.submit(threading.get_ident)
+    assert gate.begun.wait(60)
+    pool.help_begin(slow)
+    assert not slow.done()
+    assert not other.done()
+    gate.open()
+    assert slow.result(timeout=60) == other.result(timeout=60) != threading.get_ident()
+    pool.shutdown()
+
+
+def test_as_many_threads_as_asked_for_work_at_once_and_again_after_a_rest() -> None:
+    pool = new_pool(3)
+    for _ in range(3):
+        barrier = threading.Barrier(3)  # broken, an error, if one of them waits too long
+        meetings = [pool.submit(barrier.wait, 60) for _ in range(3)]
+        assert {meeting.result(timeout=60) for meeting in meetings} == {0, 1, 2}
+    pool.shutdown()
+
+
+def test_errors_are_answers_wherever_the_job_was_done() -> None:
+    pool, gate = new_pool(1), Gate()
+    assert isinstance(pool.submit(int, "x").exception(timeout=60), ValueError)
+    pool.submit(gate)
+    assert gate.begun.wait(60)
+    failed, cancelled = pool.submit(int, "y"), pool.submit(gate)
+    assert cancelled.cancel()
+    last = pool.submit(int, "7")
+    pool.help_begin(last)
+    assert last.result() == 7
+    with pytest.raises(ValueError, match=r"invalid literal for int\(\) with base 10: 'y'"):
+        failed.result()
+    gate.open()
+    pool.shutdown()
+
+
+def test_at_shutdown_what_nobody_has_begun_is_done_or_cancelled() -> None:
+    for cancels in (False, True):
+        pool, gate = new_pool(1), Gate()
+        begun = pool.submit(gate)
+        assert gate.begun.wait(60)
+        later = [pool.submit(int, "3") for _ in range(4)]
+        pool.shutdown(wait=False, cancel_futures=cancels)
+        with pytest.raises(RuntimeError, match="no jobs are taken after shutdown"):
+            pool.submit(int)
+        gate.open()
+        assert begun.result(timeout=60)
+        if cancels:
+            assert all(one.cancelled() for one in later)
+        else:
+            assert [one.result(timeout=60) for one in later] == [3] * 4
+
+
+def test_a_job_that_no_thread_can_be_had_for_is_never_done() -> None:
+    threads = ThreadPoolExecutor(1)
+    pool, done = HelpedPool(threads, 1), list[int]()
+    threads.shutdown()  # as the interpreter does when it ends
+    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+        pool.submit(done.append, 1)
+    pool.help_begin(Future())
+    assert not done
+
+
+def test_what_was_read_is_let_go_of_at_once() -> None:
+    def fails() -> None:
+        read = np.zeros(3)
+        seen.append(weakref.ref(read))
+        raise ReadError("broken")
+
+    seen: list[weakref.ref[Any]] = []
+    pool = new_pool(1)
+    gc.disable()  # left to the collector, what was read piles up
+    try:
+        assert isinstance(pool.submit(fails).exception(timeout=60), ReadError)
+        pool.shutdown()
+        assert [ref() is None for ref in seen] == [True]
+    finally:
+        gc.enable()
+
+
+def test_each_job_is_done_once_however_many_help() -> None:
+    pool, done = new_pool(2), collections.Counter[int]()
+    chance = random.Random(5)
+    for first in range(0, 3_000, 100):
+        answers = [pool.submit(done.update, [k]) for k in range(first, first + 100)]
+        helpers = [
+            threading.Thread(target=pool.help_begin, args=[chance.choice(answers)])
+            for _ in range(3)
+        ]
+        for helper in helpers:
+            helper.start()
+        for answer in answers:
+            answer.result(timeout=60)
+        for helper in helpers:
+            helper.join()
+    pool.shutdown()
+    assert set(done) == set(range(3_000))
+    assert set(done.values()) == {1}
+
+
+class Together(CountingRows):
+    """Rows whose first reads end only when one more than there are threads are under way."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        self._barrier = threading.Barrier(cores() + 1)
+        self._left = cores() + 1
+        self.threads: set[str] = set()
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        self._left -= 1
+        meets = self._left >= 0
+        return pool.submit(self._meet, list(spans), meets)
+
+    def _meet(self, spans: list[Span], meets: bool) -> None:
+        self.threads.add(threading.current_thread().name)
+        if meets:
+            self._barrier.wait(60)
+        self._fill(spans)
+
+
+def test_the_thread_that_makes_batches_decodes_while_it_waits() -> None:
+    rows = np.arange(64 * 20_000).reshape(64, 20_000)
+    source = PiecedSource({"": rows}, {"": 2})
+    reader = Together(rows)
+    object.__setattr__(source.parts[0], "reader", reader)
+    backwards = MapDataset.source(source).slice(np.arange(64)[::-1])
+    stream = iter(backwards.batch(64).to_iter_dataset(ReadOptions(in_flight_bytes=64 << 20)))
+    np.testing.assert_array_equal(next(stream), rows[::-1])
+    stream.close()
+    makers = {name for name in reader.threads if not name.startswith("windrow-decode")}
+    assert len(makers) == 1
+    assert len(reader.threads) == cores() + 1

@@ -1,0 +1,105 @@
+"""Large arrays use memory again once nothing refers to it."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from windrow.core import buffer_pool
+from windrow.sources import ArrayDataSource
+
+LARGE = 5 << 20  # of int64: 40 MiB
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits() -> None:
+    buffer_pool.forget()
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_freed_memory_is_used_again() -> None:
+    first = buffer_pool.empty((LARGE,), np.int64)
+    place = address(first)
+    del first
+    again = buffer_pool.empty((LARGE // 2, 2), np.float64)
+    assert address(again) == place
+    assert again.shape == (LARGE // 2, 2)
+    assert again.dtype == np.float64
+    assert again.flags.writeable
+    assert again.flags.c_contiguous
+
+
+def test_memory_that_is_looked_at_is_not() -> None:
+    first = buffer_pool.empty((LARGE,), np.int64)
+    first[:] = 7
+    row = first[5:6]
+    del first
+    others = [buffer_pool.empty((LARGE,), np.int64) for _ in range(3)]
+    for other in others:
+        other[:] = 0
+    assert row.tolist() == [7]
+
+
+def test_memory_of_another_size_waits_on() -> None:
+    first, place = buffer_pool.empty((LARGE,), np.int64), 0
+    place = address(first)
+    del first
+    other = buffer_pool.empty((2 * LARGE,), np.int64)
+    assert address(other) != place
+    assert address(buffer_pool.empty((LARGE,), np.int64)) == place
+
+
+def test_a_little_shorter_array_takes_it_too() -> None:
+    first = buffer_pool.empty((LARGE,), np.int64)
+    place = address(first)
+    del first
+    assert address(buffer_pool.empty((LARGE - 3,), np.int64)) == place
+
+
+def test_little_waits() -> None:
+    many = [buffer_pool.empty((LARGE,), np.int64) for _ in range(8)]
+    places = {address(array) for array in many}
+    del many
+    held = [buffer_pool.empty((LARGE,), np.int64) for _ in range(3)]
+    assert {address(array) for array in held} <= places
+    assert buffer_pool.waiting_bytes() == 0
+    del held
+    several = [buffer_pool.empty((LARGE // 8,), np.int64) for _ in range(60)]
+    del several
+    assert 100 << 20 < buffer_pool.waiting_bytes() <= 128 << 20
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3, 0), "f4"), ((), "i8"), ((4,), "O"), ((7,), "?")])
+def test_small_and_other_arrays_are_numpys(shape: tuple[int, ...], dtype: str) -> None:
+    found = buffer_pool.empty(shape, dtype)
+    assert (found.shape, found.dtype, found.base) == (shape, np.dtype(dtype), None)
+
+
+def test_threads_take_memory_of_their_own() -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            own = buffer_pool.empty((LARGE,), np.int64)
+            own[::4096] = number
+            if (own[::4096] != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_large_reads_of_arrays_in_memory() -> None:
+    array = np.arange(3 * LARGE).reshape(3, LARGE)
+    source = ArrayDataSource(array)
+    for indices in ([0, 2], [2, 1], [1]):
+        assert (source.read(np.array(indices)) == array[indices]).all()

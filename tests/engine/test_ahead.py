@@ -1,0 +1,262 @@
+"""Working ahead: bounded in elements and bytes, and gone when the iterator is."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from windrow.errors import ClosedError
+
+MIB = 1 << 20
+
+
+class Counting:
+    """A function that counts its calls, and how far they were ahead of what was consumed."""
+
+    def __init__(self, enough: int, size_bytes: int = 8) -> None:
+        self.calls = self.consumed = self.most_ahead = 0
+        self.enough = threading.Event()
+        self._enough = enough
+        self._size = size_bytes
+
+    def __call__(self, element: Any) -> Any:
+        self.calls += 1
+        self.most_ahead = max(self.most_ahead, self.calls - self.consumed)
+        if self.calls - self.consumed >= self._enough:
+            self.enough.set()
+        return np.zeros(self._size, np.uint8)
+
+
+def windrow_threads() -> list[str]:
+    """Threads of iterators: not the shared pool of `core.threads`, which lives as long as the process."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [n for n in names if n.startswith("windrow") and not n.startswith("windrow-zarr")]
+
+
+def endless(function: Any) -> windrow.MapDataset[Any]:
+    return windrow.MapDataset.source(np.arange(1000)).map(function).repeat()
+
+
+def consume(iterator: windrow.DatasetIterator[Any], function: Counting) -> None:
+    """Wait until the thread is as far ahead as it should come, then take many elements."""
+    iterator.start_prefetch()
+    assert function.enough.wait(20)
+    for _ in range(300):
+        next(iterator)
+        function.consumed += 1
+
+
+def test_elements_made_ahead_are_bounded_by_their_number() -> None:
+    function = Counting(enough=20)
+    options = windrow.ReadOptions(prefetch_buffer_size=20)
+    with iter(endless(function).to_iter_dataset(options)) as iterator:
+        consume(iterator, function)
+    # The buffer, the block that waits to enter it, and the block with the consumer.
+    assert 20 <= function.most_ahead <= 3 * 20
+
+
+def test_elements_made_ahead_are_bounded_by_their_bytes() -> None:
+    function = Counting(enough=4, size_bytes=MIB)
+    options = windrow.ReadOptions(prefetch_bytes=4 * MIB, block_bytes=MIB)
+    with iter(endless(function).to_iter_dataset(options)) as iterator:
+        consume(iterator, function)
+    assert 4 <= function.most_ahead <= 4 + 3
+
+
+@pytest.mark.parametrize("options", [{"num_threads": 0}, {"prefetch_buffer_size": 0}])
+def test_without_threads_nothing_starts_one(options: dict[str, int]) -> None:
+    dataset = endless(lambda x: x).to_iter_dataset(windrow.ReadOptions(**options))
+    iterator = iter(dataset)
+    iterator.start_prefetch()
+    next(iterator)
+    assert windrow_threads() == []
+
+
+def test_without_a_buffer_elements_are_made_one_by_one() -> None:
+    function = Counting(enough=1)
+    options = windrow.ReadOptions(prefetch_buffer_size=0)
+    iterator = iter(endless(function).to_iter_dataset(options))
+    for n in range(1, 6):
+        next(iterator)
+        assert function.calls == n
+
+
+def test_start_prefetch_works_before_the_first_element_is_asked_for() -> None:
+    function = Counting(enough=1)
+    with iter(endless(function)) as iterator:
+        assert function.calls == 0
+        iterator.start_prefetch()
+        assert function.enough.wait(20)
+
+
+def test_close_ends_the_threads_and_the_iterator() -> None:
+    iterator = iter(endless(lambda x: x))
+    next(iterator)
+    assert windrow_threads() != []
+    state = iterator.get_state()
+    iterator.close()
+    iterator.close()
+    assert windrow_threads() == []
+    assert iterator.get_state() == state
+    for call in (
+        lambda: next(iterator),
+        iterator.start_prefetch,
+        lambda: iterator.set_state(state),
+    ):
+        with pytest.raises(ClosedError, match="closed; make another"):
+            call()
+
+
+def test_a_context_manager_closes() -> None:
+    with iter(endless(lambda x: x)) as iterator:
+        next(iterator)
+    assert windrow_threads() == []
+
+
+def test_a_dropped_iterator_ends_its_threads() -> None:
+    iterator = iter(endless(lambda x: x))
+    next(iterator)
+    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    assert threads
+    del iterator
+    gc.collect()
+    for thread in threads:
+        thread.join(20)
+    assert windrow_threads() == []
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "import os; os.close(0)"])
+def test_a_program_ends_in_the_middle_of_iterating(end: str) -> None:
+    program = (
+        "import numpy as np, windrow\n"
+        "source = windrow.MapDataset.source(np.zeros((4096, 64)))\n"
+        "iterators = [iter(source.shuffle(1).map(lambda x: x + 1).batch(16).repeat())"
+        " for _ in range(8)]\n"
+        "for i in iterators: next(i)\n"
+        "print('made', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program + end], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "made\n", "")
+
+
+def test_an_error_comes_at_its_element_and_can_be_tried_again() -> None:
+    broken = True
+
+    def fail_once(x: int) -> int:
+        if x == 37 and broken:
+            raise OSError("the network is down")
+        return x
+
+    iterator = iter(windrow.MapDataset.source(np.arange(100)).map(fail_once))
+    got = [next(iterator) for _ in range(37)]
+    for _ in range(2):
+        with pytest.raises(OSError, match="network is down") as caught:
+            next(iterator)
+        assert any("map(" in n and "element 37" in n for n in caught.value.__notes__)
+    broken = False
+    assert got + list(iterator) == list(range(100))
+
+
+@pytest.mark.parametrize("end", ["close", "set_state", "drop"])
+def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
+    calls = threading.Semaphore(0)
+
+    def nothing(x: Any) -> bool:
+        calls.release()
+        return False
+
+    iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(nothing))
+    state = iterator.get_state()
+    iterator.start_prefetch()
+    assert calls.acquire(timeout=300)
+    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    if end == "close":
+        iterator.close()
+    elif end == "set_state":
+        iterator.set_state(state)
+    else:
+        del iterator
+        gc.collect()
+    for thread in threads:
+        thread.join(20)
+    assert windrow_threads() == []
+
+
+def test_a_consumer_that_waits_is_told_that_the_iterator_was_closed() -> None:
+    stop = threading.Event()
+    iterator = iter(windrow.MapDataset.source([1, 2, 3]).repeat().filter(lambda x: stop.is_set()))
+    errors: list[Exception] = []
+
+    def consume() -> None:
+        try:
+            next(iterator)
+        except Exception as error:
+            errors.append(error)
+
+    consumer = threading.Thread(target=consume)
+    iterator.start_prefetch()
+    consumer.start()
+    iterator.close()
+    stop.set()
+    consumer.join(20)
+    assert [type(error) for error in errors] == [ClosedError]
+
+
+def test_parts_of_a_mixture_keep_their_options_and_share_the_threads() -> None:
+    reads: list[int] = []
+
+    class Source:
+        fingerprint = "counted"
+
+        def __len__(self) -> int:
+            return 10_000
+
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("read in batches")
+
+        def read(self, indices: Any) -> Any:
+            reads.append(len(indices))
+            return np.asarray(indices)
+
+    few = windrow.ReadOptions(num_threads=2, prefetch_buffer_size=2)
+    parts = [windrow.MapDataset.source(Source()).to_iter_dataset(few) for _ in range(40)]
+    with iter(windrow.IterDataset.mix(parts)) as iterator:
+        for _ in range(400):
+            next(iterator)
+        assert max(reads) == 2
+        assert len(windrow_threads()) <= 1 + 2
+
+
+def test_a_zip_that_need_not_be_strict_ends_with_its_first_part() -> None:
+    def fail(x: int) -> int:
+        if x == 2:
+            raise AssertionError("beyond the end of the first part")
+        return x
+
+    short = windrow.MapDataset.range(2).to_iter_dataset()
+    long = windrow.MapDataset.range(5).map(fail).to_iter_dataset()
+    assert list(windrow.IterDataset.zip([short, long], strict=False)) == [(0, 0), (1, 1)]
+
+
+def test_seeds_of_windows_wrap_around() -> None:
+    stream = windrow.MapDataset.range(20).to_iter_dataset().window_shuffle(4, seed=2**64 - 1)
+    assert sorted(stream) == list(range(20))
+
+
+def test_an_iterator_pickles_as_its_chain_and_position() -> None:
+    iterator = iter(windrow.MapDataset.source(np.arange(50)).shuffle(seed=1).batch(4))
+    for _ in range(3):
+        next(iterator)
+    copy = pickle.loads(pickle.dumps(iterator))
+    assert copy.get_state() == iterator.get_state()
+    assert [b.tolist() for b in copy] == [b.tolist() for b in iterator]

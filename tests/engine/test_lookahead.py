@@ -1,0 +1,599 @@
+"""The prefetcher: the same elements under any budget, each chunk read once, at an even pace."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import windrow
+from tests.laid_out import CountingRows, PiecedSource, pieced
+from windrow import MapDataset, ReadOptions
+from windrow.engine import streams
+from windrow.engine.context import RunContext
+from windrow.engine.prefetch import Prefetcher
+from windrow.errors import ReadError
+from windrow.sources import IntArray, LaidOutSource, ListPart, Needs, Span
+from windrow.transforms import tables
+from windrow.transforms.nodes import ToStreamNode
+
+ROW_BYTES = 32  # of `pieced`: four int64
+
+
+def budget(resident_rows: int, in_flight_rows: int = 8) -> ReadOptions:
+    return ReadOptions(
+        resident_bytes=resident_rows * ROW_BYTES, in_flight_bytes=in_flight_rows * ROW_BYTES
+    )
+
+
+def starts_by_batch(
+    dataset: MapDataset[Any], source: PiecedSource, options: ReadOptions
+) -> list[int]:
+    """Chunks whose reads were started for each batch, the next batch being made on demand."""
+    node = dataset.to_iter_dataset(options)._node
+    run = RunContext(node)
+    counts, before = [], 0
+    for block in streams.blocks(node, [0], run, None):
+        counts += [len(source.started) - before, *(len(block) - 1) * [0]]
+        before = len(source.started)
+    run.end_threads()
+    return counts
+
+
+# --- the same elements ---------------------------------------------------------------------------
+
+
+@given(data=st.data())
+def test_the_stream_is_the_same_under_any_budget(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 90), "rows")
+    size = data.draw(st.none() | st.integers(1, min(rows, 9)), "size")
+    source = pieced(
+        rows,
+        data.draw(st.integers(1, 24), "chunk_rows"),
+        shift=data.draw(st.integers(0, 30), "shift"),
+        size=size,
+        stride=data.draw(st.integers(1, 5), "stride") if size else 1,
+    )
+    dataset: MapDataset[Any] = MapDataset.source(source)
+    order = data.draw(st.sampled_from(["in order", "shuffle", "blocks", "backwards"]), "order")
+    if order == "shuffle":
+        dataset = dataset.shuffle(seed=3)
+    elif order == "blocks":
+        dataset = dataset.block_shuffle(
+            seed=3, block=data.draw(st.integers(1, 20), "block"), window_blocks=2
+        )
+    elif order == "backwards":
+        dataset = dataset[::-1]
+    dataset = dataset.repeat(data.draw(st.integers(1, 3), "epochs"))
+    options = budget(
+        data.draw(st.integers(1, 200), "resident"), data.draw(st.integers(1, 60), "in flight")
+    )
+    batch = data.draw(st.integers(1, 40), "batch")
+    start = data.draw(st.integers(0, len(dataset) - 1), "start")
+    wanted = dataset.read(np.arange(start, len(dataset)))
+    iterator = iter(dataset.to_iter_dataset(options).batch(batch))
+    iterator.set_state({**iterator.get_state(), "position": [start]})
+    with iterator:
+        got = np.concatenate(list(iterator))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def two_arrays(records: int = 300) -> PiecedSource:
+    arrays = {"x": np.arange(records * 6).reshape(records, 6), "y": np.arange(records) % 7}
+    return PiecedSource(arrays, {"x": 16, "y": 100})
+
+
+@pytest.mark.parametrize("resident", [1, 40, 10_000])
+def test_arrays_in_chunks_of_different_sizes_stay_together(resident: int) -> None:
+    dataset = MapDataset.source(two_arrays()).shuffle(seed=1)
+    batches = list(dataset.batch(32).to_iter_dataset(budget(resident)))
+    order = dataset.map(lambda r: r["x"][0] // 6).read(np.arange(300))
+    np.testing.assert_array_equal(np.concatenate([b["x"][:, 0] for b in batches]), order * 6)
+    np.testing.assert_array_equal(np.concatenate([b["y"] for b in batches]), order % 7)
+
+
+@pytest.mark.parametrize("combine", [MapDataset.mix, MapDataset.concatenate, MapDataset.zip])
+def test_several_sources_in_one_chain(combine: Any) -> None:
+    first, second = pieced(100, 8), pieced(100, 32)
+    parts = [MapDataset.source(first).shuffle(seed=1), MapDataset.source(second).shuffle(seed=2)]
+    dataset = combine(parts)
+    wanted = dataset.read(np.arange(len(dataset)))
+    got = list(dataset.batch(16).to_iter_dataset(budget(64)))
+    columns = zip(*got, strict=True) if combine == MapDataset.zip else [got]
+    wanted = wanted if combine == MapDataset.zip else (wanted,)
+    for column, expected in zip(columns, wanted, strict=True):
+        np.testing.assert_array_equal(np.concatenate(list(column)), expected)
+
+
+def test_one_source_twice_in_a_chain_is_read_once() -> None:
+    source = pieced(128, 16)
+    halves = [MapDataset.source(source)[64:], MapDataset.source(source)[:64]]
+    for batch in MapDataset.zip(halves).batch(8):
+        np.testing.assert_array_equal(batch[0] - 64, batch[1])
+    assert sorted(source.started) == list(range(0, 128, 16))
+
+
+def test_batches_are_the_users_own() -> None:
+    source = pieced(64, 16)
+    wanted = list(MapDataset.source(source).repeat(2).batch(8))
+    for got, expected in zip(MapDataset.source(source).repeat(2).batch(8), wanted, strict=True):
+        np.testing.assert_array_equal(got, expected)
+        got[:] = -1
+    assert source.readers[""].array.min() == 0
+
+
+# --- each chunk once -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("records", [1, 15, 16, 17, 257])
+@pytest.mark.parametrize("batch", [1, 7, 16, 40])
+def test_in_order_each_chunk_is_read_once(records: int, batch: int) -> None:
+    source = pieced(records, 16)
+    assert sum(len(b) for b in MapDataset.source(source).batch(batch)) == records
+    assert source.started == list(range(0, records, 16))
+
+
+def test_block_shuffled_each_chunk_is_read_once_an_epoch() -> None:
+    source = pieced(64 * 16 + 5, 16)
+    # Room for two windows of four chunks, and no more: no chunk waits for the next epoch.
+    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4)
+    for batch in dataset.batch(16).to_iter_dataset(budget(4 * 8 * 16, 2 * 16)):
+        assert len(batch)
+    assert sorted(source.started) == list(range(0, 64 * 16 + 5, 16))
+
+
+def test_a_store_that_fits_is_read_once_for_all_epochs() -> None:
+    source = pieced(1_000, 16)
+    list(MapDataset.source(source).shuffle(seed=1).repeat(5).batch(32))
+    assert sorted(source.started) == list(range(0, 1_000, 16))
+
+
+def test_what_has_been_read_for_a_batch_is_not_read_for_the_next() -> None:
+    source = pieced(400, 100)
+    list(MapDataset.source(source).batch(10).to_iter_dataset(budget(1, 1)))
+    assert source.started == [0, 100, 200, 300]
+
+
+def test_restoring_reads_nothing_that_the_rest_does_not_need() -> None:
+    source = pieced(64 * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=2, window_blocks=4).batch(8)
+    whole = list(dataset)
+    iterator = iter(dataset)
+    for _ in range(45):  # in the middle of a window and of a chunk
+        next(iterator)
+    state = json.loads(json.dumps(iterator.get_state()))
+    iterator.close()
+    source.started.clear()
+    again = iter(dataset)
+    again.set_state(state)
+    assert source.started == []
+    for got, wanted in itertools.zip_longest(again, whole[45:]):
+        np.testing.assert_array_equal(got, wanted)
+    needed = {16 * (row // 16) for batch in whole[45:] for row in batch[:, 0].tolist()}
+    assert sorted(source.started) == sorted(needed)
+
+
+def test_making_an_iterator_reads_nothing() -> None:
+    source = pieced(100, 10)
+    iterator = iter(MapDataset.source(source).shuffle(seed=1).batch(5))
+    iterator.set_state(iterator.get_state())
+    assert source.started == []
+    iterator.close()
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_a_chunk_is_read_into_its_own_memory() -> None:
+    source = pieced(160, 16)
+    batches = list(MapDataset.source(source).batch(16))
+    into = source.readers[""].into
+    assert [np.shares_memory(b, i) for b, i in zip(batches, into, strict=True)] == [True] * 10
+
+
+def test_chunks_are_read_into_one_allocation_that_no_batch_is_part_of() -> None:
+    source = pieced(160, 16)
+    batches = list(MapDataset.source(source).shuffle(seed=1).batch(16))
+    into = source.readers[""].into
+    assert into[0].base is into[-1].base
+    assert not any(np.shares_memory(b, into[0].base) for b in batches)
+
+
+def slots_used(source: PiecedSource) -> int:
+    """Different places that chunks were read into."""
+    return len({span.__array_interface__["data"][0] for span in source.readers[""].into})
+
+
+def test_memory_for_chunks_keeps_to_its_budgets() -> None:
+    source = pieced(100 * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(16)
+    list(dataset.to_iter_dataset(budget(resident_rows=20 * 4 * 16, in_flight_rows=5 * 16)))
+    assert slots_used(source) == 25
+
+
+def test_memory_in_use_is_used_again() -> None:
+    source = pieced(300 * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=4).batch(16)
+    list(dataset.to_iter_dataset(budget(resident_rows=10_000, in_flight_rows=8 * 16)))
+    # Two windows, what is read ahead of them, and a round.
+    assert slots_used(source) <= 2 * 4 + 8 + 4
+
+
+@pytest.mark.parametrize("resident", [100, 100_000])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_what_was_given_out_is_not_kept_alive(shuffled: bool, resident: int) -> None:
+    source = pieced(400, 16)
+    dataset = MapDataset.source(source)
+    dataset = dataset.shuffle(seed=1) if shuffled else dataset
+    alive: list[weakref.ref[Any]] = []
+    gc.disable()  # nothing may wait for a collection of cycles
+    try:
+        for batch in dataset.batch(16).to_iter_dataset(budget(resident)):
+            source.readers[""].into.clear()
+            alive = [memory for memory in alive if memory() is not None]
+            alive.append(weakref.ref(batch if batch.base is None else batch.base))
+            assert len(alive) <= 20  # as much as is made ahead
+    finally:
+        gc.enable()
+
+
+class Letters(ListPart):
+    """Chunks of ten records, the later ones large; counts the lists of records that are alive."""
+
+    name = ""
+    alone = False
+    chunk_count = 300
+
+    def __init__(self) -> None:
+        self.alive: list[weakref.ref[Letters.Chunk]] = []
+        self.most = 0
+
+    class Chunk(list[bytes]):
+        """A list that can be watched."""
+
+    def needs(self, indices: IntArray) -> Needs:
+        return Needs(np.arange(len(indices)), indices // 10)
+
+    def places(self, indices: IntArray) -> IntArray:
+        return indices % 10
+
+    def decoded_bytes(self, chunks: IntArray) -> IntArray:
+        return np.where(chunks < 100, 10, 10_000)
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return self.decoded_bytes(chunks)
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        return [b"%d" % index for index in indices.tolist()]
+
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
+        made = [self.Chunk(self.read(np.arange(10 * p, 10 * p + 10))) for p in chunks]
+        self.alive = [chunk for chunk in self.alive if chunk() is not None]
+        self.alive += map(weakref.ref, made)
+        self.most = max(self.most, len(self.alive))
+        done: Future[list[list[Any]]] = Future()
+        done.set_result(list(made))
+        return done
+
+
+class LetterSource(LaidOutSource):
+    def __init__(self) -> None:
+        self.letters = Letters()
+
+    @property
+    def parts(self) -> Sequence[Letters]:
+        return [self.letters]
+
+    def __len__(self) -> int:
+        return 3_000
+
+    def read(self, indices: IntArray) -> list[bytes]:
+        return self.letters.read(indices)
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Any:
+        return columns[0]
+
+    def blocks(self) -> IntArray:
+        return np.arange(0, 3_001, 10)
+
+    @property
+    def fingerprint(self) -> str:
+        return "letters"
+
+
+def test_lists_of_records_are_let_go_with_their_slots() -> None:
+    source = LetterSource()
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(5)
+    # Room for six of the large chunks, and two under way; their number is not that of the first.
+    options = ReadOptions(resident_bytes=240_000, in_flight_bytes=1, block_bytes=1)
+    got = [record for batch in dataset.to_iter_dataset(options) for record in batch]
+    assert sorted(map(int, got)) == list(range(3_000))
+    assert source.letters.most <= 6 + 2 + 2
+
+
+# --- pace ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("chunks", "window"), [(96, 8), (101, 16), (50, 7)])
+def test_block_shuffle_is_refilled_evenly_over_windows_and_epochs(chunks: int, window: int) -> None:
+    source = pieced(chunks * 16, 16)
+    dataset = MapDataset.source(source).block_shuffle(seed=1, window_blocks=window).repeat(6)
+    # No room for the whole: in each epoch every chunk is read again.
+    resident, in_flight = 4 * 2 * window * 16, 4 * 16
+    counts = starts_by_batch(dataset.batch(16), source, budget(resident, in_flight))
+    steady = counts[2 * window :]
+    assert sum(steady) > len(steady) / 2
+    assert max(steady) <= 1 + 1  # a batch has as many records as a chunk
+
+
+def test_a_global_shuffle_is_refilled_evenly_where_the_store_does_not_fit() -> None:
+    source = pieced(200 * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(4).batch(16)
+    counts = starts_by_batch(dataset, source, budget(50 * 16, 8 * 16))
+    steady = counts[100:-40]  # at the end there is nothing left to read ahead
+    assert np.mean(steady) > 3
+    assert max(steady) <= np.ceil(np.mean(steady)) + 1
+
+
+def test_a_few_chunks_are_under_way_before_they_are_needed() -> None:
+    source = pieced(100 * 16, 16)
+    dataset = MapDataset.source(source).batch(16)
+    counts = starts_by_batch(dataset, source, budget(10_000, 8 * 16))
+    assert counts[0] > 1
+    assert sum(counts) == 100
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_at_the_batch_that_needs_the_chunk() -> None:
+    source = pieced(200, 10, broken=105)
+    iterator = iter(MapDataset.source(source).batch(10))
+    got = [next(iterator) for _ in range(10)]
+    assert [b[0, 0] for b in got] == list(range(0, 100, 10))
+    for _ in range(2):  # the same step is tried again
+        with pytest.raises(ReadError, match=r"record 105 is broken"):
+            next(iterator)
+    iterator.close()
+
+
+def test_elements_before_a_broken_record_are_delivered_one_by_one() -> None:
+    source = pieced(200, 10, broken=105)
+    iterator = iter(MapDataset.source(source))
+    assert [int(next(iterator)[0]) for _ in range(105)] == list(range(105))
+    with pytest.raises(ReadError, match=r"record 105 is broken"):
+        next(iterator)
+    iterator.close()
+
+
+def test_an_error_is_of_the_batches_that_need_the_record_and_of_no_other() -> None:
+    # Chunks of a few bytes are read many to a task, and the task fails as a whole.
+    source = pieced(200, 10, broken=105)
+    dataset = MapDataset.source(source).slice([*range(100), *range(110, 200), 105]).batch(10)
+    iterator = iter(dataset.to_iter_dataset(ReadOptions(block_bytes=1)))
+    assert [int(next(iterator)[0, 0]) for _ in range(19)] == [
+        *range(0, 100, 10),
+        *range(110, 200, 10),
+    ]
+    with pytest.raises(ReadError, match=r"record 105 is broken"):
+        next(iterator)
+    iterator.close()
+
+
+class Flickering(CountingRows):
+    """Every fifth read fails, by a fault that passes."""
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        done = super().start(spans, pool)
+        if len(self.started) % 5:
+            return done
+        failed: Future[None] = Future()
+        failed.set_exception(ReadError("no connection"))
+        return failed
+
+
+class Watched(RunContext):
+    """A run that remembers its prefetcher."""
+
+    seen: Prefetcher | None = None
+
+    def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
+        self.seen = super().prefetcher(node)
+        return self.seen
+
+
+def test_failed_reads_of_one_source_do_not_slow_the_others_down() -> None:
+    first, second = pieced(3_200, 16, width=4096), pieced(3_200, 16)
+    object.__setattr__(first.parts[0], "reader", Flickering(first.readers[""].array))
+    zipped = MapDataset.zip([MapDataset.source(first), MapDataset.source(second)])
+    dataset = zipped.repeat().batch(16)
+    node = dataset.to_iter_dataset(ReadOptions(resident_bytes=8 << 20, block_bytes=1))._node
+    run = Watched(node)
+    blocks = streams.blocks(node, [0], run, None)
+    planned = []
+    for number, block in enumerate(itertools.islice(blocks, 600)):
+        x, y = tables.elements(block.table)[0]
+        np.testing.assert_array_equal(x[:, 0], y[:, 0])
+        if number % 100 == 99 and run.seen is not None:
+            planned.append(sum(ahead.planned_bytes for ahead in run.seen.parts))
+    blocks.close()
+    run.end_threads()
+    assert planned[1:] == planned[1:2] * 5  # nothing is left over of the rounds that failed
+
+
+def test_a_broken_chunk_that_nobody_needs_does_no_harm() -> None:
+    source = pieced(200, 10, broken=105)
+    dataset = MapDataset.concatenate(
+        [MapDataset.source(source)[:100], MapDataset.source(source)[110:]]
+    )
+    assert len(list(dataset.batch(5))) == 38
+
+
+class Passing(CountingRows):
+    """The first read fails, by a fault that passes; one beside it goes on until a later one."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        super().__init__(array)
+        self._late: tuple[Sequence[Span], Future[None]] | None = None
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        first, future = not self.started, Future[None]()
+        done = super().start(spans, pool)
+        if first:
+            future.set_exception(ReadError("no connection"))
+            return future
+        if self._late is None and len(self.started) == 2:
+            self._late = spans, future
+            return future
+        if self._late is not None and not self._late[1].done():
+            super().start(self._late[0], pool)
+            self._late[1].set_result(None)
+        return done
+
+
+def test_a_chunk_that_a_dropped_round_wanted_too_is_read_whole() -> None:
+    source = pieced(32, 16)
+    node = MapDataset.source(source).to_iter_dataset(budget(1_000))._node
+    assert isinstance(node, ToStreamNode)
+    run = RunContext(node)
+    ahead = run.prefetcher(node)
+    assert ahead is not None
+    part = ahead.of(source, source.parts[0])
+    assert part is not None
+    part.plan(0, np.arange(8))
+    finish = part.plan(1, np.arange(8, 16))
+    ahead.drop(0)
+    np.testing.assert_array_equal(finish(), source.readers[""].array[8:16])
+    run.end_threads()
+
+
+def test_memory_that_is_being_read_into_is_not_used_again_after_an_error() -> None:
+    source = pieced(8 * 16, 16, width=4096)  # large enough for a task of its own
+    reader = Passing(source.readers[""].array)
+    object.__setattr__(source.parts[0], "reader", reader)
+    rows = np.arange(8 * 16).reshape(4, 32)[:, ::-1].ravel()  # backwards: none is read straight
+    dataset = MapDataset.source(source).slice(rows).batch(32)
+    two_slots = ReadOptions(resident_bytes=1, in_flight_bytes=1, block_bytes=1)
+    got = np.concatenate(list(dataset.to_iter_dataset(two_slots)))
+    np.testing.assert_array_equal(got[:, 0], rows)
+
+
+# --- side by side --------------------------------------------------------------------------------
+
+
+class Meeting(CountingRows):
+    """Rows whose first read ends only when a first read of every other such array is under way."""
+
+    def __init__(self, array: npt.NDArray[Any], barrier: threading.Barrier) -> None:
+        super().__init__(array)
+        self._barrier = barrier
+        self._met = False
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        future = super().start(spans, pool)
+        if not self._met:
+            self._met = True
+            done: Future[None] = Future()
+            threading.Thread(target=self._meet, args=(future, done)).start()
+            return done
+        return future
+
+    def _meet(self, future: Future[None], done: Future[None]) -> None:
+        self._barrier.wait(timeout=300)
+        future.result()
+        done.set_result(None)
+
+
+@pytest.mark.parametrize("combine", [MapDataset.mix, MapDataset.zip])
+def test_sources_of_one_chain_are_read_side_by_side(combine: Any) -> None:
+    barrier = threading.Barrier(3)
+    sources = [pieced(64, 16) for _ in range(3)]
+    for source in sources:
+        reader = Meeting(source.readers[""].array, barrier)
+        source.readers[""] = reader
+        object.__setattr__(source.parts[0], "reader", reader)
+    dataset = combine([MapDataset.source(source) for source in sources]).batch(8)
+    assert len(list(dataset)) > 0
+
+
+def test_windows_share_the_chunks_they_lie_in() -> None:
+    source = pieced(500, 20, size=30, stride=7)
+    dataset = MapDataset.source(source)
+    got = np.concatenate(list(dataset.batch(9)))
+    np.testing.assert_array_equal(got[:, 0, 0], np.arange(0, 471, 7))
+    np.testing.assert_array_equal(got[:, -1, 0], np.arange(29, 500, 7))
+    assert source.started == list(range(0, 500, 20))
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(windrow.errors.PlanError, match="resident_bytes must be at least 1"):
+        ReadOptions(resident_bytes=0)
+    with pytest.raises(windrow.errors.PlanError, match="in_flight_bytes must be at least 1"):
+        ReadOptions(in_flight_bytes=0)
+
+
+# --- against the best there is -------------------------------------------------------------------
+
+
+def fewest_reads(needs: Sequence[Sequence[int]], horizon: int, slots: int) -> int:
+    """Reads of a clairvoyant reader, found by trying every choice of what to keep.
+
+    A chunk read for round `t` serves the rounds `[t, t + horizon)`. `slots` chunks may be kept
+    after each round, and a chunk that is kept serves what the horizon then reaches.
+    """
+    chunks = 1 + max(map(max, needs))
+    states = {(frozenset[int](), (-1,) * chunks): 0}
+    for now, wanted in enumerate(needs):
+        following: dict[tuple[frozenset[int], tuple[int, ...]], int] = {}
+        for (kept, served), reads in states.items():
+            due = [p for p in wanted if p not in kept and served[p] < now]
+            here = {*kept, *due}
+            reached = tuple(now + horizon - 1 if p in here else s for p, s in enumerate(served))
+            for after in itertools.combinations(sorted(here), min(slots, len(here))):
+                state = (frozenset(after), reached)
+                following[state] = min(following.get(state, 1 << 30), reads + len(due))
+        best = min(following.values())
+        # Reading everything once more leads to any state, so what lags behind by more cannot win.
+        states = {state: reads for state, reads in following.items() if reads <= best + chunks}
+    return min(states.values())
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(("chunks", "kept", "batch"), [(5, 1, 8), (4, 1, 16), (6, 2, 16)])
+def test_chunks_are_read_as_seldom_as_a_clairvoyant_reader_would(
+    chunks: int, kept: int, batch: int
+) -> None:
+    source = pieced(chunks * 16, 16)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(16)
+    rows = dataset.read(np.arange(len(dataset)))[:, 0]
+    needs = [np.unique(rows[i : i + batch] // 16).tolist() for i in range(0, len(rows), batch)]
+    # A quarter of the budget is for chunks, and the rest for the records of planned rounds.
+    best = fewest_reads(needs, horizon=3 * kept * 16 // batch, slots=kept)
+    source.started.clear()
+    resident = 4 * kept * 16 * ROW_BYTES
+    options = ReadOptions(resident_bytes=resident, in_flight_bytes=1, block_bytes=1)
+    assert sum(starts_by_batch(dataset.batch(batch), source, options)) <= 1.05 * best
+
+
+def test_a_global_shuffle_in_a_quarter_of_the_store_reads_as_seldom_as_it_can() -> None:
+    chunks, rows, kept, in_flight = 100, 64, 25, 2
+    source = pieced(chunks * rows, rows)
+    dataset = MapDataset.source(source).shuffle(seed=1).repeat(6).batch(2 * rows)
+    horizon = 3 * kept // 2
+    options = budget(4 * kept * rows, in_flight * rows)
+    counts = starts_by_batch(dataset, source, options)[2 * horizon : -horizon]
+    # Nearly every batch needs nearly every chunk. Those with a slot are there; each read of another
+    # serves the batches of one horizon and no more.
+    fewest = (chunks - kept - in_flight) / horizon
+    assert np.mean(counts) <= 1.05 * fewest

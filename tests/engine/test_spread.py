@@ -1,0 +1,374 @@
+"""Functions on threads: as many as pay, the same results, and none left behind."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.engine.thread_map import Clocks, ThreadMap
+from windrow.errors import ClosedError
+
+WAIT_S = 20
+
+
+class World:
+    """Clocks that pass by the work done, and a function of rows that knows how it gains.
+
+    Attributes:
+        row_s: Seconds that a row takes on one thread.
+        gain: By how much a number of threads is quicker than one.
+        busy: Cores that others in the process compute with beside that number of threads.
+        cpu: Part of a row that is computing rather than waiting.
+        rows_on: Rows done on each number of threads.
+        changes: Seconds of work done before another number of threads was used, and that number.
+    """
+
+    def __init__(self, most_threads: int, row_s: float = 1e-3) -> None:
+        self.row_s = row_s
+        self.gain: Callable[[int], float] = lambda threads: 1.0
+        self.busy: Callable[[int], float] = lambda threads: 0.0
+        self.cpu = 1.0
+        self.key = object()
+        self.rows_on: collections.Counter[int] = collections.Counter()
+        self.changes: list[tuple[float, int]] = []
+        self._lock = threading.Lock()
+        self.passed_s = self._process_s = 0.0
+        self._own_s: dict[int, float] = collections.defaultdict(float)
+        clocks = Clocks(
+            lambda: self.passed_s, lambda: self._process_s, lambda: self._own_s[self._me()]
+        )
+        self.spread = ThreadMap(most_threads, clocks=clocks)
+
+    @staticmethod
+    def _me() -> int:
+        return threading.get_ident()
+
+    def work(self, start: int, stop: int) -> list[int]:
+        threads = self.spread.threads(self.key)
+        with self._lock:
+            took_s = (stop - start) * self.row_s / self.gain(threads)
+            computed_s = (stop - start) * self.row_s * self.cpu
+            if threads != (self.changes[-1][1] if self.changes else None):
+                self.changes.append((self.passed_s, threads))
+            self.passed_s += took_s
+            self._own_s[self._me()] += computed_s
+            self._process_s += computed_s + took_s * self.busy(threads)
+            self.rows_on[threads] += stop - start
+        return list(range(start, stop))
+
+    def run(self, rows: int = 1000) -> list[int]:
+        parts = self.spread.run(self.key, self.work, rows)
+        return [row for part in parts for row in part]
+
+    def run_for(self, seconds: float) -> None:
+        end = self.passed_s + seconds
+        while self.passed_s < end:
+            assert self.run(100) == list(range(100))
+
+    @property
+    def threads(self) -> int:
+        return self.spread.threads(self.key)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(most_threads=16)
+    yield world
+    world.spread.close()
+
+
+def map_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("windrow-map")]
+
+
+@pytest.fixture
+def on_4() -> Iterator[World]:
+    """A world whose function has been found to gain from four threads."""
+    world = settled_on_4()
+    yield world
+    world.spread.close()
+
+
+def settled_on_4() -> World:
+    world = World(most_threads=4)
+    world.gain = float
+    world.run()
+    assert world.threads == 4
+    return world
+
+
+class TestNumberOfThreads:
+    def test_a_function_that_gains_nothing_stays_on_one(self, world: World) -> None:
+        world.run_for(0.9)
+        assert set(world.rows_on) == {1, 2}
+        assert world.rows_on[2] < 100
+        assert world.threads == 1
+
+    def test_a_function_that_gains_gets_all_threads_in_its_first_call(self, world: World) -> None:
+        world.gain = float
+        assert world.run() == list(range(1000))
+        assert set(world.rows_on) == {1, 2, 4, 8, 16}
+        assert world.threads == 16
+
+    @pytest.mark.parametrize("cores", [2, 3, 4, 6])
+    def test_threads_grow_while_they_bring_a_quarter(self, world: World, cores: int) -> None:
+        world.gain = lambda threads: min(threads, cores)
+        world.run_for(0.9)
+        assert world.threads == {2: 2, 3: 4, 4: 4, 6: 8}[cores]
+
+    def test_the_limit_need_not_be_a_power_of_two(self) -> None:
+        world = World(most_threads=6)
+        world.gain = float
+        world.run_for(0.9)
+        assert world.threads == 6
+        world.gain = lambda threads: 1
+        world.run_for(3)
+        assert world.threads == 1
+        world.spread.close()
+
+    def test_rows_that_cost_little_are_never_handed_over(self) -> None:
+        world = World(most_threads=16, row_s=5e-6)
+        world.gain = float
+        world.run_for(5)
+        assert set(world.rows_on) == {1}
+        assert not map_threads()
+
+    def test_a_slow_first_row_says_nothing(self, world: World) -> None:
+        world.row_s = 3.0  # imports, compiles, opens a file
+        world.run(1)
+        world.spread.run(world.key, lambda start, stop: world.work(start, stop), 2)
+        world.row_s = 5e-6
+        world.run_for(5)
+        assert world.threads == 1
+
+    def test_it_is_looked_at_again_after_twice_the_work_each_time(self, world: World) -> None:
+        world.run_for(20)
+        tries = [at for at, threads in world.changes if threads == 2]
+        between = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert between == pytest.approx([1, 2, 4, 8], rel=0.3)
+
+    def test_what_stops_to_gain_goes_back_to_one(self, world: World) -> None:
+        world.gain = float
+        world.run_for(0.5)
+        assert world.threads == 16
+        world.gain = lambda threads: 1
+        world.run_for(3)
+        assert world.threads == 1
+
+    def test_what_begins_to_gain_gets_threads(self, world: World) -> None:
+        world.run_for(0.5)
+        assert world.threads == 1
+        world.gain = float
+        world.run_for(2)
+        assert world.threads == 16
+
+    def test_a_number_that_goes_on_to_pay_is_kept(self, world: World) -> None:
+        world.gain = lambda threads: min(threads, 4)
+        world.run_for(30)
+        assert world.rows_on[4] > 0.9 * world.rows_on.total()
+
+    def test_a_gain_that_others_pay_for_does_not_count(self, world: World) -> None:
+        # A consumer that is busy in Python: every thread gets its part of the interpreter.
+        world.row_s, world.cpu = 2e-3, 0.5
+        world.gain = lambda threads: 2 * threads / (threads + 1)
+        world.busy = lambda threads: 1 / (threads + 1)
+        world.run_for(0.9)
+        assert set(world.rows_on) == {1, 2}
+        assert world.threads == 1
+
+    def test_waiting_beside_a_busy_consumer_gains(self, world: World) -> None:
+        world.cpu = 0.01
+        world.gain = float
+        world.busy = lambda threads: 1 - 0.01 * threads
+        world.run_for(0.9)
+        assert world.threads == 16
+
+    def test_keys_are_told_apart_by_identity(self, world: World) -> None:
+        world.gain = float
+        world.run_for(0.5)
+        first: list[int] = []
+        second: list[int] = []  # equal, and with no hash
+        world.key = first
+        world.run_for(0.5)
+        assert world.threads == 16
+        assert world.spread.threads(second) == 1
+
+    def test_short_calls_are_measured_together(self, world: World) -> None:
+        world.gain = float
+        for _ in range(500):
+            assert world.run(3) == [0, 1, 2]
+        assert world.threads > 1
+
+
+class TestRows:
+    @given(
+        rows=st.lists(st.integers(0, 400), max_size=30),
+        row_s=st.sampled_from([1e-6, 1e-4, 1e-3, 0.1]),
+        gains=st.lists(st.floats(0.3, 8), min_size=9, max_size=9),
+        most=st.integers(0, 8),
+    )
+    def test_each_row_comes_once_and_in_order(
+        self, rows: list[int], row_s: float, gains: list[float], most: int
+    ) -> None:
+        world = World(most, row_s)
+        world.gain = gains.__getitem__
+        for count in rows:
+            assert world.run(count) == list(range(count))
+        world.spread.close()
+
+    def test_no_row_is_no_call(self, world: World) -> None:
+        assert world.run(0) == []
+        assert not world.rows_on
+
+    def test_one_row_is_one_call_of_the_callers(self, world: World) -> None:
+        assert world.spread.run(world.key, lambda *part: (part, threading.get_ident()), 1) == [
+            ((0, 1), threading.get_ident())
+        ]
+
+    @pytest.mark.parametrize("most_threads", [0, 1])
+    def test_without_threads_it_is_one_call(self, most_threads: int) -> None:
+        found = ThreadMap(most_threads).run(
+            "key", lambda *part: (part, threading.get_ident()), 1000
+        )
+        assert found == [((0, 1000), threading.get_ident())]
+
+    def test_one_thread_that_pays_is_the_callers_and_one_call(self, world: World) -> None:
+        world.run_for(0.5)
+        found = world.spread.run(world.key, lambda *part: (part, threading.get_ident()), 1000)
+        assert found == [((0, 1000), threading.get_ident())]
+
+    def test_parts_run_at_the_same_time(self, on_4: World) -> None:
+        together = threading.Barrier(4)
+
+        def work(start: int, stop: int) -> tuple[int, int]:
+            together.wait(WAIT_S)  # breaks unless four calls are waiting
+            return start, stop
+
+        found = on_4.spread.run(on_4.key, work, 160)
+        assert found == [(start, start + 10) for start in range(0, 160, 10)]
+
+    def test_fewer_rows_than_threads(self, on_4: World) -> None:
+        together = threading.Barrier(3)
+        found = on_4.spread.run(on_4.key, lambda *part: (part, together.wait(WAIT_S))[0], 3)
+        assert found == [(0, 1), (1, 2), (2, 3)]
+
+
+class Failing:
+    """Fails for some rows; the first of them waits until the last has failed."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        self.running = 0
+        self.begun: set[int] = set()
+        self._errors = errors
+        self._last = threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self, start: int, stop: int) -> int:
+        with self._lock:
+            self.running += 1
+            self.begun.add(start)
+        try:
+            for row in range(start, stop):
+                if row in self._errors:
+                    if row == max(self._errors):
+                        self._last.set()
+                    elif row == min(self._errors):
+                        assert self._last.wait(WAIT_S)
+                    raise self._errors[row]
+            return start
+        finally:
+            with self._lock:
+                self.running -= 1
+
+
+class TestErrors:
+    def test_the_first_in_order_of_rows_is_raised(self, on_4: World) -> None:
+        work = Failing({1: ValueError("row 1"), 11: ValueError("row 11")})
+        with pytest.raises(ValueError, match=r"^row 1$"):
+            on_4.spread.run(on_4.key, work, 160)
+        assert work.running == 0
+
+    def test_nothing_is_begun_after_an_error(self, on_4: World) -> None:
+        work = Failing({25: ValueError("row 25")})
+        with pytest.raises(ValueError, match=r"^row 25$"):
+            on_4.spread.run(on_4.key, work, 16_000)
+        assert work.begun >= {0}
+        assert len(work.begun) <= 4
+
+    @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), MemoryError("none")])
+    def test_every_kind_of_error_comes_as_it_is(self, on_4: World, error: BaseException) -> None:
+        with pytest.raises(type(error)) as caught:
+            on_4.spread.run(on_4.key, Failing({150: error}), 160)
+        assert caught.value is error
+
+    def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
+        work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})
+        with pytest.raises(KeyboardInterrupt):
+            on_4.spread.run(on_4.key, work, 160)
+        assert work.running == 0
+
+    def test_work_goes_on_after_an_error(self, on_4: World) -> None:
+        with pytest.raises(ValueError, match="row 3"):
+            on_4.spread.run(on_4.key, Failing({3: ValueError("row 3")}), 160)
+        assert on_4.run() == list(range(1000))
+
+    def test_an_error_is_freed_without_the_garbage_collector(self, on_4: World) -> None:
+
+        class OwnError(Exception):
+            pass
+
+        def work(start: int, stop: int) -> None:
+            raise OwnError
+
+        def died() -> weakref.ref[BaseException]:
+            try:
+                on_4.spread.run(on_4.key, work, 160)
+            except OwnError as error:
+                return weakref.ref(error)
+            raise AssertionError("nothing was raised")
+
+        gc.disable()
+        try:
+            died_of = died()
+            on_4.spread.close()  # the threads have left their frames
+            assert died_of() is None
+        finally:
+            gc.enable()
+
+
+class TestThreads:
+    def test_close_ends_them(self, on_4: World) -> None:
+        assert map_threads()
+        on_4.spread.close()
+        on_4.spread.close()
+        assert not map_threads()
+
+    def test_nothing_runs_after_close(self, world: World) -> None:
+        world.spread.close()
+        with pytest.raises(ClosedError, match="make a new iterator"):
+            world.run(5)
+        assert not world.rows_on
+
+    def test_they_are_made_when_they_are_needed(self, world: World) -> None:
+        world.run(3)
+        assert not map_threads()
+
+    def test_they_end_with_their_owner(self) -> None:
+        world = settled_on_4()
+        threads = map_threads()
+        assert threads
+        del world
+        deadline = time.monotonic() + WAIT_S
+        while map_threads() and time.monotonic() < deadline:
+            gc.collect()  # again: a thread may have been about to let its last part go
+            threads[0].join(0.01)
+        assert not map_threads()

@@ -1,0 +1,305 @@
+"""Advice of `explain()`: where it is given, what it says, and that it is gone once it is followed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from tests.hypothesis_profiles import examples
+from tests.laid_out import PiecedSource, pieced
+from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow.explain.explanation import Advice
+from windrow.stats.costs import Amount
+
+# Makes a dataset from the options of its streams.
+Make: TypeAlias = Callable[[Sequence[ReadOptions]], IterDataset[Any]]
+
+LITTLE = ReadOptions(prefetch_buffer_size=8, resident_bytes=4_000, in_flight_bytes=800)
+
+
+def group(records: int, **chunk_rows: int) -> PiecedSource:
+    """A source of several arrays, of 32 bytes a row, in chunks of so many rows."""
+    array = np.arange(4 * records).reshape(records, 4)
+    return PiecedSource(dict.fromkeys(chunk_rows, array), chunk_rows)
+
+
+def rows(records: int = 400, chunk_rows: int = 10, **more: Any) -> MapDataset[Any]:
+    return MapDataset.source(pieced(records, chunk_rows, **more))
+
+
+def kinds(dataset: Any) -> list[str]:
+    return [each.kind for each in dataset.explain().advice]
+
+
+def told(dataset: Any, kind: str) -> Advice:
+    found: dict[str, Advice] = {each.kind: each for each in dataset.explain().advice}
+    assert kind in found, found
+    return found[kind]
+
+
+# --- following the number that is told -----------------------------------------------------------
+
+
+def advised_bytes(advice: Advice) -> int | None:
+    found = re.search(r"ReadOptions\(resident_bytes=([\d_]+)\)", advice.do)
+    return None if found is None else int(found[1])
+
+
+def stream_of(advice: Advice, explanation: Explanation) -> int:
+    """Which of the streams a chunk of advice is about."""
+    below = {node.number: {node.number, *node.parents} for node in explanation.nodes}
+    for node in explanation.nodes:  # parents first
+        for parent in node.parents:
+            below[node.number] |= below[parent]
+    streams = [n.number for n in explanation.nodes if n.label.startswith("to_iter_dataset")]
+    return next(at for at, number in enumerate(streams) if advice.node in below[number])
+
+
+def followed(
+    make: Make, options: Sequence[ReadOptions], advice: Advice, explanation: Explanation
+) -> IterDataset[Any] | None:
+    """The dataset with the room that is advised for a stream; None where no number is told."""
+    number = advised_bytes(advice)
+    if number is None:
+        return None
+    at, new = stream_of(advice, explanation), list(options)
+    new[at] = dataclasses.replace(new[at], resident_bytes=number)
+    return make(new)
+
+
+def reads(explanation: Explanation) -> Amount:
+    return sum((costs.reads for costs in explanation.epoch), start=Amount.exactly(0))
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> PiecedSource:
+    names = draw(st.sampled_from(["x", "xy", "xyz"]))
+    chunks = {name: draw(st.integers(1, 20)) for name in names}
+    return group(draw(st.integers(20, 120)), **chunks)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> MapDataset[Any]:
+    chain = MapDataset.source(draw(sources()))
+    seed = draw(st.integers(0, 9))
+    if draw(st.booleans()):
+        chain = chain.shuffle(seed=seed)
+    else:
+        block, window = draw(st.none() | st.integers(1, 20)), draw(st.integers(1, 40))
+        chain = chain.block_shuffle(seed=seed, block=block, window_blocks=window)
+    return chain.repeat(draw(st.integers(1, 3)))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> MapDataset[Any]:
+    parts = draw(st.lists(chains(), min_size=1, max_size=2))
+    how = draw(st.sampled_from([MapDataset.mix, MapDataset.concatenate, MapDataset.zip]))
+    if how == MapDataset.zip:
+        parts = [part[: min(map(len, parts))] for part in parts]
+    combined: MapDataset[Any] = how(parts)
+    return combined.batch(draw(st.integers(1, 16)))
+
+
+@st.composite
+def makes(draw: st.DrawFn) -> Make:
+    parts = draw(st.lists(batches(), min_size=1, max_size=2))
+    times = draw(st.integers(1, 2))
+
+    def make(options: Sequence[ReadOptions]) -> IterDataset[Any]:
+        streams = [part.to_iter_dataset(own) for part, own in zip(parts, options, strict=False)]
+        return IterDataset.mix(streams).repeat(times)
+
+    return make
+
+
+OPTIONS = st.builds(
+    ReadOptions,
+    prefetch_buffer_size=st.integers(1, 16),
+    resident_bytes=st.integers(100, 10_000),
+    in_flight_bytes=st.integers(100, 2_000),
+)
+
+
+@settings(max_examples=examples(20))
+@given(make=makes(), options=st.lists(OPTIONS, min_size=2, max_size=2))
+def test_who_follows_the_number_that_is_told_does_not_get_it_again(
+    make: Make, options: list[ReadOptions]
+) -> None:
+    before = make(options).explain()
+    for advice in before.advice:
+        dataset = followed(make, options, advice, before)
+        if dataset is None:
+            assert advice.kind in {"global-shuffle", "window-room"}
+            continue
+        event(advice.kind)
+        after = dataset.explain()
+        assert (advice.kind, advice.node) not in [(each.kind, each.node) for each in after.advice]
+        assert reads(after).low < reads(before).low
+
+
+def counted(dataset: IterDataset[Any]) -> float:
+    """Chunks read in an epoch."""
+    with iter(dataset) as iterator:
+        for _ in iterator:
+            pass
+        return sum(costs.reads.low for costs in iterator.stats().sources)
+
+
+def one(chain: MapDataset[Any]) -> Make:
+    return lambda options: chain.batch(8).to_iter_dataset(options[0])
+
+
+def shuffled(*named: PiecedSource) -> list[MapDataset[Any]]:
+    return [MapDataset.source(each).shuffle(seed=seed) for seed, each in enumerate(named)]
+
+
+FOLLOWED: dict[str, tuple[str, Make]] = {
+    "one array": ("resident-bytes", one(rows().shuffle(seed=1))),
+    "several arrays": ("resident-bytes", one(shuffled(group(400, x=10, y=25, z=40))[0])),
+    "two sources of one stream": (
+        "resident-bytes",
+        one(MapDataset.mix(shuffled(group(400, x=10), group(300, x=40)))),
+    ),
+    "a stream of two": (
+        "resident-bytes",
+        lambda options: IterDataset.mix(
+            [
+                each.batch(8).to_iter_dataset(own)
+                for each, own in zip(
+                    shuffled(group(400, x=10), group(400, x=10)), options, strict=True
+                )
+            ]
+        ),
+    ),
+    "epochs of one stream": ("resident-bytes", one(rows().repeat(3))),
+    "windows": ("window-room", one(rows().block_shuffle(seed=1, window_blocks=30))),
+    "windows of several arrays": (
+        "window-room",
+        one(MapDataset.source(group(400, x=10, y=20)).block_shuffle(seed=1, window_blocks=30)),
+    ),
+    "blocks that are parts of chunks": (
+        "window-room",
+        one(rows(chunk_rows=40).block_shuffle(seed=1, block=4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
+    kind, make = FOLLOWED[name]
+    options = [LITTLE, LITTLE]
+    before = make(options).explain()
+    advice = next(each for each in before.advice if each.kind == kind)
+    dataset = followed(make, options, advice, before)
+    assert dataset is not None
+    assert kind not in [each.kind for each in dataset.explain().advice if each.node == advice.node]
+    assert counted(dataset) < counted(make(options))
+
+
+# --- each kind -----------------------------------------------------------------------------------
+
+
+def test_records_of_a_chunk_are_those_of_the_layout() -> None:
+    def shown(chain: MapDataset[Any]) -> str:
+        return told(chain.batch(8).to_iter_dataset(LITTLE), "global-shuffle").now
+
+    assert "over chunks of 10 records" in shown(rows().shuffle(seed=1))
+    # However often it is gone through, and however many arrays or datasets there are.
+    assert "over chunks of 10 records" in shown(rows().shuffle(seed=1).repeat(3))
+    several = MapDataset.source(group(400, x=10, y=10, z=10)).shuffle(seed=1)
+    assert "over chunks of 10 records" in shown(several)
+    unlike = MapDataset.source(group(400, x=10, y=25)).shuffle(seed=1)
+    assert "over chunks of 10 and 25 records" in shown(unlike)
+    assert "over chunks of 10 records" in shown(MapDataset.mix([rows().shuffle(seed=1), rows()]))
+
+
+def test_passes_are_no_reads_too_many() -> None:
+    roomy = ReadOptions(prefetch_buffer_size=8, resident_bytes=100_000)
+    assert kinds(rows().shuffle(seed=1).batch(8).to_iter_dataset(roomy).repeat(3)) == []
+    blocks = rows().block_shuffle(seed=1, window_blocks=2).batch(8)
+    assert kinds(blocks.to_iter_dataset(LITTLE).repeat(3)) == []
+    # Nor do they hide those that are.
+    again = rows().shuffle(seed=1).batch(8).to_iter_dataset(LITTLE).repeat(3)
+    advice = told(again, "global-shuffle")
+    assert "each is decoded 3 times, once in each pass" in advice.then
+    assert kinds(again) == ["global-shuffle", "resident-bytes"]
+
+
+def test_a_source_that_is_shuffled_in_one_of_its_places() -> None:
+    source = pieced(400, 10)
+    twice = MapDataset.concatenate(
+        [MapDataset.source(source), MapDataset.source(source).shuffle(seed=1)]
+    )
+    assert "shuffle(seed=1)" in told(twice.batch(8).to_iter_dataset(LITTLE), "global-shuffle").now
+
+
+def test_block_shuffle_stands_where_there_are_blocks() -> None:
+    def shown(chain: MapDataset[Any]) -> str:
+        return told(chain.batch(8).to_iter_dataset(LITTLE), "global-shuffle").do
+
+    assert "use block_shuffle, or" in shown(rows().shuffle(seed=1))
+    mixed = MapDataset.mix([rows(), rows()])
+    assert "use block_shuffle on each of the datasets below" in shown(mixed.shuffle(seed=1))
+    windows = rows(size=3)  # which share rows, so that they cannot be stored one by one
+    assert "convert" in shown(windows.shuffle(seed=1))
+
+
+def test_blocks_that_are_smaller_than_chunks() -> None:
+    def shown(**more: Any) -> str:
+        blocks = rows(chunk_rows=40).block_shuffle(seed=1, **more).batch(8)
+        return told(blocks.to_iter_dataset(LITTLE), "window-room").do
+
+    assert "window_blocks" not in shown(block=4)
+    assert "leave block out, for the source's own blocks" in shown(block=4)
+    large = shown(block=40, window_blocks=8)
+    assert "leave block out" in large
+    assert "choose a smaller window_blocks" in large
+    assert "leave block out" not in shown(window_blocks=8)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        rows()[:3],
+        rows()[5:300],
+        rows()[7:2:-1],
+        rows()[::-1],
+        rows()[::40][:1],
+        rows().slice([3, 5, 4, 6]),
+        rows(stride=30, size=2)[:9],
+    ],
+    ids=["short", "long", "back", "all back", "one", "a list", "sparse windows"],
+)
+def test_consecutive_records_are_no_strides(chain: MapDataset[Any]) -> None:
+    assert kinds(chain.batch(2)) == []
+
+
+def test_strides() -> None:
+    advice = told(rows()[::5].batch(8), "strides")
+    assert advice.do.startswith("take consecutive records, as [a:b]")
+    assert "convert with one record per inner chunk" in advice.do
+    assert "of consecutive records 1 bytes are decoded for each one delivered" in advice.then
+    assert kinds(rows()[:80].batch(8)) == []
+    assert kinds(rows()[::-5].batch(8)) == ["strides"]
+    assert kinds(rows().slice(np.arange(0, 400, 5)).batch(8)) == ["strides"]
+    # A part of what was shuffled is no run of records, however it is cut.
+    below = told(rows().shuffle(seed=1)[::8].batch(8), "strides")
+    assert below.do.startswith("below shuffle(seed=1) take consecutive records")
+    assert kinds(rows()[:50].shuffle(seed=1).batch(8)) == []
+
+
+@pytest.mark.parametrize(
+    "names", [["num_threads"], ["prefetch_buffer_size"], ["num_threads", "prefetch_buffer_size"]]
+)
+def test_who_leaves_out_what_is_named_reads_ahead(names: list[str]) -> None:
+    chain = rows().batch(8)
+    advice = told(chain.to_iter_dataset(ReadOptions(**dict.fromkeys(names, 0))), "no-threads")
+    assert advice.do == f"leave {' and '.join(names)} out"
+    assert kinds(chain.to_iter_dataset(ReadOptions())) == []

@@ -1,0 +1,126 @@
+"""What buffers are told to hold, against what they hold where the loop is the slow one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from tests.full_queues import counted
+from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.engine.prefetch import FREE_BYTES
+from windrow.sources import ArraySpec, ZarrDataSource
+from windrow.stats.costs import Amount
+
+Dataset = MapDataset[Any] | IterDataset[Any]
+SHORT = ReadOptions(prefetch_buffer_size=16)
+ROWS = 4_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "chunks"
+    rows = np.random.default_rng(0).integers(0, 50, (ROWS, 32)).astype("f4")
+    zarr.create_array(str(path), data=rows, chunks=(40, 32))
+    return path
+
+
+class Doubles:
+    """Tells what it makes: 64-bit numbers."""
+
+    def __call__(self, row: Any) -> Any:
+        return row.astype("f8")
+
+    def output_spec(self, spec: ArraySpec) -> ArraySpec:
+        return ArraySpec(spec.shape, "f8")
+
+
+def hundred(number: int) -> Any:
+    """Nobody knows that this is so much."""
+    return np.zeros(100)
+
+
+def doubled(row: Any) -> Any:
+    """Twice the bytes of what it is given, which it does not tell."""
+    return row.astype("f8")
+
+
+def chunks(path: Path) -> MapDataset[Any]:
+    return MapDataset.source(ZarrDataSource(path))
+
+
+def arrays(rows: int) -> MapDataset[Any]:
+    return MapDataset.source(np.zeros((rows, 16)))
+
+
+KNOWN: dict[str, Callable[[Path], Dataset]] = {
+    "a window of a range": lambda p: (
+        MapDataset.range(20_000).to_iter_dataset().window_shuffle(20_000, seed=1)
+    ),
+    "windows of a range, in batches": lambda p: (
+        MapDataset.range(20_000).to_iter_dataset().window_shuffle(3_000, seed=1).batch(64)
+    ),
+    "windows of arrays": lambda p: (
+        arrays(8_000).to_iter_dataset(SHORT).window_shuffle(1_000, seed=1)
+    ),
+    "windows of chunks, in batches": lambda p: (
+        chunks(p).to_iter_dataset(SHORT).window_shuffle(500, seed=1).batch(32)
+    ),
+    "a function that tells": lambda p: chunks(p).map(Doubles()).batch(32).to_iter_dataset(SHORT),
+    "repeated": lambda p: chunks(p).shuffle(seed=1).batch(64).repeat(3).to_iter_dataset(SHORT),
+    "repeated as a stream": lambda p: (
+        chunks(p).batch(64).to_iter_dataset(ReadOptions(prefetch_buffer_size=150)).repeat(3)
+    ),
+    "an endless shuffle": lambda p: (
+        chunks(p).shuffle(seed=1).batch(64).repeat().to_iter_dataset(SHORT).limit(400)
+    ),
+    "endless, in order": lambda p: chunks(p).batch(64).repeat().to_iter_dataset(SHORT).limit(400),
+    "two stores, one after the other": lambda p: (
+        MapDataset.concatenate([chunks(p).block_shuffle(seed=seed) for seed in (1, 2)])
+        .batch(40)
+        .to_iter_dataset(SHORT)
+    ),
+    "a few of many": lambda p: chunks(p).to_iter_dataset(SHORT).limit(100).batch(8),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_known_is_told_within_a_fifth(store: Path, name: str) -> None:
+    dataset = KNOWN[name](store)
+    explanation, stats = dataset.explain(), counted(dataset, 16)
+    told, was = explanation.buffers, stats.peak_buffers_bytes
+    assert 0.8 * told.low <= was <= 1.2 * told.high, (explanation.buffers_by, stats.peak_by)
+    assert told.high <= 1.5 * told.low
+    assert all(told.high >= amount.low for amount in explanation.buffers_by.values())
+
+
+@pytest.mark.parametrize("make", [hundred, doubled])
+def test_what_nobody_tells_is_an_interval(store: Path, make: Callable[[Any], Any]) -> None:
+    below = MapDataset.range(4_000) if make is hundred else chunks(store)
+    dataset = below.map(make).batch(32).to_iter_dataset(SHORT)
+    explanation, stats = dataset.explain(), counted(dataset)
+    assert stats.peak_buffers_bytes in explanation.buffers
+    for kind in ("rounds", "queue"):
+        told = explanation.buffers_by[kind]
+        assert not told.is_exact
+        assert stats.peak_by.get(kind, 0) in told
+    assert any("bytes of what" in line or "what map" in line for line in explanation.unknown)
+
+
+def test_little_is_planned_of_a_store_that_is_kept(tmp_path: Path) -> None:
+    # 4 KiB of records, of which a horizon has room for millions of epochs.
+    zarr.create_array(str(tmp_path / "small"), data=np.arange(512), chunks=(64,))
+    dataset = chunks(tmp_path / "small").shuffle(seed=1).batch(512).repeat().to_iter_dataset(SHORT)
+    explanation, stats = dataset.explain(), counted(dataset.limit(1_000), 16)
+    assert FREE_BYTES < stats.peak_by["planned"] < 1.1 * FREE_BYTES
+    told = explanation.buffers
+    assert 0.8 * told.low <= stats.peak_buffers_bytes <= 1.2 * told.high
+
+
+def test_endless_chains_fill_the_queue() -> None:
+    dataset = arrays(64).batch(8).repeat().to_iter_dataset(SHORT)
+    assert dataset.explain().buffers_by["queue"] == Amount.exactly(16 * 8 * 128)

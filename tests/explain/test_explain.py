@@ -1,0 +1,413 @@
+"""Explanations: what is told of a chain, as values, text, HTML and JSON, and that nothing is read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.laid_out import pieced
+from tests.strategies import Drawn, build, chains, streams
+from windrow import Explanation, IterDataset, MapDataset, ReadOptions
+from windrow.explain.explanation import spec_text
+from windrow.sources import ArrayPart, ArraySpec, Columns, IntArray, LaidOutSource
+from windrow.stats.costs import Amount
+
+Dataset = MapDataset[Any] | IterDataset[Any]
+RANGE = MapDataset.range
+
+
+def no(*given: Any) -> Any:
+    raise AssertionError("explaining calls no function")
+
+
+class NoRows:
+    """A reader of rows that must not be asked for any."""
+
+    def start(self, spans: Any, pool: Any) -> Any:
+        raise AssertionError("explaining reads nothing")
+
+    def read(self, rows: IntArray) -> Any:
+        raise AssertionError("explaining reads nothing")
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return np.full(len(chunks), 50)
+
+
+class Laid(LaidOutSource):
+    """Records in chunks that nobody may read."""
+
+    def __init__(
+        self, records: int, *, rows: int = 10, width: int = 4, alone: bool = False
+    ) -> None:
+        self._part = ArrayPart("", records, (width,), np.dtype("f4"), rows, NoRows(), alone=alone)
+
+    def __len__(self) -> int:
+        return self._part.rows
+
+    def __repr__(self) -> str:
+        return f"Laid({self._part.rows})"
+
+    @property
+    def fingerprint(self) -> str:
+        return f"laid({self._part.rows})"
+
+    @property
+    def parts(self) -> list[ArrayPart]:
+        return [self._part]
+
+    @property
+    def spec(self) -> Any:
+        return ArraySpec(self._part.row_shape, self._part.dtype)
+
+    def assembled(self, columns: Any, indices: IntArray) -> Columns:
+        raise AssertionError("explaining reads nothing")
+
+    def read(self, indices: IntArray) -> Columns:
+        raise AssertionError("explaining reads nothing")
+
+    def blocks(self) -> IntArray:
+        edges = np.arange(0, self._part.rows, self._part.chunk_rows)
+        return np.append(edges, self._part.rows)
+
+
+def laid(records: int, **more: Any) -> MapDataset[Any]:
+    return MapDataset.source(Laid(records, **more))
+
+
+def test_the_nodes_as_written_and_as_run() -> None:
+    chain = laid(95).shuffle(seed=1).map(no).batch(10).mp_prefetch(2)
+    nodes = chain.explain().nodes
+    assert [node.number for node in nodes] == [0, 1, 2, 3, 4, 5]
+    assert [node.parents for node in nodes] == [(), (0,), (1,), (2,), (3,), (4,)]
+    assert [node.label for node in nodes] == [
+        "source(Laid(95))",
+        "shuffle(seed=1)",
+        "map(no)",
+        "batch(10)",
+        "to_iter_dataset()",
+        "mp_prefetch(2)",
+    ]
+    assert nodes[0].runs == "whole chunks, by prefetcher"
+    assert nodes[1].runs == "indices only"
+    assert nodes[2].runs == "one by one, in 2 worker processes"
+    assert [node.length for node in nodes] == [95, 95, 95, 10, 10, 10]
+    assert nodes[0].source == 0
+    assert {node.source for node in nodes[1:]} == {None}
+    assert nodes[1].element_bytes == Amount.exactly(16)
+    assert nodes[2].element_bytes is None
+    assert nodes[1].spec == ArraySpec((4,), "f4")
+
+
+def test_a_node_of_two_parents_stands_once() -> None:
+    one = laid(20)
+    nodes = MapDataset.zip([one, one[::-1]]).explain().nodes
+    assert [node.label for node in nodes].count("source(Laid(20))") == 1
+    assert nodes[2].parents == (0, 1)
+    assert nodes[2].element_bytes == Amount.exactly(32)
+
+
+def test_costs_of_an_epoch_in_order() -> None:
+    explanation = laid(95).batch(10).explain()
+    (costs,) = explanation.epoch
+    exactly = Amount.exactly
+    assert (costs.records, costs.chunks, costs.reads) == (exactly(95), exactly(10), exactly(10))
+    assert (costs.stored_bytes, costs.decoded_bytes) == (exactly(500), exactly(95 * 16))
+    assert costs.delivered_bytes == exactly(95 * 16)
+    assert costs.decoded_per_delivered == exactly(1)
+    assert explanation.length == 10
+    assert explanation.batches == exactly(10)
+    assert explanation.batch_bytes == exactly(160)
+    assert explanation.later_epoch == explanation.epoch
+
+
+def test_single_records_are_read_alone() -> None:
+    (costs,) = laid(95, rows=1, alone=True).shuffle(seed=1).batch(10).explain().epoch
+    assert costs.reads == costs.records == costs.chunks == Amount.exactly(95)
+    assert costs.decoded_bytes == costs.delivered_bytes
+
+
+def test_what_is_unknown_is_said() -> None:
+    explanation = laid(50).filter(no).to_iter_dataset().batch(8).map(no).explain()
+    assert explanation.batches == Amount(0, 7)
+    assert explanation.length is None
+    assert explanation.spec is None
+    said = "\n".join(explanation.unknown)
+    assert "filter(no) drops an unknown part of its elements" in said
+    assert "what map(no) makes" in said
+    assert explanation.epoch[0].reads == Amount.exactly(5)  # all of them are read all the same
+
+
+def test_unknown_records_of_somebody_elses_source() -> None:
+    explanation = MapDataset.source([object()] * 5).explain()
+    assert any("bytes of the records of SequenceDataSource" in line for line in explanation.unknown)
+    assert explanation.batch_bytes is None
+    (costs,) = explanation.epoch
+    assert (costs.records, costs.decoded_bytes) == (
+        Amount.exactly(5),
+        Amount.exactly(0),
+    )  # in memory
+    assert costs.delivered_bytes is None
+    assert costs.decoded_per_delivered is None
+    assert explanation.to_json()["epoch"][0]["delivered_bytes"] is None
+
+
+def test_unknown_bytes_of_what_somebody_else_reads() -> None:
+    explanation = MapDataset.source(Single()).batch(8).explain()
+    for costs in (*explanation.epoch, *explanation.later_epoch, *explanation.batch):
+        assert (costs.stored_bytes, costs.decoded_bytes, costs.delivered_bytes) == (None,) * 3
+    assert explanation.epoch[0].reads == Amount.exactly(100)
+    text = str(explanation)
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("delivered")] == [
+        ["delivered", "unknown", "unknown"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "endless"),
+    [
+        (lambda: RANGE(0), 0, False),
+        (lambda: RANGE(1).batch(4), 1, False),
+        (lambda: RANGE(10).repeat().batch(4), 3, True),
+        (lambda: RANGE(10).repeat(3), 30, False),
+        (lambda: RANGE(10).to_iter_dataset().repeat(3).batch(4), 8, False),
+        (lambda: RANGE(10).to_iter_dataset().repeat().limit(25), 25, False),
+        (lambda: MapDataset.mix([RANGE(10).repeat(), RANGE(4).repeat()], [1, 1]), 8, True),
+        (lambda: RANGE(10).repeat()[::3], 4, True),
+        (lambda: RANGE(10).to_iter_dataset().window_shuffle(3, seed=1), 10, False),
+    ],
+)
+def test_elements_of_an_epoch(
+    make: Callable[[], MapDataset[Any] | IterDataset[Any]], count: int, endless: bool
+) -> None:
+    explanation = make().explain()
+    assert explanation.batches == Amount.exactly(count)
+    assert explanation.is_endless == endless
+    assert explanation.length == (None if endless else count)
+    if not endless:
+        assert len(list(make())) == count
+
+
+def test_text_html_json_and_pickle() -> None:
+    name = "<b>&</b>"
+    explanation = laid(30).map(type(name, (), {"__call__": no})()).batch(4).explain()
+    text = str(explanation)
+    for word in ("as written", "decoded per delivered", "buffers at most", "not known"):
+        assert word in text
+    page = explanation._repr_html_()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "http" not in page
+    told = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
+    assert told["epoch"][0]["reads"] == {"low": 3, "high": 3}
+    assert told["nodes"][0]["spec"] == "float32 (4,)"
+    again: Explanation = pickle.loads(pickle.dumps(explanation))
+    assert again == explanation
+
+
+def test_specs_in_words() -> None:
+    spec = {"x": ArraySpec((None, 3), "f4"), "y": (bytes, [ArraySpec((), "i8")]), "z": list}
+    assert spec_text(spec) == "{x: float32 (?, 3), y: (bytes, [int64]), z: list}"
+
+
+def test_amounts_in_words() -> None:
+    assert str(Amount(0.99999, 1.0)) == "1.00 to 1"
+    assert str(Amount(0.99999, 1.0001)) == "1.00"
+    assert str(Amount.exactly(0.99999)) == "1.00"
+    assert str(Amount.exactly(999.9999)) == "1,000"
+    assert str(Amount(0.0123, 12.345)) == "0.0123 to 12.3"
+    assert str(Amount.exactly(1_234.5)) == "1,234"
+
+
+def test_amounts_are_the_same_everywhere_in_json() -> None:
+    told = laid(95).shuffle(seed=1).batch(10).explain().to_json()
+    amounts = [told["epoch"][0]["reads"], told["buffers"], told["buffers_by"]["queue"]]
+    amounts += [told["quality"]["variance_ratio"], told["nodes"][0]["element_bytes"]]
+    assert [sorted(amount) for amount in amounts] == [["high", "low"]] * 5
+
+
+class Raises:
+    """A function whose `output_spec` does not take what it is given."""
+
+    def __call__(self, element: Any) -> Any:
+        return element
+
+    def output_spec(self, spec: Any) -> Any:
+        raise KeyError("image")
+
+
+def test_a_spec_that_raises_is_unknown() -> None:
+    chain = MapDataset.source(np.arange(20)).map(Raises()).batch(5)
+    explanation = chain.explain()
+    assert explanation.spec is None
+    assert any("what map(" in line for line in explanation.unknown)
+    assert len(list(chain)) == 4
+
+
+def test_what_never_ends_is_endless() -> None:
+    chain = laid(40).shuffle(seed=1).repeat().batch(10).map(no)
+    explanation = chain.explain()
+    assert [node.is_endless for node in explanation.nodes] == [False, False, *[True] * 4]
+    assert str(explanation).count("endless") == 4
+
+
+def test_a_batch_on_average_is_the_mean_of_those_that_come() -> None:
+    source = pieced(190, 16)
+    chain = MapDataset.source(source).block_shuffle(seed=1).batch(12)
+    (told,) = chain.explain().batch
+    sizes = [32 * len(batch) for batch in chain]
+    assert len(sizes) == 16
+    assert told.reads == Amount.exactly(len(source.started) / 16)
+    assert told.delivered_bytes == Amount.exactly(float(np.mean(sizes)))
+    assert told.decoded_bytes == told.delivered_bytes
+    assert told.records == Amount.exactly(190 / 16)
+
+
+@pytest.mark.parametrize(
+    ("make", "ratio"),
+    [
+        (lambda whole: whole[::8], 8),  # 2 records of each chunk of 16
+        (lambda whole: whole[:8], 2),
+        (lambda whole: whole.to_iter_dataset().limit(16), 1),
+        (lambda whole: MapDataset.concatenate([whole[::4], whole[1::4]]), 2),
+    ],
+)
+def test_more_is_decoded_than_delivered(
+    make: Callable[[MapDataset[Any]], Dataset], ratio: float
+) -> None:
+    chain = make(MapDataset.source(pieced(320, 16)))
+    (told,) = chain.explain().epoch
+    with iter(chain) as iterator:
+        for _ in iterator:
+            pass
+        (found,) = iterator.stats().sources
+    assert found.decoded_per_delivered is not None
+    assert told.decoded_per_delivered is not None
+    assert found.decoded_per_delivered.low in told.decoded_per_delivered
+    if isinstance(chain, MapDataset):
+        assert told.decoded_per_delivered == Amount.exactly(ratio)
+
+
+@given(
+    length=st.integers(1, 40),
+    size=st.integers(1, 7),
+    step=st.integers(-3, 3).filter(bool),
+    drop=st.booleans(),
+)
+def test_records_that_are_asked_for_are_those_that_come(
+    length: int, size: int, step: int, drop: bool
+) -> None:
+    whole = MapDataset.source(np.arange(length))
+    chain = MapDataset.concatenate([whole.shuffle(seed=3)[::step], whole.repeat(2)])
+    chain = chain.batch(size, drop_remainder=drop)
+    (costs,) = chain.explain().epoch
+    assert costs.records == Amount.exactly(sum(map(len, chain)))
+
+
+@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=3), limit=st.integers(1, 50))
+def test_what_is_taken_is_no_more_than_there_is(sizes: list[int], limit: int) -> None:
+    streams = [RANGE(size).to_iter_dataset() for size in sizes]
+    mixed = IterDataset.mix(streams).limit(limit)
+    explanation = mixed.explain()
+    with iter(mixed) as iterator:
+        count = sum(1 for _ in iterator)
+        found = iterator.stats().sources
+    assert mixed._node.elements() == explanation.batches == Amount.exactly(count)
+    assert len(found) == len(explanation.epoch)
+
+
+@settings(max_examples=25)
+@given(drawn=st.one_of(chains(lengths=(0, 1, 5, 31)), streams(lengths=(0, 1, 5), most=3)))
+def test_any_chain_is_explained(drawn: Drawn) -> None:
+    dataset = build(drawn.recipe)
+    explanation = dataset.explain()
+    assert str(explanation)
+    assert explanation._repr_html_()
+    assert json.dumps(explanation.to_json(), allow_nan=False)
+    if explanation.is_endless or explanation.batches.high > 500:
+        return
+    with iter(dataset) as iterator:
+        count = sum(1 for _ in iterator)
+        stats = iterator.stats()
+    assert count in explanation.batches
+    if isinstance(dataset, IterDataset):
+        return  # what one of several streams reads ahead when another ends is told roughly
+    for told, found in zip(explanation.epoch, stats.sources, strict=True):
+        assert found.records.low in told.records
+        assert found.reads.low in told.reads
+
+
+# --- advice --------------------------------------------------------------------------------------
+
+LITTLE = ReadOptions(resident_bytes=8_000, in_flight_bytes=2_000)
+
+
+def kinds(dataset: Any) -> list[str]:
+    return [advice.kind for advice in dataset.explain().advice]
+
+
+def test_advice_against_a_global_shuffle() -> None:
+    chain = laid(4_000, rows=50)
+    explanation = chain.shuffle(seed=1).batch(10).to_iter_dataset(LITTLE).explain()
+    first, second = explanation.advice
+    assert (first.kind, second.kind) == ("global-shuffle", "resident-bytes")
+    assert first.node == 1
+    assert "shuffle(seed=1) over chunks of 50 records decodes each" in first.now
+    assert "use block_shuffle, or convert with one record per inner chunk" in first.do
+    assert "64 KB" in first.then
+    assert str(first) in str(explanation)
+    # Whoever follows it gets no such advice.
+    blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
+    assert kinds(blocks.to_iter_dataset(LITTLE)) == []
+    resident_bytes = int(second.do.partition("resident_bytes=")[2].rstrip(")"))
+    room = ReadOptions(resident_bytes=resident_bytes, in_flight_bytes=2_000)
+    assert kinds(chain.shuffle(seed=1).batch(10).to_iter_dataset(room)) == []
+
+
+def test_advice_on_windows_that_do_not_fit() -> None:
+    chain = laid(4_000, rows=50).block_shuffle(seed=1, window_blocks=60).batch(10)
+    assert "window-room" in kinds(chain.to_iter_dataset(LITTLE))
+
+
+def test_advice_on_strides() -> None:
+    chain = laid(4_000, rows=50)
+    (advice,) = chain[::7].batch(10).explain().advice
+    assert advice.kind == "strides"
+    assert "7" in advice.now
+    assert kinds(chain[:570].batch(10)) == []
+    assert kinds(laid(4_000, rows=1, alone=True)[::7].batch(10)) == []
+
+
+def test_advice_to_read_ahead() -> None:
+    chain = laid(400).batch(10)
+    assert kinds(chain.to_iter_dataset(ReadOptions(num_threads=0))) == ["no-threads"]
+    assert kinds(chain.to_iter_dataset(ReadOptions(prefetch_buffer_size=0))) == ["no-threads"]
+    assert kinds(RANGE(100).batch(10)) == []  # there is nothing to read
+
+
+class Single:
+    """Somebody's source."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Many(Single):
+    """The same, which reads many records in one call."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+def test_advice_on_sources_that_are_read_one_by_one() -> None:
+    assert kinds(MapDataset.source(Single()).batch(10)) == ["record-by-record"]
+    assert kinds(MapDataset.source(Many()).batch(10)) == []

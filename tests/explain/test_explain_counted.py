@@ -1,0 +1,404 @@
+"""What `explain` predicts against what is counted: reads, bytes and buffers, over every kind of chain."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import inspect
+import io
+import os
+import pkgutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import zarr
+
+from tests.explained_chains import (
+    CASES,
+    SHORT,
+    SMALL,
+    Dataset,
+    Foreign,
+    ForeignOfMany,
+    Stores,
+    nodes_of,
+    write_stores,
+)
+from tests.full_queues import counted
+from tests.range_server import RangeServer
+from tests.teams import until
+from windrow import Explanation, MapDataset, ReadOptions, sources
+from windrow.engine import read_batches
+from windrow.engine.executors import ProcessExecutor
+from windrow.engine.stages import WorkItem
+from windrow.errors import ReadError
+from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource
+from windrow.stats.costs import Amount, SourceCosts, known
+from windrow.transforms import nodes
+from windrow.transforms.nodes import (
+    STREAM,
+    SourceNode,
+    block_shuffle,
+    index,
+    leaves,
+    regroup,
+    routing,
+    streams,
+    values,
+)
+
+# Reads of a chunk, a record, or a call, as they can be noticed: by a name in CASES.
+NOTICED = {
+    "chunks by blocks, little room": "opened",
+    "shards of single records, shuffled": "opened",
+    "patches with a target, by blocks": "opened",
+    "chunks that zarr-python reads, by blocks": "opened",
+    "ArrayRecord remote, by blocks": "requests",
+    "single remote records, shuffled": "requests",
+    "remote chunks, by blocks": "requests",
+    "a source of somebody else's, many in one call": "calls",
+}
+COLUMNS = ("records", "chunks", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes", "hits")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    folder = tmp_path_factory.mktemp("stores")
+    write_stores(folder)
+    with RangeServer(folder) as server:
+        yield Stores(folder, server)
+
+
+def short_queue(dataset: Dataset) -> Dataset:
+    if isinstance(dataset, MapDataset):
+        return dataset.to_iter_dataset(SHORT)
+    return dataset
+
+
+def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation) -> list[str]:
+    """The columns in which what was counted is not what was told."""
+    wrong = []
+    for name in COLUMNS:
+        told, was = getattr(predicted, name), getattr(found, name)
+        size = f"bytes of the records of {predicted.source}"
+        if told is None and name in ("delivered_bytes", "decoded_bytes"):
+            assert any(line.startswith(size) for line in explanation.unknown)
+            continue
+        if (told is None) != (was is None) or (told is not None and was.low not in told):
+            wrong.append(f"{name}: told {told}, counted {was}")
+    return wrong
+
+
+class Watch:
+    """What was asked of stores: files opened by Python, requests, calls of somebody else's source."""
+
+    def __init__(
+        self, stores: Stores, chains: Iterable[Dataset], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self._server, self._folder = stores.server, str(stores.folder)
+        nodes = [node for chain in chains for node in nodes_of(chain)]
+        sources = [node.source for node in nodes if isinstance(node, SourceNode)]
+        self._foreign = [s.source for s in sources if isinstance(s, ForeignDataSource)]
+        self._opened = 0
+        for module in (os, builtins, io):
+            monkeypatch.setattr(module, "open", self._noting(module.open))
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **more: Any) -> Any:
+            # What the server opens is counted as requests.
+            here = threading.current_thread().name != "range-server"
+            if here and str(path).startswith(self._folder):
+                self._opened += 1
+            return function(path, *args, **more)
+
+        return call
+
+    def counts(self) -> dict[str, int]:
+        """So far."""
+        return {
+            "opened": self._opened,
+            "requests": self._server.counts().requests,
+            "calls": sum(source.calls for source in self._foreign),
+        }
+
+
+def test_explaining_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_stores(tmp_path)
+    with RangeServer(tmp_path) as server:
+        stores = Stores(tmp_path, server)
+        chains = {name: case.make(stores) for name, case in CASES.items()}
+        watch = Watch(stores, chains.values(), monkeypatch)
+        before = watch.counts()
+        for dataset in chains.values():
+            dataset.explain()
+        assert watch.counts() == before
+        assert before["calls"] == 0
+        for name, kind in NOTICED.items():
+            before = watch.counts()
+            assert len(list(chains[name])) > 1  # to the end, so that nothing is under way
+            assert watch.counts()[kind] > before[kind], name
+
+
+@pytest.mark.parametrize("kind", [Foreign, ForeignOfMany])
+def test_somebody_elses_source_is_asked_as_often_as_told(kind: type[Foreign]) -> None:
+    source = kind(300)
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(8)
+    (costs,) = dataset.explain().epoch
+    assert source.calls == 0
+    assert costs.reads == Amount.exactly(300)
+    assert len(list(dataset)) == 38
+    assert source.calls == 300
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.jobs) if case.is_slow else name
+        for name, case in CASES.items()
+    ],
+)
+def test_what_is_told_happens(stores: Stores, name: str) -> None:
+    case = CASES[name]
+    dataset = short_queue(case.make(stores))
+    explanation, stats = dataset.explain(), counted(dataset)
+    assert len(explanation.epoch) == len(stats.sources)
+    for predicted, found in zip(explanation.epoch, stats.sources, strict=True):
+        assert predicted.source == found.source
+        assert misses(predicted, found, explanation) == []
+        told = predicted.held_bytes
+        assert 0.8 * told.low <= found.held_bytes.low <= 1.2 * told.high
+    are_exact = [p.reads.is_exact and known(p.decoded_bytes).is_exact for p in explanation.epoch]
+    assert all(are_exact) == case.exact
+    assert stats.elements in explanation.batches
+    told, was = explanation.buffers, stats.peak_buffers_bytes
+    assert 0.8 * told.low <= was <= 1.2 * told.high, (explanation.buffers_by, stats.peak_by)
+    chunks, queue = explanation.buffers_by["chunks"], explanation.buffers_by["queue"]
+    assert 0.8 * chunks.low <= stats.peak_by.get("chunks", 0) <= 1.2 * chunks.high
+    assert stats.peak_by.get("queue", 0) <= 1.2 * queue.high
+    size = explanation.batch_bytes
+    if case.knows_bytes and size is not None and size.is_exact:
+        assert explanation.buffers.high <= 2 * explanation.buffers.low
+
+
+def test_chunks_that_take_long_are_held_as_told(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_batches, "GOAL_S", 0.0)  # as on a busy machine: a batch is a round
+    dataset = short_queue(CASES["patches that zarr-python reads, by blocks"].make(stores))
+    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
+    assert found.held_bytes.low <= told.held_bytes.high
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_workers_that_answer_together_have_no_more_held(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    # Rounds grow by what the first ones took. Here so many are begun, and all done, before that is
+    # seen of any of them.
+    asked = ProcessExecutor._wants_more
+    taken: list[int] = []
+
+    def wants_more(self: ProcessExecutor, waiting: Sequence[tuple[WorkItem, Any]]) -> bool:
+        if taken and not waiting:
+            monkeypatch.setattr(ProcessExecutor, "_wants_more", asked)
+            return True
+        if not taken and len(waiting) < count:
+            return True
+        taken.append(len(waiting))
+        assert until(lambda: all(begun.is_done() for _, begun in waiting))
+        return False
+
+    monkeypatch.setattr(ProcessExecutor, "_wants_more", wants_more)
+    dataset = short_queue(CASES["chunks by blocks, mapped in workers"].make(stores))
+    (told,), (found,) = dataset.explain().epoch, counted(dataset).sources
+    assert taken == list(range(count, 0, -1))
+    assert 0.8 * told.held_bytes.low <= found.held_bytes.low <= 1.2 * told.held_bytes.high
+
+
+def test_intervals_are_worth_telling(stores: Stores) -> None:
+    # A shuffle over a store that does not fit: within a third of the middle, and more than once.
+    for name in ("chunks shuffled, little room", "ArrayRecord in groups, shuffled, little room"):
+        (costs,) = CASES[name].make(stores).explain().epoch
+        assert costs.chunks.high < costs.reads.low
+        assert costs.reads.high - costs.reads.low < 2 / 3 * costs.reads.middle
+
+
+def test_a_store_over_a_network(stores: Stores) -> None:
+    with RangeServer(stores / "chunks") as server:
+        source = ZarrDataSource(server.url(""))
+        dataset = MapDataset.source(source).block_shuffle(seed=1).batch(32)
+        before = server.counts().requests
+        explanation = dataset.explain()
+        assert server.counts().requests == before  # what tells the layout was read when it opened
+        stats = counted(short_queue(dataset))
+        (predicted,), (found,) = explanation.epoch, stats.sources
+        assert predicted.reads.is_exact
+        assert predicted.reads == found.reads == Amount.exactly(100)
+        assert predicted.decoded_bytes == found.decoded_bytes
+        asked = server.counts().requests - before
+        assert 100 / 8 <= asked <= 100  # neighbours in one request
+
+
+def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
+    chain = MapDataset.source(ZarrDataSource(stores / "chunks")).shuffle(seed=1)
+    explanation = chain.repeat().batch(30).explain()
+    assert explanation.is_endless
+    assert explanation.length is None
+    assert explanation.epoch[0].reads == Amount.exactly(100)
+    assert explanation.later_epoch[0].reads == Amount.exactly(0)
+    little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
+    assert little.later_epoch[0].reads.low > 100
+
+
+@pytest.mark.parametrize("options", [SHORT, SMALL], ids=["room for all", "little room"])
+@pytest.mark.parametrize("order", ["in order", "shuffled", "by blocks"])
+def test_later_epochs_are_as_told(stores: Stores, order: str, options: ReadOptions) -> None:
+    chain = MapDataset.source(ZarrDataSource(stores / "chunks"))
+    if order == "shuffled":
+        chain = chain.shuffle(seed=1)
+    elif order == "by blocks":
+        chain = chain.block_shuffle(seed=1, window_blocks=2)
+    told = chain.repeat().batch(50).to_iter_dataset(options).explain()
+    (found,) = counted(chain.repeat(3).batch(50).to_iter_dataset(options)).sources
+    (first,), (later,) = told.epoch, told.later_epoch
+    for name in ("records", "reads", "stored_bytes", "decoded_bytes", "delivered_bytes"):
+        whole = getattr(first, name) + getattr(later, name).times(2)
+        assert getattr(found, name).low in whole, (name, whole, getattr(found, name))
+
+
+def test_the_same_chunks_in_several_passes(stores: Stores) -> None:
+    chain = MapDataset.source(ZarrDataSource(stores / "chunks")).batch(40)
+    dataset = chain.to_iter_dataset(SMALL).repeat(3)
+    (costs,) = dataset.explain().epoch
+    assert (costs.chunks.low, costs.reads.low, costs.records.low) == (100, 300, 12_000)
+    (found,) = counted(dataset).sources
+    assert found.reads == costs.reads
+    assert found.decoded_bytes == costs.decoded_bytes
+
+
+def test_an_epoch_in_batches(stores: Stores) -> None:
+    explanation = CASES["chunks by blocks, little room"].make(stores).explain()
+    (epoch,), (batch,) = explanation.epoch, explanation.batch
+    assert explanation.batches == Amount.exactly(250)
+    assert batch.reads.low == pytest.approx(epoch.reads.low / 250)
+    assert batch == dataclasses.replace(epoch.times(1 / 250))
+
+
+def _public(base: type, modules: Iterable[ModuleType]) -> set[type]:
+    """The public classes of a kind that are written in modules, but for abstract ones."""
+    return {
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not inspect.isabstract(value)
+        and not getattr(value, "_is_protocol", False)
+    }
+
+
+@pytest.fixture(scope="module")
+def met(stores: Stores) -> list[Any]:
+    """The nodes of all chains."""
+    return [node for case in CASES.values() for node in nodes_of(case.make(stores))]
+
+
+def test_every_node_is_in_a_chain(met: list[Any]) -> None:
+    known = _public(nodes.Node, (leaves, index, routing, regroup, values, streams, block_shuffle))
+    assert len(known) > 20
+    assert known - {type(node) for node in met} == set()
+
+
+VARIANTS: dict[str, Callable[[Any], bool]] = {
+    "steps backwards": lambda n: isinstance(n, nodes.SliceNode) and n.step < 0,
+    "the same epoch again": lambda n: isinstance(n, nodes.RepeatNode) and not n.reseed,
+    "batches of batches": lambda n: (
+        isinstance(n, nodes.BatchNode) and isinstance(n.parent, nodes.BatchNode)
+    ),
+    "batches of a stream": lambda n: isinstance(n, nodes.BatchNode) and n.parent.length == STREAM,
+    "batches without the last": lambda n: isinstance(n, nodes.BatchNode) and n.drop_remainder,
+    "a function for batches": lambda n: isinstance(n, nodes.BatchNode) and n.batch_fn is not None,
+    "a function of columns": lambda n: isinstance(n, nodes.ColumnMapNode),
+    "a filter on a stream": lambda n: isinstance(n, nodes.FilterNode) and n.length == STREAM,
+    "a map on a stream": lambda n: isinstance(n, nodes.MapNode) and n.length == STREAM,
+    "streams side by side": lambda n: isinstance(n, nodes.ZipNode) and n.parent.length == STREAM,
+    "streams of several lengths": lambda n: isinstance(n, nodes.ZipNode) and not n.strict,
+    "gaps that are kept": lambda n: isinstance(n, nodes.ToStreamNode) and n.allow_nones,
+    "somebody's source of many": lambda n: _is_foreign(n) and n.source.batched,
+    "somebody's source of one": lambda n: _is_foreign(n) and not n.source.batched,
+    "several arrays": lambda n: _parts(n) > 1,
+}
+
+
+def _is_foreign(node: Any) -> bool:
+    return isinstance(node, SourceNode) and isinstance(node.source, ForeignDataSource)
+
+
+def _parts(node: Any) -> int:
+    is_laid_out = isinstance(node, SourceNode) and isinstance(node.source, LaidOutSource)
+    return len(node.source.parts) if is_laid_out else 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_in_a_chain(met: list[Any], variant: str) -> None:
+    assert any(map(VARIANTS[variant], met))
+
+
+def test_every_source_and_way_of_reading_is_in_a_chain(met: list[Any]) -> None:
+    found = {id(node.source): node.source for node in met if isinstance(node, SourceNode)}.values()
+    modules = [
+        importlib.import_module(module.name)
+        for module in pkgutil.walk_packages(sources.__path__, "windrow.sources.")
+        if module.name != "windrow.sources.zarr.python_store"
+    ]
+    known = {k for k in _public(BatchedSource, modules) if hasattr(sources, k.__name__)}
+    assert ZarrDataSource in known
+    assert known - set(map(type, found)) == set()
+    readers = {kind for kind in _public(object, modules) if kind.__name__.endswith("Reader")}
+    assert len(readers) > 5
+    parts: list[Any] = [part for s in found if isinstance(s, LaidOutSource) for part in s.parts]
+    used = {type(getattr(part, "reader", None) or part._reader) for part in parts}
+    assert readers - used == set()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 100,000 chunks and 10 million records, of which to read any is an error."""
+    path = tmp_path_factory.mktemp("large") / "store"
+    zarr.create_array(str(path), shape=(10_000_000, 8), chunks=(100, 8), dtype="f4")
+    (path / "c").symlink_to("c")  # the folder of the chunks leads nowhere
+    return path
+
+
+# Decoded directly, or read by TensorStore.
+@pytest.mark.parametrize("direct", [None, False])
+def test_no_record_of_the_large_store_can_be_read(large: Path, direct: bool | None) -> None:
+    chain = MapDataset.source(ZarrDataSource(large, direct=direct)).batch(100)
+    assert len(chain) == 100_000
+    with pytest.raises(ReadError, match="records 0 to 99 cannot be read"):
+        chain[0]
+
+
+@pytest.mark.parametrize(
+    ("order", "direct"),
+    [("in order", None), ("blocks", None), ("shuffled", None), ("blocks", False)],
+)
+def test_a_large_store_is_explained_from_its_metadata_alone(
+    large: Path, order: str, direct: bool | None
+) -> None:
+    chain = MapDataset.source(ZarrDataSource(large, direct=direct))
+    if order != "in order":
+        chain = chain.shuffle(seed=1) if order == "shuffled" else chain.block_shuffle(seed=1)
+    (costs,) = chain.batch(100).explain().epoch
+    assert costs.records == Amount.exactly(10_000_000)
+    assert costs.chunks == Amount.exactly(100_000)
+    assert costs.reads.low == 100_000
+    assert costs.reads.is_exact or order == "shuffled"

@@ -1,0 +1,546 @@
+"""What `explain()` says becomes of each node, against the threads, processes and calls that are seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pytest
+
+from tests.laid_out import PiecedSource
+from tests.processes import until, workers
+from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.explain.running import label_of, running
+from windrow.sources import RangeDataSource
+from windrow.transforms.nodes import Node
+
+Dataset: TypeAlias = Any  # with random access or a stream
+Apply: TypeAlias = Callable[[Dataset], Dataset]
+
+_AHEAD = ("windrow-ahead", "windrow-map", "windrow-read")
+# Elements until threads are used at the latest.
+_MOST = 4_000
+
+
+class Call(NamedTuple):
+    """A call of a function: where, and with how many elements."""
+
+    pid: int
+    thread: str
+    elements: int
+
+
+class Noting:
+    """Functions of every kind, and sources, that note their calls in a file, from any process."""
+
+    def __init__(self, path: Path, *, waits: bool = True) -> None:
+        self.path, self.waits = path, waits
+        path.touch()
+
+    def note(self, elements: int) -> None:
+        line = f"{os.getpid()} {threading.current_thread().name} {elements}\n"
+        with self.path.open("a") as file:
+            file.write(line)
+        if self.waits:  # as who asks a server does, so that threads are worth it
+            threading.Event().wait(0.002)
+
+    def calls(self) -> list[Call]:
+        lines = [line.split(" ") for line in self.path.read_text().splitlines()]
+        return [Call(int(pid), thread, int(count)) for pid, thread, count in lines]
+
+    def each(self, element: Any) -> Any:
+        self.note(1)
+        return element
+
+    def with_index(self, index: int, element: Any) -> Any:
+        self.note(1)
+        return element
+
+    def with_rng(self, element: Any, rng: np.random.Generator) -> Any:
+        self.note(1)
+        return element
+
+    def keeps(self, element: Any) -> bool:
+        self.note(1)
+        return True
+
+    def columns(self, values: Any) -> Any:
+        self.note(len(values))
+        return values
+
+    def stacked(self, elements: Sequence[Any]) -> Any:
+        self.note(len(elements))
+        return np.stack(elements)
+
+
+class OneByOne:
+    """Somebody's source, read record by record."""
+
+    def __init__(self, noting: Noting, records: int = 64) -> None:
+        self.noting, self.records = noting, records
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, index: int) -> Any:
+        self.noting.note(1)
+        return np.int64(index)
+
+
+class AtOnce(OneByOne):
+    """The same, which reads many records in one call."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.noting.note(len(indices))
+        return [np.int64(index) for index in indices]
+
+
+KINDS: dict[str, tuple[str, Callable[[Dataset, Noting], Dataset]]] = {
+    "map": ("map(Noting.each)", lambda ds, noting: ds.map(noting.each)),
+    "map_with_index": (
+        "map_with_index(Noting.with_index)",
+        lambda ds, noting: ds.map_with_index(noting.with_index),
+    ),
+    "random_map": ("random_map(", lambda ds, noting: ds.random_map(noting.with_rng, seed=1)),
+    "filter": ("filter(", lambda ds, noting: ds.filter(noting.keeps)),
+    "map of columns": (
+        "map(Noting.columns, batched=True)",
+        lambda ds, noting: ds.map(noting.columns, batched=True).batch(4),
+    ),
+    "batch_fn": ("batch(4, batch_fn", lambda ds, noting: ds.batch(4, batch_fn=noting.stacked)),
+}
+
+
+def with_threads(threads: int, queue: int = 8) -> ReadOptions:
+    return ReadOptions(num_threads=threads, prefetch_buffer_size=queue)
+
+
+def numbers() -> MapDataset[Any]:
+    return MapDataset.source(np.arange(64)).repeat()
+
+
+def in_access(options: ReadOptions) -> Callable[[Apply], Dataset]:
+    return lambda apply: apply(numbers()).to_iter_dataset(options)
+
+
+def in_stream(options: ReadOptions) -> Callable[[Apply], Dataset]:
+    return lambda apply: apply(numbers().to_iter_dataset(options))
+
+
+def other(options: ReadOptions) -> IterDataset[Any]:
+    return numbers().batch(4).to_iter_dataset(options)
+
+
+# Where the function stands, and the words for one that takes one element and for others.
+_PROCESSES = "in 2 worker processes"
+_THREADS, _THREAD, _ASKED = "on up to 3 threads, ahead", "on a thread, ahead", "when asked for"
+PLACES: dict[str, tuple[Callable[[Apply], Dataset], str, str]] = {
+    "random access, threads": (in_access(with_threads(3)), _THREADS, _THREAD),
+    "random access, one thread": (in_access(with_threads(1)), _THREAD, _THREAD),
+    "random access, no threads": (in_access(with_threads(0)), _ASKED, _ASKED),
+    "random access, no queue": (in_access(with_threads(3, 0)), _ASKED, _ASKED),
+    "stream, threads": (in_stream(with_threads(3)), _THREADS, _THREAD),
+    "stream, one thread": (in_stream(with_threads(1)), _THREAD, _THREAD),
+    "stream, no threads": (in_stream(with_threads(0)), _ASKED, _ASKED),
+    "below a mixture with threads elsewhere": (
+        lambda apply: IterDataset.mix(
+            [apply(numbers()).to_iter_dataset(with_threads(0)), other(with_threads(3))]
+        ),
+        _THREAD,
+        _THREAD,
+    ),
+    "below a mixture with more threads elsewhere": (
+        lambda apply: IterDataset.mix(
+            [apply(numbers()).to_iter_dataset(with_threads(2)), other(with_threads(3))]
+        ),
+        _THREADS,
+        _THREAD,
+    ),
+    "above a mixture": (
+        lambda apply: apply(
+            IterDataset.mix([other(with_threads(0)), other(with_threads(3))]).map(_first)
+        ),
+        _THREADS,
+        _THREAD,
+    ),
+}
+
+
+def _first(batch: Any) -> Any:
+    return batch[0]
+
+
+def node_of(node: Node, label: str) -> Node | None:
+    """The first node from the top with such a label."""
+    if label_of(node).startswith(label):
+        return node
+    return next(filter(None, (node_of(parent, label) for parent in node.parents)), None)
+
+
+def runs_of(dataset: Dataset, label: str) -> str:
+    """The words for that node, as in `explain()`."""
+    words = running(dataset._node)
+    return words[id(node_of(dataset._node, label))]
+
+
+def run(dataset: Dataset, noting: Noting, *, threads: int = 1, elements: int = 24) -> list[Call]:
+    """The calls for some elements; for so many that as many threads are seen, if that is asked for."""
+    with iter(dataset) as iterator:
+        for number, _ in enumerate(iterator, 1):
+            enough = len({call.thread for call in noting.calls()}) >= threads
+            if number >= elements and (enough or number >= _MOST):
+                break
+    return noting.calls()
+
+
+def check_place(words: str, calls: Sequence[Call]) -> None:
+    """That calls were made where the words say."""
+    pids = {call.pid for call in calls}
+    threads = {call.thread for call in calls}
+    assert calls
+    if found := re.search(r"in (\d+) worker process", words):
+        assert os.getpid() not in pids
+        assert len(pids) <= int(found[1])
+        return
+    assert pids == {os.getpid()}
+    if found := re.search(r"on up to (\d+) threads, ahead$", words):
+        assert 1 < len(threads) <= int(found[1])
+        assert all(name.startswith(_AHEAD) for name in threads)
+    elif words.endswith("on a thread, ahead"):
+        (name,) = threads
+        assert name.startswith(_AHEAD)
+    else:
+        assert words.endswith("when asked for")
+        assert threads == {threading.current_thread().name}
+
+
+def check_calls(words: str, calls: Sequence[Call]) -> None:
+    """That calls were of as many elements as the words say."""
+    counts = {call.elements for call in calls}
+    if words.startswith(("one by one", "record by record")):
+        assert counts == {1}
+    else:
+        assert words.startswith(("columns at once", "Noting.stacked of a list", "many records"))
+        assert max(counts) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_functions_are_called_where_it_is_said(tmp_path: Path, place: str, kind: str) -> None:
+    noting = Noting(tmp_path / "calls")
+    (label, attach), (make, of_each, of_many) = KINDS[kind], PLACES[place]
+    dataset = make(lambda ds: attach(ds, noting))
+    words = runs_of(dataset, label)
+    assert words.endswith(of_many if kind in ("map of columns", "batch_fn") else of_each)
+    calls = run(dataset, noting, threads=2 if " up to " in words else 1)
+    check_place(words, calls)
+    check_calls(words, calls)
+
+
+# --- worker processes ----------------------------------------------------------------------------
+
+
+def test_functions_below_workers_are_called_in_them_and_others_here(tmp_path: Path) -> None:
+    places = ("source", "inner", *KINDS, *(f"{kind} above" for kind in KINDS))
+    notings = {place: Noting(tmp_path / place, waits=False) for place in places}
+
+    def attached(chain: Dataset, where: str) -> Dataset:
+        for kind, (_, attach) in KINDS.items():
+            chain = attach(chain, notings[kind + where])
+            chain = chain.map(_first) if kind in ("map of columns", "batch_fn") else chain
+        return chain
+
+    source = OneByOne(notings["source"], 256)
+    below = MapDataset.source(source).map(notings["inner"].each).to_iter_dataset(with_threads(0))
+    middle = attached(below, "").mp_prefetch(2)
+    dataset = attached(middle, " above")
+    assert runs_of(dataset, "mp_prefetch") == "functions below in 2 worker processes"
+    assert runs_of(dataset, "source") == "record by record, in 2 worker processes"
+    with iter(dataset) as iterator:
+        next(iterator)
+        assert len(workers()) == 2
+    words = running(dataset._node)
+    for place, noting in notings.items():
+        check_place("on a thread, ahead" if "above" in place else _PROCESSES, noting.calls())
+    for kind, (label, _) in KINDS.items():
+        for chain, where, expected in (
+            (middle, "", _PROCESSES),
+            (dataset, " above", "on a thread, ahead"),
+        ):
+            told = words[id(node_of(chain._node, label))]
+            assert told.endswith(expected)
+            check_calls(told, notings[kind + where].calls())
+
+
+def test_workers_without_work_are_none(tmp_path: Path) -> None:
+    noting = Noting(tmp_path / "calls")
+    idle = MapDataset.source(AtOnce(noting)).batch(4).to_iter_dataset().mp_prefetch(2)
+    assert runs_of(idle, "mp_prefetch") == "nothing: no functions below"
+    with iter(idle) as iterator:
+        next(iterator)
+        assert workers() == []
+    twice = MapDataset.range(40).map(noting.each).mp_prefetch(1).mp_prefetch(2)
+    assert runs_of(twice, "mp_prefetch(2)") == "nothing: no functions below"
+    assert runs_of(twice, "mp_prefetch(1)") == "functions below in 1 worker process"
+    assert runs_of(twice, "map") == "one by one, in 1 worker process"
+    with iter(twice) as iterator:
+        next(iterator)
+        assert len(workers()) == 1
+    none = MapDataset.range(40).map(noting.each).mp_prefetch(0)
+    assert runs_of(none, "mp_prefetch") == "nothing: no workers"
+    assert runs_of(none, "map") == "one by one, when asked for"
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [OneByOne, AtOnce])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (with_threads(3), ("record by record, on up to 3 threads, ahead", "on a thread, ahead")),
+        (with_threads(1), ("record by record, on a thread, ahead", "on a thread, ahead")),
+        (with_threads(0), ("record by record, when asked for", "when asked for")),
+    ],
+    ids=["threads", "one thread", "no threads"],
+)
+def test_somebody_elses_source(
+    tmp_path: Path, source: Any, options: ReadOptions, words: tuple[str, str]
+) -> None:
+    noting = Noting(tmp_path / "calls")
+    chain = MapDataset.source(source(noting)).repeat().batch(8).map(_first)
+    dataset = chain.to_iter_dataset(options)
+    told = runs_of(dataset, "source")
+    at_once = f"many records in one call, {words[1]}"
+    assert told == (words[0] if source is OneByOne else at_once)
+    calls = run(dataset, noting, threads=2 if " up to " in told else 1)
+    check_place(told, calls)
+    check_calls(told, calls)
+
+
+def test_what_is_in_memory_is_copied() -> None:
+    array = np.zeros((4, 3))
+    records = [np.zeros(2) for _ in range(4)]
+    for source in (array, records, RangeDataSource(4)):
+        dataset = MapDataset.source(source).to_iter_dataset()
+        assert runs_of(dataset, "source") == "copied from memory"
+    first = next(iter(MapDataset.source(array).to_iter_dataset()))
+    assert not np.shares_memory(first, array)
+    assert not np.shares_memory(next(iter(MapDataset.source(records))), records[0])
+
+
+class Alone(PiecedSource):
+    """A source of which single rows cost no more than their bytes."""
+
+    @property
+    def parts(self) -> list[Any]:
+        return [dataclasses.replace(part, alone=True) for part in super().parts[:1]] + list(
+            super().parts[1:]
+        )
+
+
+def read(source: PiecedSource, options: ReadOptions) -> str:
+    """The words for a source, once an epoch of it has been read."""
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(8).to_iter_dataset(options)
+    for _ in dataset:
+        pass
+    return runs_of(dataset, "source")
+
+
+def test_how_chunks_are_read() -> None:
+    rows = np.arange(80).reshape(40, 2)
+    one, two = {"x": rows}, {"x": rows, "y": rows}
+    ahead = PiecedSource(one, {"x": 5})
+    assert read(ahead, with_threads(3)) == "whole chunks, by prefetcher"
+    assert (len(ahead.readers["x"].started), ahead.readers["x"].alone) == (8, 0)
+    in_turn = PiecedSource(one, {"x": 5})
+    assert read(in_turn, with_threads(0)) == "whole chunks, batch by batch"
+    assert (ahead.readers["x"].started == [], in_turn.readers["x"].alone) == (False, 40)
+    assert in_turn.readers["x"].started == []
+    alone = Alone(one, {"x": 5})
+    assert read(alone, with_threads(3)) == "records read alone"
+    assert (alone.readers["x"].started, alone.readers["x"].alone) == ([], 40)
+    some = Alone(two, {"x": 5, "y": 5})
+    told = read(some, with_threads(3))
+    assert told == "whole chunks, by prefetcher, of some parts records alone"
+    assert (some.readers["x"].alone, len(some.readers["y"].started)) == (40, 8)
+
+
+# --- what calls nothing --------------------------------------------------------------------------
+
+
+class Pick:
+    """A selection map, which notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.asked.append(index)
+        return index % 2, index // 2
+
+
+INDICES: dict[str, Callable[[MapDataset[Any], MapDataset[Any]], MapDataset[Any]]] = {
+    "shuffle": lambda ds, _: ds.shuffle(seed=1),
+    "window_shuffle": lambda ds, _: ds.window_shuffle(3, seed=1),
+    "block_shuffle": lambda ds, _: ds.block_shuffle(seed=1, block=3),
+    "slice": lambda ds, _: ds[1:9:2],
+    "repeat": lambda ds, _: ds.repeat(2),
+    "mix": lambda ds, more: MapDataset.mix([ds, more]),
+    "concatenate": lambda ds, more: MapDataset.concatenate([ds, more]),
+    "select_from_datasets": lambda ds, more: MapDataset.select_from_datasets([ds, more], Pick()),
+}
+
+
+@pytest.mark.parametrize("label", INDICES)
+def test_indices_alone(tmp_path: Path, label: str) -> None:
+    notings = [Noting(tmp_path / name, waits=False) for name in ("one", "two")]
+    parts = [MapDataset.source(OneByOne(noting, 12)) for noting in notings]
+    chain = INDICES[label](*parts)
+    dataset = chain.to_iter_dataset(with_threads(0))
+    told = runs_of(dataset, label)
+    assert told.startswith("indices only")
+    assert sum(len(noting.calls()) for noting in notings) == 0
+    given = list(dataset)
+    # As many records are read as there are elements: nothing is looked at to find the order.
+    assert sum(len(noting.calls()) for noting in notings) == len(given) == len(chain)
+
+
+def test_a_selection_map_is_asked_one_by_one() -> None:
+    pick = Pick()
+    parts = [MapDataset.range(5), MapDataset.range(5)]
+    dataset = MapDataset.select_from_datasets(parts, pick).to_iter_dataset(with_threads(0))
+    assert runs_of(dataset, "select") == "indices only, asked one by one"
+    assert list(dataset) == [0, 0, 1, 1, 2, 2]
+    assert pick.asked == list(range(6))
+
+
+def test_seeds_and_positions_call_nothing() -> None:
+    seeded = MapDataset.range(10).seed(3)
+    assert runs_of(seeded.to_iter_dataset(), "seed") == "seeds only"
+    assert list(seeded) == list(range(10))
+    dataset = MapDataset.range(10).to_iter_dataset().repeat(2).limit(12)
+    assert runs_of(dataset, "repeat") == runs_of(dataset, "limit") == "position only"
+    assert list(dataset) == [*range(10), 0, 1]
+    assert runs_of(dataset, "range") == "nothing is read"
+    with iter(dataset) as iterator:
+        assert sum(iterator) == 46
+        assert iterator.stats().sources == ()
+
+
+# --- how elements come ---------------------------------------------------------------------------
+
+
+def test_batches_are_rows_of_arrays() -> None:
+    source = PiecedSource({"x": np.arange(40)[:, None]}, {"x": 40})
+    for dataset, words in (
+        (MapDataset.source(source).batch(4).to_iter_dataset(), "rows gathered as batches"),
+        (MapDataset.source(source).to_iter_dataset().batch(4), "rows of blocks, stacked"),
+    ):
+        assert runs_of(dataset, "batch") == words
+        assert next(iter(dataset))["x"].tolist() == [[0], [1], [2], [3]]
+
+
+def test_columns_of_a_zip_are_side_by_side(tmp_path: Path) -> None:
+    noting = Noting(tmp_path / "calls", waits=False)
+    one = MapDataset.source(AtOnce(noting, 8))
+    for dataset in (
+        MapDataset.zip([one, one]).to_iter_dataset(with_threads(0)),
+        IterDataset.zip([one.to_iter_dataset(), one.to_iter_dataset()]),
+    ):
+        assert runs_of(dataset, "zip") == "columns side by side"
+        assert list(dataset) == [(number, number) for number in range(8)]
+
+
+def test_a_window_of_a_stream_is_gathered_before_it_is_given(tmp_path: Path) -> None:
+    noting = Noting(tmp_path / "calls", waits=False)
+    stream = MapDataset.range(100).map(noting.each).to_iter_dataset(with_threads(0))
+    dataset = stream.window_shuffle(30, seed=1)
+    assert runs_of(dataset, "window_shuffle") == "a window is gathered, then given out"
+    with iter(dataset) as iterator:
+        next(iterator)
+        gathered = len(noting.calls())
+        assert gathered >= 30
+        for _ in range(29):
+            next(iterator)
+        assert len(noting.calls()) == gathered
+
+
+def test_streams_that_are_mixed_come_in_blocks(tmp_path: Path) -> None:
+    notings = [Noting(tmp_path / name, waits=False) for name in ("one", "two")]
+    streams = [
+        MapDataset.range(100).map(noting.each).to_iter_dataset(with_threads(0, 16))
+        for noting in notings
+    ]
+    dataset = IterDataset.mix(streams)
+    assert runs_of(dataset, "mix") == "blocks of each stream put together"
+    with iter(dataset) as iterator:
+        blocks = []
+        for number, _ in enumerate(iterator):
+            blocks.append((number, *(len(noting.calls()) for noting in notings)))
+    # Elements of both are made before they are given, some of each at a time.
+    assert len({made for _, *made_of in blocks for made in [tuple(made_of)]}) < len(blocks) / 2
+
+
+def _is_full(iterator: Any, before_s: float) -> bool:
+    """Whether something waits, and the loader has waited for room, or does."""
+    return bool(iterator._blocks._shared._rows and iterator.stats().blocked_s > before_s)
+
+
+def until_full(iterator: Any) -> list[int]:
+    """Elements that wait for the loop, each time that it takes one, when it is the slow one."""
+    waiting = []
+    for _ in iterator:
+        assert until(functools.partial(_is_full, iterator, iterator.stats().blocked_s))
+        waiting.append(iterator._blocks._shared._rows)
+        if len(waiting) == 20:
+            return waiting
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.parametrize("queue", [1, 7, 40])
+def test_what_is_made_ahead_waits_in_a_queue(queue: int) -> None:
+    for dataset in (
+        numbers().to_iter_dataset(with_threads(2, queue)),
+        numbers().batch(4).to_iter_dataset(with_threads(2, queue)),
+        IterDataset.mix([other(with_threads(0)), other(with_threads(2, queue))]),
+    ):
+        assert runs_of(dataset, "to_iter_dataset") == f"made ahead, into a queue of {queue}"
+        with iter(dataset) as iterator:
+            waiting = until_full(iterator)
+        assert queue / 2 <= max(waiting) <= queue
+
+
+def test_without_a_queue_of_elements_workers_make_one_block_ahead() -> None:
+    chain = numbers().map(_same).to_iter_dataset(with_threads(3, 0))
+    assert runs_of(chain, "to_iter_dataset") == "made when asked for"
+    dataset = chain.mp_prefetch(1)
+    assert runs_of(dataset, "to_iter_dataset") == "made one block ahead"
+    iterator: Any
+    with iter(dataset) as iterator:
+        for _ in range(3):
+            next(iterator)
+            assert until(lambda: iterator._blocks._shared._count == 1)
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def test_a_node_that_stands_in_two_places_has_both_words() -> None:
+    mapped = MapDataset.range(10).map(_same)
+    dataset = IterDataset.mix(
+        [mapped.to_iter_dataset(with_threads(0)), mapped.to_iter_dataset().mp_prefetch(1)]
+    )
+    told = runs_of(dataset, "map")
+    assert told == "one by one, on a thread, ahead; one by one, in 1 worker process"

@@ -1,0 +1,65 @@
+"""The golden files: which there are, how each is computed, read and written."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests import golden_products
+from tests.golden_errors import errors
+from tests.golden_recipes import recipes
+from tests.golden_records import observed
+
+GOLDEN = Path(__file__).resolve().parent / "golden"
+CHAINS = "chains"
+# Of each file but that of the chains: what computes it, over the stores in a folder.
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "errors": errors,
+    "explain": golden_products.explanations,
+    "stats": golden_products.statistics,
+    "remote": golden_products.remote,
+    "report": golden_products.reports,
+    "quality": golden_products.quality,
+    "inspect": golden_products.inspections,
+    "verify": golden_products.verifications,
+    "conversions": golden_products.conversions,
+    "commands": golden_products.commands,
+}
+
+
+@functools.cache
+def part(name: str) -> dict[str, Any]:
+    """What a golden file holds."""
+    found: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def computed(name: str, folder: Path, *, draws: bool = False) -> dict[str, Any]:
+    """What it would hold by this code.
+
+    Args:
+        name: The file's name, without its suffix.
+        folder: Where the stores are unpacked.
+        draws: Whether the recipes of chains are made anew, and not those of the file.
+    """
+    if name != CHAINS:
+        return PARTS[name](folder)
+    named = recipes() if draws else {name: one["recipe"] for name, one in part(CHAINS).items()}
+    return {
+        name: {"recipe": recipe, **observed(json.loads(json.dumps(recipe)), folder)}
+        for name, recipe in named.items()
+    }
+
+
+def write(found: Mapping[str, Any]) -> None:
+    """Write the files: one line for each entry, so that a change shows which one it is of."""
+    for name, entries in found.items():
+        lines = [
+            f"{json.dumps(key)}: {json.dumps(entry, sort_keys=name != CHAINS)}"
+            for key, entry in entries.items()
+        ]
+        text = "{\n" + ",\n".join(lines) + "\n}\n"
+        (GOLDEN / f"{name}.json").write_text(text, encoding="utf-8")

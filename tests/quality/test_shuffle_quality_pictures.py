@@ -1,0 +1,93 @@
+"""The pictures of shuffling: a tiny run trains, reports and draws; its figures can be drawn again."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import shuffling, shuffling_pictures
+
+pytestmark = pytest.mark.jobs
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = {"shuffle_orders": (1380, 420), "shuffle_quality": (1380, 600), "shuffle_losses": (1380, 600)}  # fmt: skip
+
+
+def width_and_height(picture: Path) -> tuple[int, int]:
+    head = picture.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, folder = tmp_path / "losses.json", tmp_path / "pictures"
+    arguments = ["--small", "--folder", str(folder), "--json", str(kept)]
+    assert shuffling.main(arguments) == 0
+    told = capsys.readouterr().out
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", told, re.MULTILINE)
+    assert [name for name, *_ in rows] == [order.name for order in shuffling.SMALL.orders()]
+    shuffled, windows, plain = (float(ratio) for _, _, ratio, _ in rows)
+    assert shuffled < windows < plain
+    assert {path.stem: width_and_height(path) for path in folder.iterdir()} == PICTURES
+    again = tmp_path / "again.png"
+    shuffling_pictures.draw_losses(again, json.loads(kept.read_text()))
+    assert again.read_bytes() == (folder / "shuffle_losses.png").read_bytes()
+
+
+def test_the_digits_are_sorted_and_those_of_the_test_are_others() -> None:
+    train, test = shuffling.digits()
+    assert train["image"].shape == (13_500, 64)
+    assert (np.diff(train["label"]) >= 0).all()
+    assert (test["image"].shape, len(test["label"])) == ((297, 64), 297)
+    shown = {image.tobytes() for image in train["image"]}
+    assert sum(image.tobytes() in shown for image in test["image"]) < 10
+
+
+def test_the_network_steps_down_the_gradient() -> None:
+    _, test = shuffling.digits()
+    images, labels = test["image"][:64], test["label"][:64]
+    network = shuffling.Network(1)
+    losses = []
+    for _ in range(60):
+        losses.append(network.loss(images, labels))
+        network.learn(images, labels, 0.3)
+    assert losses[0] == pytest.approx(np.log(10), rel=0.2)
+    assert losses[-1] < 0.5
+    # The first step is as long as the gradient says: half the rate, half the way.
+    drops = []
+    for rate in (1e-3, 2e-3):
+        fresh = shuffling.Network(1)
+        before = fresh.loss(images, labels)
+        fresh.learn(images, labels, rate)
+        drops.append(before - fresh.loss(images, labels))
+    assert drops[1] == pytest.approx(2 * drops[0], rel=0.05)
+
+
+def test_the_page_has_the_pictures_and_a_row_for_each_order() -> None:
+    page = (ROOT / "docs" / "shuffling.md").read_text(encoding="utf-8")
+    for name, size in PICTURES.items():
+        assert width_and_height(ROOT / "docs" / "images" / f"{name}.png") == size
+        assert f"](images/{name}.png)" in page
+    table = page.partition("<!-- losses -->")[2].partition("<!-- end of losses -->")[0]
+    rows = [line.split(" | ")[0] for line in table.splitlines()[3:]]
+    assert rows == [f"| {order.name}" for order in shuffling.Sizes().orders()]
+
+
+def test_the_losses_of_a_run_can_be_written_as_json(tmp_path: Path) -> None:
+    found = shuffling.losses_of(shuffling.Sizes(seeds=1, epochs=1, test_every=100, windows=()))
+    assert json.loads(json.dumps(found)) == found
+    assert found["steps"] == [0, 100, 200]
+
+
+def test_without_matplotlib_the_extra_is_named() -> None:
+    hide = "import sys; sys.modules['matplotlib'] = None; import benchmarks.shuffling"
+    command = [sys.executable, "-c", hide]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.returncode == 1
+    assert "pip install '.[bench]'" in done.stderr

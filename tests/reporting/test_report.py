@@ -1,0 +1,527 @@
+"""Reports: what a page has for which chains, what it never has, and that it is whole or not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.processes import LIMIT_S
+from tests.report_pages import (
+    HOSTILE,
+    Counting,
+    Odd,
+    Page,
+    Told,
+    brighter,
+    chain_of_pictures,
+    chain_of_tokens,
+    dots,
+    measured,
+)
+from windrow import IterDataset, MapDataset
+from windrow.errors import ArgumentError, ConversionError, NotFoundError, PlanError
+from windrow.reporting.charts import activities_chart, in_time
+from windrow.reporting.elements import sample_of
+from windrow.reporting.html import chart, page, table
+from windrow.reporting.order import order_of
+from windrow.reporting.plan import plan_html
+
+pytestmark = pytest.mark.jobs
+
+Dataset = MapDataset[Any] | IterDataset[Any]
+
+
+def page_of(given: Any, folder: Path, **asked: Any) -> Page:
+    return Page(windrow.report(given, folder / "report.html", **asked))
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_a_page_has_the_plan_the_costs_the_order_and_the_elements(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    found = page_of(dataset, tmp_path)
+    assert found.open == []
+    assert len(set(found.ids)) == len(found.ids)
+    headings = [attrs["id"] for tag, attrs in found.tags if tag == "h2"]
+    assert headings == [f"{name}-title" for name in ("plan", "costs", "order", "elements")]
+    for line in dataset.explain().nodes[1:]:
+        assert line.label in found.said
+    assert "600 elements per epoch" in found.said
+    assert set(found.charts()) == {"bytes", "order-epoch"}
+    assert len(dots(found.charts()["order-epoch"])) == 600
+
+
+def test_every_record_stands_at_its_position(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    order = MapDataset.range(600)
+    shuffled = dataset._node.parent.parent  # below batch and map
+    expected = [int(at) for at in range(600)]
+    found = dots(page_of(dataset, tmp_path).charts()["order-epoch"])
+    positions = [x for x, _ in found]
+    assert positions == [at / 8 for at in expected]
+    labels = MapDataset(shuffled).read(expected)["label"]
+    assert [y % 10 for _, y in found] == labels.tolist()
+    assert sorted(y for _, y in found) == list(order)
+
+
+def test_an_iterator_has_its_time_and_what_was_measured(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    iterator = iter(dataset)
+    for _ in range(5):
+        next(iterator)
+    at = iterator.get_state()
+    found = page_of(iterator, tmp_path)
+    assert iterator.get_state() == at
+    assert "time" in found.ids
+    assert {"timeline", "activities"} <= set(found.charts())
+    assert "measured" in found.said
+    assert "which was given 5 batches" in found.said
+    read_for = re.search(r"measured over (\d+) batches", found.said)
+    assert read_for is not None
+    assert 5 <= int(read_for[1]) <= 75  # those ahead of the loop too
+    records = next(at for at, words in enumerate(found.words) if words == "records asked for")
+    # An epoch and a batch, predicted; a batch and so far, measured.
+    assert found.words[records + 1 : records + 4] == ["600", "8", "8"]
+    assert found.words[records + 4] == f"{8 * int(read_for[1]):,}"
+    next(iterator)
+
+
+def test_an_iterator_that_gave_nothing_has_predictions_alone(tmp_path: Path) -> None:
+    found = page_of(iter(chain_of_pictures(tmp_path)), tmp_path)
+    assert "time" not in found.ids
+    assert "measured" not in found.said
+    assert "predicted" in found.said
+
+
+def test_predicted_and_measured_stand_side_by_side(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    iterator = Told(dataset._node, measured(dataset, 30))
+    found = page_of(iterator, tmp_path)
+    assert found.said.count("predicted") >= 2
+    records = next(at for at, words in enumerate(found.words) if words == "records asked for")
+    assert found.words[records + 1 : records + 5] == ["600", "8", "8", "480"]
+    bars = {bar["name"]: bar for bar in found.charts()["bytes"]["data"]}
+    assert list(bars) == ["predicted", "measured"]
+    assert bars["predicted"]["text"] == bars["measured"]["text"]
+    assert "The loop waits for data 20% of the time; 70% of that is reading." in found.said
+
+
+def test_the_timeline_has_a_step_for_each_block(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    found = page_of(Told(dataset._node, measured(dataset, 30)), tmp_path)
+    lanes = {lane["name"]: lane for lane in found.charts()["timeline"]["data"]}
+    assert list(lanes) == ["reading", "mapping", "the loop waits"]
+    waits = numbers(lanes["the loop waits"]["y"])
+    # Milliseconds per element, of blocks of two.
+    assert waits[:4].tolist() == [3.0, 0.0, 0.0, 3.0]
+    assert numbers(lanes["reading"]["y"]).tolist() == [2.0] * 31
+    assert numbers(lanes["reading"]["x"]).tolist() == list(range(0, 61, 2))
+
+
+def numbers(values: Any) -> Any:
+    """An array as Plotly writes it."""
+    import base64
+
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
+    return np.array(values)
+
+
+# --- what it never has ---------------------------------------------------------------------------
+
+
+def test_a_page_names_no_place_outside_itself(tmp_path: Path) -> None:
+    found = page_of(Told((d := chain_of_pictures(tmp_path))._node, measured(d, 9)), tmp_path)
+    loaded = [
+        value
+        for _, attrs in found.tags
+        for name, value in attrs.items()
+        if name in ("src", "href", "srcset", "action", "data", "poster")
+    ]
+    assert loaded
+    assert {str(value)[:1] for value in loaded} == {"#", "d"}
+    assert all(str(value).startswith(("#", "data:image/png;base64,")) for value in loaded)
+    own = re.sub(r"base64,[\w+/=]+", "", found.without_library)
+    assert not re.findall(r"https?:|//[a-z]|@import|url\(", own)
+    policy = next(a for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert str(policy["content"]).startswith("default-src 'none'")
+
+
+def test_names_and_texts_of_others_are_never_code(tmp_path: Path) -> None:
+    found = page_of(chain_of_tokens(), tmp_path, title=HOSTILE)
+    assert found.open == []
+    assert HOSTILE in found.said
+    assert {tag for tag, _ in found.tags} & {"iframe", "object", "embed", "link"} == set()
+    assert [attrs for tag, attrs in found.tags if tag == "img"] == []
+    assert len([a for a, _ in found.scripts if "type" not in a]) == 2
+
+
+def test_names_of_functions_are_never_html_to_plotly(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    told = measured(dataset, 3)
+    stats = type(told)(**{**fields(told), "mapping_s": {"map(<lambda>)": 1.0, "a&b": 2.0}})
+    path = tmp_path / "page.html"
+    path.write_text(page("", activities_chart(stats), "var Plotly = {};"), encoding="utf-8")
+    (bars,) = Page(path).charts()["activities"]["data"]
+    assert "map(&lt;lambda&gt;)" in bars["customdata"]
+    assert "a&amp;b" in bars["customdata"]
+
+
+def fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+@given(words=st.text(max_size=40), more=st.text(max_size=40))
+def test_any_words_come_back_as_they_are(tmp_path_factory: Any, words: str, more: str) -> None:
+    parts = table(words, ["", more], [[more, words]])
+    parts += chart("c", {"data": [{"name": words}], "layout": {}}, 90, more, words)
+    path = tmp_path_factory.mktemp("words") / "page.html"
+    path.write_text(page(words, parts, "var Plotly = {};"), encoding="utf-8", errors="replace")
+    found = Page(path)
+    assert found.open == []
+    assert [tag for tag, _ in found.tags].count("td") == 1
+    if words.isprintable():
+        assert found.charts()["c"]["data"][0]["name"] == words
+        assert "".join(words.split()) in "".join("".join(found.words).split())
+
+
+# --- all kinds of chains -------------------------------------------------------------------------
+
+
+def _bad(value: Any) -> Any:
+    raise ValueError(f"no {value} <b>today</b>")
+
+
+TIMES = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
+
+CHAINS: dict[str, tuple[Callable[[], Any], str]] = {
+    "empty": (lambda: MapDataset.source([]), "There is no element."),
+    "one record": (lambda: MapDataset.source([np.zeros((4, 4))]), "4 x 4 float64"),
+    "endless": (lambda: MapDataset.range(9).shuffle(seed=0).repeat(), "for ever"),
+    "endless batches": (lambda: MapDataset.range(9).repeat().batch(4), "epoch of several"),
+    "numbers": (lambda: MapDataset.range(5), "element 4"),
+    "strings": (lambda: MapDataset.source(["a string that is long enough to be seen"] * 3), "a string that"),
+    "bytes": (lambda: MapDataset.source([b"\x00\xff\x01" * 9, b""]), "value"),
+    "tokens": (chain_of_tokens, "source 2"),
+    "objects": (lambda: MapDataset.source([Odd("x"), Odd("y")]), "Odd"),
+    "nothing": (lambda: MapDataset.source([None, None]), "There is no element."),
+    "all dropped": (lambda: MapDataset.range(9).filter(lambda n: n > 9), "There is no element."),
+    "half dropped": (lambda: MapDataset.range(9).filter(lambda n: n % 2), "what the filter drops"),
+    "failing": (lambda: MapDataset.range(9).map(_bad), "ValueError: no 0 <b>today</b>"),
+    "deep": (lambda: _deep(), "7 x 3 float32"),
+    "stream": (lambda: MapDataset.range(40).to_iter_dataset().window_shuffle(8, seed=1), "element 7"),
+    "mixed streams": (lambda: _mixed(), "source 2"),
+    "zipped": (lambda: MapDataset.zip([MapDataset.range(6), chain_of_tokens()[:6]]), "element 5"),
+    "lines": (lambda: MapDataset.source(np.random.default_rng(0).random((5, 60))), "60 float64"),
+    "ragged": (lambda: MapDataset.source([np.zeros(3), np.zeros((0,)), np.ones((2, 2))]), "element 2"),
+    "selected": (lambda: _selected(), "source 2"),
+    "times": (lambda: MapDataset.source({"at": TIMES, "x": np.zeros((3, 9))}), "at 2020-01-03"),
+    "many": (lambda: _many(), "and 24 more"),
+    "one source twice": (lambda: _reread(), "over all nodes that read it"),
+    "itself twice": (lambda: _twice(), "again"),
+}  # fmt: skip
+
+
+def _deep() -> Any:
+    record = {"a": {"b": (np.zeros((7, 3), np.float32), 1), "c": [1.5, 2.5]}, "d": "short"}
+    return MapDataset.source([record] * 4)
+
+
+def _mixed() -> Any:
+    streams = [MapDataset.range(n).to_iter_dataset() for n in (20, 30)]
+    return IterDataset.mix(streams, [1, 2]).batch(3)
+
+
+class _Selection:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index % 2, index // 2
+
+
+def _selected() -> Any:
+    return MapDataset.select_from_datasets([MapDataset.range(9), MapDataset.range(9)], _Selection())
+
+
+def _many() -> Any:
+    return MapDataset.concatenate([MapDataset.source(np.arange(n + 2.0)) for n in range(40)])
+
+
+def _reread() -> Any:
+    source = windrow.sources.as_source(np.arange(9.0))
+    return MapDataset.zip([MapDataset.source(source), MapDataset.source(source).shuffle(seed=1)])
+
+
+def _twice() -> Any:
+    dataset = MapDataset.source(np.arange(8)).shuffle(seed=1)
+    return MapDataset.mix([dataset, dataset])
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_every_chain_has_a_page(name: str, tmp_path: Path) -> None:
+    make, words = CHAINS[name]
+    found = page_of(make(), tmp_path, elements=8 if words.startswith("element") else 3)
+    assert found.open == []
+    assert words in found.said
+    assert "your loop" in found.said
+
+
+def test_functions_run_here_and_no_worker_is_started(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def note(element: int) -> int:
+        seen.append(os.getpid())
+        return element
+
+    page_of(MapDataset.range(9).map(note).mp_prefetch(2), tmp_path, elements=3)
+    assert seen == [os.getpid()] * 3
+
+
+def test_without_elements_nothing_is_read(tmp_path: Path) -> None:
+    source = Counting(200)
+    dataset = MapDataset.source(source).shuffle(seed=1).batch(4)
+    found = page_of(dataset, tmp_path, elements=0)
+    assert source.read == []
+    assert len(dots(found.charts()["order-epoch"])) == 200
+
+
+def shuffled(source: Counting) -> Any:
+    return MapDataset.source(source).shuffle(seed=1)
+
+
+# Chains, and how many of the first records of their order make three elements.
+READ: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "elements": (lambda ds: ds.map(abs), 3),
+    "rows of a batch": (lambda ds: ds.batch(5), 5),
+    "rows of a batch of a stream": (lambda ds: ds.to_iter_dataset().map(abs).batch(5), 5),
+    "several batches": (lambda ds: ds.batch(2), 4),
+    "a stream that is limited": (lambda ds: ds.to_iter_dataset().limit(2), 2),
+    "a stream of workers": (lambda ds: ds.to_iter_dataset().mp_prefetch(), 3),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_no_record_is_read_but_those_of_the_elements_shown(name: str) -> None:
+    made, records = READ[name]
+    source = Counting(2_000)
+    sample_of(made(shuffled(source))._node, 3)
+    expected = [value // 10 for value in shuffled(Counting(2_000)).read(range(records))]
+    assert source.read == expected
+
+
+# Chains that take more records than they give, and how many are wanted for three elements.
+TAKING: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "a filter": (lambda ds: ds.filter(lambda value: value % 1_000 == 0), 201),
+    "a filter of a stream": (lambda ds: ds.to_iter_dataset().filter(lambda n: n % 1_000 == 0), 201),
+    "a window": (lambda ds: ds.to_iter_dataset().window_shuffle(1_000, seed=1).batch(4), 1_000),
+}
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_records_for_filters_and_windows_are_read_many_at_a_time(name: str) -> None:
+    made, wanted = TAKING[name]
+    source = Counting(4_000)
+    sample = sample_of(made(MapDataset.source(source))._node, 3)
+    assert len(sample.elements) == 3
+    assert source.read == list(range(len(source.read)))
+    assert wanted <= len(source.read) <= min(wanted + 500, 4 * wanted + 1)
+    assert source.calls <= 8
+
+
+def test_an_order_that_can_not_be_worked_out_is_told(tmp_path: Path) -> None:
+    class Failing(_Selection):
+        def __init__(self, calls: float) -> None:
+            self.calls = calls
+
+        def __getitem__(self, index: int) -> tuple[int, int]:
+            self.calls -= 1
+            if self.calls < 0:
+                raise KeyError(f"no {index}")
+            return super().__getitem__(index)
+
+    def dataset(selection: Failing) -> MapDataset[Any]:
+        return MapDataset.select_from_datasets([MapDataset.range(9)] * 2, selection)
+
+    counting = Failing(1e9)
+    dataset(counting).explain()
+    asked = int(1e9 - counting.calls)
+    found = page_of(dataset(Failing(asked)), tmp_path, elements=0)
+    assert "The order cannot be drawn: KeyError: 'no 0'" in found.said
+
+
+# --- the order -----------------------------------------------------------------------------------
+
+ORDERS: dict[str, Callable[[], Any]] = {
+    "in order": lambda: MapDataset.range(50),
+    "shuffled": lambda: MapDataset.range(50).shuffle(seed=4),
+    "windows": lambda: MapDataset.range(50).window_shuffle(7, seed=4),
+    "blocks": lambda: MapDataset.range(50).block_shuffle(seed=4, block=5, window_blocks=3),
+    "sliced": lambda: MapDataset.range(50).shuffle(seed=1)[3:40:3],
+    "reversed": lambda: MapDataset.range(50)[::-1],
+    "windows of a stream": lambda: MapDataset.range(50).to_iter_dataset().window_shuffle(7, seed=4),
+    "a limited stream": lambda: MapDataset.range(50).shuffle(seed=2).to_iter_dataset().limit(30),
+    "mapped": lambda: MapDataset.range(50).shuffle(seed=2).map(int).to_iter_dataset().map(int),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_order_is_the_one_that_comes(name: str) -> None:
+    dataset = ORDERS[name]()
+    order = order_of(dataset._node)
+    assert order.is_whole
+    assert order.records.tolist() == list(dataset)
+    assert order.positions.tolist() == list(range(len(order.records)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@given(records=st.integers(1, 40), size=st.integers(1, 9), drop=st.booleans())
+def test_rows_stand_inside_their_batch(records: int, size: int, drop: bool, stream: bool) -> None:
+    below: Any = MapDataset.range(records).shuffle(seed=1)
+    below = below.to_iter_dataset() if stream else below
+    dataset = below.batch(size, drop_remainder=drop)
+    order = order_of(dataset._node)
+    found: dict[int, list[int]] = {}
+    for position, record in zip(order.positions.tolist(), order.records.tolist(), strict=True):
+        found.setdefault(int(position), []).append(record)
+    assert found == {at: batch.tolist() for at, batch in enumerate(dataset)}
+
+
+@given(records=st.integers(300, 5000), size=st.integers(1, 70), seed=st.integers(0, 9))
+@settings(max_examples=30)
+def test_a_sample_is_of_the_whole_epoch(records: int, size: int, seed: int) -> None:
+    dataset = MapDataset.range(records).shuffle(seed=seed).batch(size)
+    order = order_of(dataset._node, points=200)
+    assert not order.is_whole
+    assert order.elements == len(dataset)
+    # Rows that the last batch lacks are not records.
+    assert 200 * records / (len(dataset) * size) - 2 <= len(order.records) <= 200
+    batches = list(dataset)
+    for position, record in zip(order.positions.tolist(), order.records.tolist(), strict=True):
+        assert record in batches[int(position)]
+    # One in each of as many equal parts.
+    shares = np.sort(order.positions) / len(dataset) * 200
+    assert np.abs(shares - np.arange(len(shares))).max() <= 2 + 200 / len(dataset)
+
+
+def test_an_epoch_of_any_length_is_sampled() -> None:
+    order = order_of(MapDataset.range(2**61).batch(1000).map(int).repeat()._node)
+    assert len(order.records) == 20_000
+    assert order.records.max() < 2**61
+    assert (np.diff(order.records) > 0).all()
+
+
+def test_the_beginning_has_all_its_records() -> None:
+    dataset = MapDataset.range(10_000).shuffle(seed=1)
+    order = order_of(dataset._node, points=50, beginning=True)
+    assert order.records.tolist() == dataset[:50].read(range(50)).tolist()
+    assert (order.elements, order.is_whole) == (50, True)
+
+
+# --- wrong arguments and faults ------------------------------------------------------------------
+
+
+def test_what_is_no_chain_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"needs a windrow\.MapDataset.*got \[1, 2\]"):
+        windrow.report([1, 2], tmp_path / "a.html")  # type: ignore[arg-type]
+
+
+def test_what_is_no_path_of_a_page_is_refused(tmp_path: Path) -> None:
+    dataset = MapDataset.range(3)
+    with pytest.raises(ArgumentError, match=r"must be the path of a file, got 5"):
+        windrow.report(dataset, 5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"a\.pdf must end in \.html"):
+        windrow.report(dataset, tmp_path / "a.pdf")
+    with pytest.raises(NotFoundError, match=r"there is no folder .*none; make it first"):
+        windrow.report(dataset, tmp_path / "none" / "a.html")
+    with pytest.raises(PlanError, match="elements must be at least 0, got -1"):
+        windrow.report(dataset, tmp_path / "a.html", elements=-1)
+    with pytest.raises(ArgumentError, match="elements"):
+        windrow.report(dataset, tmp_path / "a.html", elements=1.5)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_is_replaced_as_a_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_text("before")
+    with pytest.raises(ConversionError, match=r"a\.html cannot be written"):
+        windrow.report(MapDataset.range(3), _blocked(tmp_path))
+    assert path.read_text() == "before"
+    assert windrow.report(MapDataset.range(3), str(path)) == path
+    assert path.read_text(encoding="utf-8").endswith("</html>\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "blocked"]
+
+
+def _blocked(folder: Path) -> Path:
+    """A path whose place a folder has."""
+    (folder / "blocked" / "a.html" / "x").mkdir(parents=True)
+    return folder / "blocked" / "a.html"
+
+
+def test_without_plotly_the_error_names_the_extra(tmp_path: Path) -> None:
+    program = (
+        "import sys, windrow\n"
+        "sys.modules[sys.argv[2]] = None\n"
+        "try:\n"
+        "    windrow.report(windrow.MapDataset.range(3), sys.argv[1])\n"
+        "except windrow.errors.MissingExtraError as error:\n"
+        "    print(error)\n"
+    )
+    for package in ("plotly", "matplotlib"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "a.html"), package],
+            capture_output=True, text=True, timeout=LIMIT_S, check=True,
+        )  # fmt: skip
+        assert "windrow.report needs the packages of windrow[report]" in done.stdout, done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_windrow_imports_neither_plotly_nor_matplotlib() -> None:
+    program = "import sys, windrow; print({'plotly', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+# --- small parts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (2.5e-8, "25 ns"), (0.0004, "400 µs"), (0.0123, "12.3 ms"), (0.9999, "1 s"),
+     (59.94, "59.9 s"), (4000.4, "4,000 s")],
+)  # fmt: skip
+def test_times_are_told_in_units(seconds: float, words: str) -> None:
+    assert in_time(seconds) == words
+
+
+def test_the_plan_has_every_node_once_and_the_bytes_on_its_arrows(tmp_path: Path) -> None:
+    explanation = chain_of_pictures(tmp_path).explain()
+    drawn = plan_html(explanation, "")
+    assert drawn.count('class="node') == len(explanation.nodes)
+    assert drawn.count("<polygon") == len(explanation.nodes) + 1
+    assert "136 bytes per element" not in drawn  # a picture of 144 bytes and a label of 8
+    assert "152 bytes per element" in drawn
+    assert "91.2 KB per epoch" in drawn
+
+
+def test_a_long_chain_is_drawn_without_nesting() -> None:
+    dataset: Any = MapDataset.source(np.arange(8))
+    for _ in range(80):
+        dataset = dataset.map(brighter)
+    drawn = plan_html(dataset.explain(), "")
+    assert drawn.count('class="branch"') == 1
+    assert drawn.count('class="node') == 82

@@ -1,0 +1,384 @@
+"""Pages of reports as a browser draws them: what is seen, where, in which colours, and no request."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+import windrow
+from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, browser
+from tests.processes import LIMIT_S, until
+from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
+from windrow import MapDataset
+from windrow.reporting.html import page
+from windrow.reporting.order import order_of
+
+pytestmark = pytest.mark.report
+
+SIZES = {"phone": PHONE, "desktop": DESKTOP}
+BLOCKS = 150
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of several chains, made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    pictures = chain_of_pictures(folder)
+    given: dict[str, Any] = {
+        "pictures": pictures,
+        "measured": Told(pictures._node, measured(pictures, BLOCKS)),
+        "tokens": chain_of_tokens(),
+        "fields": MapDataset.source(_fields()).shuffle(seed=2).map(_half),
+        "empty": MapDataset.source([]),
+        "one record": MapDataset.source([np.arange(3.0)]).repeat(),
+        "many": MapDataset.range(10**7).shuffle(seed=5).batch(100),
+    }
+    made = {name: folder / f"{name}.html" for name in given}
+    for name, one in given.items():
+        windrow.report(one, made[name], title=HOSTILE if name == "tokens" else None)
+    return made
+
+
+@pytest.fixture(scope="module")
+def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
+    with chromium.looking(pages) as found:
+        yield found
+
+
+def _fields() -> npt.NDArray[Any]:
+    return np.random.default_rng(0).random((30, 24, 36)).astype(np.float32)
+
+
+def _half(field: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return field / 2
+
+
+# --- all pages -----------------------------------------------------------------------------------
+
+NAMES = ("pictures", "measured", "tokens", "fields", "empty", "one record", "many")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_drawn_whole_and_asks_for_nothing(name: str, size: str, look: Look) -> None:
+    looked = look(name, SIZES[size])
+    assert looked.complaints == []
+    assert looked.requests == []
+    charts = looked.boxes(".chart")
+    assert looked.told("Number(document.documentElement.dataset.drawn)") == len(charts)
+    assert len(looked.boxes(".chart .main-svg")) >= len(charts)
+    width = SIZES[size][0]
+    # Nothing but what scrolls by itself is wider than the window.
+    assert looked.told("document.documentElement.scrollWidth") <= width
+    for box in [*charts, *looked.boxes("section"), *looked.boxes("figure")]:
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width + 0.5
+    assert all(box["width"] > 250 and box["height"] > 80 for box in charts)
+    no_words = "s => [...document.querySelectorAll(s)].filter(e => !e.ariaLabel).length"
+    assert looked.told(no_words, ".chart") == 0
+    assert looked.told("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    assert looked.told("[...document.images].every(i => i.alt)")
+
+
+@pytest.mark.parametrize("name", ["measured", "tokens"])
+def test_no_words_of_a_chart_lie_outside_it(name: str, look: Look) -> None:
+    for size in SIZES.values():
+        looked = look(name, size)
+        outside = looked.told(
+            """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
+              const c = chart.getBoundingClientRect();
+              return [...chart.querySelectorAll("text")].filter(t => {
+                const b = t.getBoundingClientRect();
+                return b.width && (b.left < c.left - 1 || b.right > c.right + 1
+                  || b.top < c.top - 1 || b.bottom > c.bottom + 1);
+              }).map(t => chart.id + ": " + t.textContent);
+            })"""
+        )
+        assert outside == []
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+def test_the_plan_goes_down_from_the_store_to_the_loop(look: Look) -> None:
+    looked = look("pictures")
+    labels = looked.texts(".plan .node code")
+    assert [label.partition("(")[0] for label in labels][:4] == [
+        "source",
+        "block_shuffle",
+        "map",
+        "batch",
+    ]
+    drawn = ".plan .store, .plan .node, .plan .loop"
+    tops = [box["y"] for box in looked.boxes(drawn)]
+    assert tops == sorted(tops)
+    assert len(set(tops)) == len(tops)
+    middles = {round(box["x"] + box["width"] / 2) for box in looked.boxes(drawn)}
+    assert len(middles) == 1
+    arrows = looked.boxes(".plan svg polygon")
+    assert len(arrows) == len(tops) - 1
+    assert all(box["width"] > 5 and box["height"] > 20 for box in arrows)
+    assert "152 bytes per element" in looked.texts(".plan .flow span")[1]
+
+
+def test_datasets_that_are_joined_stand_side_by_side(look: Look) -> None:
+    looked = look("tokens")
+    one, other = looked.boxes(".plan .store")
+    assert one["x"] + one["width"] < other["x"]
+    assert abs(one["y"] - other["y"]) < 200
+    (joined,) = [b for b, t in zip(looked.boxes(".plan .node"),
+                                   looked.texts(".plan .node code"), strict=True)
+                 if t.startswith("concatenate")]  # fmt: skip
+    assert joined["y"] > max(box["y"] + box["height"] for box in (one, other))
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+
+def test_the_order_has_a_dot_for_each_record(look: Look) -> None:
+    order = order_of(MapDataset.range(10**7).shuffle(seed=5).batch(100)._node)
+    looked = look("many")
+    assert subpaths(looked, "#order-epoch") == [20_000]
+    assert subpaths(looked, "#order-beginning") == [2_000]
+    assert axis(looked, "order-epoch", "xaxis") == [0, 100_000]
+    low, high = axis(looked, "order-epoch", "yaxis")
+    assert low < 0 < 10**7 < high < 1.05 * 10**7
+    seen = dots_in(looked, "order-epoch")
+    xs = order.positions / 100_000
+    ys = (order.records - low) / (high - low)
+    assert np.abs(seen - np.stack([xs, ys], axis=1)).max() < 0.01
+
+
+def subpaths(looked: Looked, chart: str) -> list[int]:
+    """Dots of each path that is drawn over a chart."""
+    found: list[int] = looked.told(
+        "s => [...document.querySelectorAll(s)].map(p => p.getAttribute('d').split('M').length-1)",
+        f"{chart} .shapelayer path",
+    )
+    return found
+
+
+def axis(looked: Looked, chart: str, name: str) -> list[float]:
+    found: list[float] = looked.told(
+        "([chart, name]) => document.getElementById(chart)._fullLayout[name].range", [chart, name]
+    )
+    return found
+
+
+def dots_in(looked: Looked, chart: str) -> npt.NDArray[np.float64]:
+    """Where the dots of a chart are, as shares of its width and, from below, of its height."""
+    path, width, height, left, top = looked.told(
+        """chart => {
+          const place = document.getElementById(chart), size = place._fullLayout._size;
+          const path = place.querySelector(".shapelayer path").getAttribute("d");
+          return [path, size.w, size.h, size.l, size.t];
+        }""",
+        chart,
+    )
+    pairs = [part.partition("H")[0].split(",") for part in path.split("M")[1:]]
+    found: npt.NDArray[np.float64] = np.array(pairs, np.float64)
+    found = (found - [left, top]) / [width, height]
+    found[:, 1] = 1 - found[:, 1]
+    return found
+
+
+def test_dots_are_seen(look: Look) -> None:
+    looked = look("many")
+    pixels = pixels_of(looked.picture("#order-epoch .cartesianlayer"))
+    blue = (pixels[..., 2].astype(int) - pixels[..., 0] > 60).mean()
+    # 20,000 dots of 3 square pixels on some 500 x 320.
+    assert 0.1 < blue < 0.6
+
+
+def test_the_timeline_shows_reading_mapping_and_waiting(look: Look) -> None:
+    looked = look("measured")
+    lanes = looked.boxes("#timeline .scatterlayer .js-line")
+    assert len(lanes) == 3
+    assert [lane["y"] for lane in lanes] == sorted(lane["y"] for lane in lanes)
+    assert all(lane["width"] > 200 for lane in lanes)
+    # Reading takes 2 ms an element, mapping 1, and the loop waits 3 for every third block.
+    reading, mapping, waiting = filled(looked)
+    assert reading == pytest.approx(2 * mapping, rel=0.02)
+    assert waiting == pytest.approx(1.5 * reading, rel=0.02)
+    words = looked.texts("#timeline text")
+    assert {"reading", "mapping", "the loop waits", "batch given to the loop"} <= set(words)
+    assert axis(looked, "timeline", "xaxis")[1] >= 2 * BLOCKS
+    assert steps(looked) == [2 * BLOCKS] * 3
+
+
+def filled(looked: Looked) -> list[float]:
+    """Heights of the areas of the timeline."""
+    return [box["height"] for box in looked.boxes("#timeline .scatterlayer .js-fill")]
+
+
+def steps(looked: Looked) -> list[int]:
+    """The last element of each lane."""
+    found: list[int] = looked.told(
+        "document.getElementById('timeline').calcdata.map(lane => lane[lane.length - 1].x)"
+    )
+    return found
+
+
+def test_bars_are_as_long_as_what_they_tell(look: Look) -> None:
+    looked = look("measured")
+    names = looked.texts("#activities .ytick text")
+    lengths = dict(
+        zip(names, [b["width"] for b in looked.boxes("#activities .point path")], strict=True)
+    )
+    assert lengths["the loop's own work"] == pytest.approx(4 * waits(lengths), rel=0.02)
+    assert lengths["reading"] == pytest.approx(
+        2 * (lengths["map(brighter)"] + lengths["batch(8)"]), rel=0.02
+    )
+    predicted, found = (
+        [box["width"] for box in looked.boxes(f"#bytes .trace:nth-child({n}) .point path")]
+        for n in (1, 2)
+    )
+    assert predicted == pytest.approx(found, abs=1.0)
+    assert {"predicted", "measured", "stored", "decoded", "delivered"} <= set(
+        looked.texts("#bytes text")
+    )
+
+
+def waits(lengths: dict[str, float]) -> float:
+    return sum(size for name, size in lengths.items() if name.startswith("waits for"))
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+
+def test_pictures_show_the_elements(look: Look) -> None:
+    looked = look("pictures")
+    assert len(looked.boxes("#elements figure img")) == 8
+    captions = looked.texts("#elements figcaption")
+    assert captions[0].startswith("element 0, row 0\nlabel ")
+    shown = pixels_of(looked.picture("#elements figure img"))
+    # Chunks have their pixels in rows of rising shades, halved: no more than 125.
+    assert len(np.unique(shown[20:-20, 20:-20].reshape(-1, 3), axis=0)) > 20
+
+
+def test_fields_have_a_scale(look: Look) -> None:
+    looked = look("fields")
+    (scale,) = looked.boxes("#elements img.scale")
+    assert scale["width"] > 200
+    assert "24 x 36 float32" in looked.texts("#elements h3")[0]
+
+
+def test_tokens_and_texts_are_told(look: Look) -> None:
+    looked = look("tokens")
+    assert looked.told("document.title") == HOSTILE
+    assert looked.texts("h1") == [HOSTILE]
+    numbers = looked.texts("#elements .tokens:first-child span")
+    first = [int(number) for number in numbers[:40]]
+    assert first == list(range(first[0], first[0] + 40))
+    colours = looked.told(
+        "[...document.querySelectorAll('#elements .tokens span')].slice(0, 40)"
+        ".map(e => getComputedStyle(e).backgroundColor)"
+    )
+    assert len(set(colours)) > 10
+    assert f"the text of {first[0]}" in looked.texts("#elements .words")[0]
+
+
+# --- looks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_words_are_read_on_light_and_on_dark(dark: bool, look: Look) -> None:
+    looked = look("measured", dark=dark)
+    ground = luminance(colour(looked, "body", "backgroundColor"))
+    assert (ground < 0.05) == dark
+    for selector in ("body", ".soft", "figcaption", "td", "thead th", ".node small"):
+        assert contrast(looked, selector, "color", ground) > 4.5, selector
+    for selector in (
+        "#timeline .x3title",
+        "#activities .ytick text",
+        "#order-epoch .infolayer text",
+    ):
+        assert contrast(looked, selector, "fill", ground) > 4.5, selector
+    picture = pixels_of(looked.picture())
+    assert (picture.mean() < 80) == dark
+
+
+def test_print_is_on_white(pages: dict[str, Path], chromium: Browser) -> None:
+    with chromium.opened(pages["measured"], dark=True) as looked:
+        looked.page.emulate_media(media="print")
+        assert luminance(colour(looked, "body", "backgroundColor")) > 0.95
+        assert luminance(colour(looked, "body", "color")) < 0.05
+        paper = looked.page.pdf(format="A4")
+        assert paper.startswith(b"%PDF")
+        assert looked.complaints == []
+
+
+def test_a_window_that_changes_redraws_the_charts(
+    pages: dict[str, Path], chromium: Browser
+) -> None:
+    with chromium.opened(pages["measured"], DESKTOP) as looked:
+        before = looked.boxes("#bytes .main-svg")[0]["width"]
+        looked.page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        # The page's policy forbids the driver to wait by itself.
+        assert until(lambda: looked.boxes("#bytes .main-svg")[0]["width"] < 400, LIMIT_S)
+        assert looked.boxes("#bytes .main-svg")[0]["width"] < before
+        assert looked.told("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_without_scripts_the_tables_are_there(pages: dict[str, Path], chromium: Browser) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages["measured"].as_uri())
+    assert "records asked for" in page.inner_text("#costs")
+    assert "Drawing it needs JavaScript" in page.inner_text("#time")
+    context.close()
+
+
+def test_what_asks_for_something_is_counted_and_the_policy_forbids_it(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    asking = "<img src='http://127.0.0.1:9/a.png'><script src='http://127.0.0.1:9/a.js'></script>"
+    whole = page("", asking, "var Plotly = {};")
+    (tmp_path / "with.html").write_text(whole, encoding="utf-8")
+    policy = re.compile(r"<meta http-equiv=[^>]+>")
+    (tmp_path / "without.html").write_text(policy.sub("", whole), encoding="utf-8")
+    with chromium.opened(tmp_path / "without.html") as looked:
+        assert sorted(looked.requests) == ["http://127.0.0.1:9/a.js", "http://127.0.0.1:9/a.png"]
+    with chromium.opened(tmp_path / "with.html") as looked:
+        assert looked.requests == []
+        assert (
+            len([words for words in looked.complaints if "Content Security Policy" in words]) == 2
+        )
+
+
+def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def colour(looked: Looked, selector: str, kind: str) -> tuple[float, ...]:
+    words: str = looked.told(
+        "([s, k]) => getComputedStyle(document.querySelector(s))[k]", [selector, kind]
+    )
+    return tuple(float(part) for part in words.strip("rgba()").split(","))[:3]
+
+
+def luminance(rgb: tuple[float, ...]) -> float:
+    """Relative luminance, as WCAG 2.2 defines it."""
+    shares = [value / 255 for value in rgb]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(looked: Looked, selector: str, kind: str, ground: float) -> float:
+    """The contrast of words on the ground of the page, as WCAG 2.2 defines it."""
+    high, low = sorted([luminance(colour(looked, selector, kind)), ground], reverse=True)
+    return (high + 0.05) / (low + 0.05)

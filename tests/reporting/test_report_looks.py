@@ -1,0 +1,429 @@
+"""Looks of a report: what a reader with a narrow window, a dark one, or no network meets."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from PIL import Image
+
+import windrow
+from tests.browser import DESKTOP, PHONE, Browser, Look, browser
+from tests.processes import LIMIT_S, until
+from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
+from windrow import MapDataset
+from windrow.inspection.contact_sheet_cells import cell_of, sheet_of
+from windrow.reporting.elements import sheet_html
+from windrow.reporting.order import order_of, sources_of
+from windrow.sources import ZarrDataSource
+from windrow.stats.costs import known
+
+pytestmark = pytest.mark.report
+
+SIZES = {"phone": PHONE, "desktop": DESKTOP}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of several chains, made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    pictures = chain_of_pictures(folder)
+    given: dict[str, Any] = {
+        "measured": Told(pictures._node, measured(pictures, 30)),
+        "long names": _long_names(),
+        "memory": Told((numbers := _numbers())._node, _waiting(measured(numbers, 30))),
+        "none": MapDataset.range(0),
+        "fields": MapDataset.source(ZarrDataSource(_fields(folder / "f.zarr"))).shuffle(seed=1),
+        "celsius": MapDataset.source(ZarrDataSource(str(folder / "f.zarr"))).map(_celsius),
+        "zipped": MapDataset.zip([pictures.map(_same), MapDataset.range(75)]).map(_first),
+        "waves": MapDataset.source(np.sin(np.arange(480.0).reshape(8, 60))),
+        "unknown": pictures_in_floats(folder / "unknown"),
+        "mixed": MapDataset.mix([MapDataset.range(50), MapDataset.range(100, 150)]),
+        "failing": MapDataset.range(3).map(_failing),
+        "branches": _branches(folder / "a folder of some depth" / "of_stores", 5),
+    }
+    return {
+        name: windrow.report(one, folder / f"{name.replace(' ', '_')}.html")
+        for name, one in given.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
+    with chromium.looking(pages) as found:
+        yield found
+
+
+def _long_names() -> Any:
+    def function(element: Any) -> Any:
+        return element
+
+    function.__qualname__ = function.__name__ = "a_name_that_goes_on" + "_and_on" * 30
+    return MapDataset.source(np.zeros((40, 3), np.float32)).map(function).batch(8)
+
+
+def _numbers() -> Any:
+    return MapDataset.source(np.zeros((480, 3), np.float32)).shuffle(seed=1).batch(8)
+
+
+def _waiting(stats: windrow.Stats) -> windrow.Stats:
+    """A loop that waits, for times with many digits."""
+    parts = {"reading": 0.0633, "map(brighter)": 0.0122, "planning": 0.0444, "other": 0.0}
+    return dataclasses.replace(
+        stats, passed_s=0.1137, waited_s=0.1, loop_s=0.0137, waited_for=parts, reading_s=0.0633,
+        mapping_s={"map(brighter)": 0.0122, "batch(8)": 0.00111}, blocked_s=0.0,
+    )  # fmt: skip
+
+
+def _fields(folder: Path) -> str:
+    """Windows of three fields each, in kelvin."""
+    values = 250 + np.arange(20 * 3 * 8 * 12, dtype=np.float32).reshape(20, 3, 8, 12) / 100
+    group = zarr.create_group(folder)
+    group.create_array("t", data=values, chunks=(5, 3, 8, 12)).attrs["units"] = "K"
+    return str(folder)
+
+
+def pictures_in_floats(folder: Path) -> Any:
+    """300 of the pictures, through a function without a spec."""
+    source = ZarrDataSource(pictures_at(folder))
+    return MapDataset.source(source)[:300].map(_in_floats).batch(8)
+
+
+def _in_floats(element: Any) -> Any:
+    return {**element, "image": element["image"] / np.float32(255)}
+
+
+def _celsius(element: Any) -> Any:
+    return {"t": element["t"] - 273.15}
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def _first(element: Any) -> Any:
+    (batch, number) = element
+    return {name: rows[0] for name, rows in batch.items()}, number
+
+
+def _failing(element: Any) -> Any:
+    raise KeyError("nope")
+
+
+def _branches(folder: Path, count: int) -> Any:
+    zarr.create_array(folder / "x.zarr", data=np.zeros((60, 4), np.float32), chunks=(10, 4))
+    sources = [ZarrDataSource(str(folder / "x.zarr")) for _ in range(count)]
+    return MapDataset.mix([MapDataset.source(s).shuffle(seed=1) for s in sources])
+
+
+# --- all pages -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["long names", "branches"])
+def test_nothing_makes_a_page_wider_than_its_window(name: str, size: str, look: Look) -> None:
+    looked = look(name, SIZES[size])
+    assert looked.complaints == []
+    assert looked.told("document.documentElement.scrollWidth") <= SIZES[size][0]
+
+
+def test_no_button_needs_a_network(look: Look) -> None:
+    looked = look("measured")
+    looked.page.hover("#bytes")
+    found = looked.told(
+        "[...document.querySelectorAll('#bytes .modebar-btn')].map(b => b.dataset.title)"
+    )
+    assert len(found) == 6
+    assert not [words for words in found if "hare" in words or "loud" in words]
+    for button in looked.page.query_selector_all("#bytes .modebar-btn:not([data-title*=ownload])"):
+        button.click()
+    assert looked.complaints == []
+    assert looked.requests == []
+
+
+@pytest.mark.parametrize(("size", "columns"), [(PHONE, 2), ((800, 900), 4), (DESKTOP, 8)])
+def test_eight_elements_fill_their_rows(size: tuple[int, int], columns: int, look: Look) -> None:
+    boxes = look("measured", size).boxes("#elements figure")
+    assert len(boxes) == 8
+    rows = [round(box["y"]) for box in boxes]
+    assert [rows.count(row) for row in sorted(set(rows))] == [columns] * (8 // columns)
+
+
+def test_no_fact_stands_alone_on_a_wide_page(look: Look) -> None:
+    rows = {round(box["y"]) for box in look("measured").boxes(".facts div")}
+    assert len(rows) == 1
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+def test_a_wide_plan_begins_at_its_left_edge_and_says_that_it_goes_on(look: Look) -> None:
+    looked = look("branches", PHONE)
+    (plan,) = looked.boxes(".plan")
+    stores = looked.boxes(".plan .store")
+    assert len(stores) == 5
+    assert plan["x"] <= stores[0]["x"] < plan["x"] + 60
+    assert stores[-1]["x"] > PHONE[0]
+    assert until(lambda: looked.boxes(".hint")[0]["height"] > 0, LIMIT_S)
+    # What all branches lead to is seen at once.
+    for box in looked.boxes(".plan .trunk > *"):
+        assert plan["x"] - 0.5 <= box["x"]
+        assert box["x"] + box["width"] <= plan["x"] + plan["width"] + 0.5
+    looked.told("document.querySelector('.plan').scrollLeft = 1e6")
+    assert until(lambda: looked.told("!document.querySelector('.plan.cut-right')"), LIMIT_S)
+    looked.told("document.querySelector('.plan').scrollLeft = 0")
+
+
+def test_a_plan_that_fits_has_no_hint(look: Look) -> None:
+    looked = look("branches", DESKTOP)
+    assert looked.boxes(".hint")[0]["height"] == 0
+    (plan,) = looked.boxes(".plan")
+    for box in looked.boxes(".plan .store, .plan .node"):
+        assert plan["x"] - 0.5 <= box["x"]
+        assert box["x"] + box["width"] <= plan["x"] + plan["width"] + 0.5
+
+
+def test_a_source_in_the_plan_is_told_in_whole_words(look: Look) -> None:
+    looked = look("branches", PHONE)
+    store = looked.texts(".plan .store")[0]
+    assert store.startswith("ZarrDataSource.../of_stores/x.zarr60 records")
+    # One line of each: nothing is broken in the middle of a word.
+    lines = looked.told(
+        """() => [...document.querySelectorAll(".plan .store:first-child > *")].slice(0, 4)
+          .map(e => { const r = document.createRange(); r.selectNodeContents(e);
+            return new Set([...r.getClientRects()].map(b => Math.round(b.top))).size; })"""
+    )
+    assert [lines[0], *lines[2:]] == [1, 1, 1]  # a path may be broken at its slashes
+    full = looked.told("document.querySelector('.plan .store').title")
+    assert full.startswith("ZarrDataSource(60 records of float32 [4] in ")
+    assert full.count("/") > 3
+
+
+def test_bytes_that_no_spec_tells_are_those_that_were_seen(look: Look) -> None:
+    # Pictures as float32 of 144 numbers, and 8 bytes of a label, in batches of 8.
+    looked = look("unknown")
+    flows = looked.texts(".plan .flow span")
+    assert flows[1:] == [
+        "91.2 KB per epoch152 bytes per element",
+        "45.6 KB per epoch152 bytes per element",
+        "175 KB per epoch584 bytes per elementjudged by the first",
+        # 38 batches; the last one is shorter.
+        *["178 KB per epoch4.67 KB per elementjudged by the first"] * 2,
+    ]
+    assert "4.67 KBjudged by the first" in looked.texts(".facts dd")
+
+
+def test_bytes_that_were_measured_stand_for_unknown_ones(tmp_path: Path) -> None:
+    pictures = chain_of_pictures(tmp_path).map(_same)
+    stats = measured(chain_of_pictures(tmp_path / "again"), 4)
+    page = Page(windrow.report(Told(pictures._node, stats), tmp_path / "a.html"))
+    assert "1 KB per element measured" in page.said
+    assert "152 bytes per element measured" not in page.said
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_bar_of_time_has_its_words_and_the_longest_fills_the_chart(
+    size: str, look: Look
+) -> None:
+    looked = look("memory", SIZES[size])
+    names = looked.texts("#activities .ytick text")
+    words = looked.texts("#activities .bartext")
+    assert len(words) == len(names)
+    assert words[names.index("all is ready, no room for more")] == "0 s, 0%"
+    assert words[names.index("waits for reading")] == "63.3 ms, 56%"
+    (chart,) = looked.boxes("#activities")
+    for box in looked.boxes("#activities text"):
+        assert chart["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= chart["x"] + chart["width"] + 1
+    bars = [box["width"] for box in looked.boxes("#activities .point path")]
+    room = looked.told("document.getElementById('activities')._fullLayout._size.w")
+    assert max(bars) > 0.9 * room
+
+
+@pytest.mark.parametrize("chart", ["activities", "bytes"])
+def test_numbers_of_an_axis_are_level_and_apart_on_a_phone(chart: str, look: Look) -> None:
+    boxes = look("memory", PHONE).boxes(f"#{chart} .xtick text")
+    assert len(boxes) > 1
+    assert all(box["width"] > box["height"] or box["height"] < 20 for box in boxes)
+    for one, other in itertools.pairwise(boxes):
+        assert one["x"] + one["width"] < other["x"]
+
+
+def test_what_a_source_in_memory_does_not_do_is_no_row(look: Look) -> None:
+    assert look("memory").texts("#bytes .ytick text") == ["delivered"]
+    stored = look("measured").texts("#bytes .ytick text")
+    assert set(stored) == {"stored", "decoded", "delivered"}
+
+
+def test_a_run_that_is_not_whole_is_told_under_its_bars(tmp_path: Path) -> None:
+    dataset = chain_of_pictures(tmp_path)
+    iterator = Told(dataset._node, _early(measured(dataset, 3)))
+    said = Page(windrow.report(iterator, tmp_path / "a.html", elements=0)).said
+    assert "Predicted is the mean of an epoch of 75 batches." in said
+    assert (
+        "Measured covers the 6 batches that were read for so far; the loop was given 6 of them."
+        in said
+    )
+    assert "16% of an epoch's bytes are decoded for 8% of its batches." in said
+    whole = Told(dataset._node, measured(dataset, 38))
+    said = Page(windrow.report(whole, tmp_path / "a.html", elements=0)).said
+    assert "Measured covers the 76 batches" in said
+    assert "of an epoch's bytes are decoded" not in said
+
+
+def _early(stats: windrow.Stats) -> windrow.Stats:
+    """Twice as much decoded as was asked for."""
+    twice = [
+        dataclasses.replace(c, decoded_bytes=known(c.decoded_bytes).times(2)) for c in stats.sources
+    ]
+    return dataclasses.replace(stats, sources=tuple(twice))
+
+
+def test_an_epoch_of_nothing_has_no_chart(look: Look) -> None:
+    looked = look("none")
+    assert looked.boxes(".chart") == []
+    assert "There is no record." in looked.texts("#order p")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sources_are_named_beside_the_dots(size: str, look: Look) -> None:
+    looked = look("branches", SIZES[size])
+    (chart,) = looked.boxes("#order-epoch")
+    left, width = looked.told(
+        "(s => [s.l, s.w])(document.getElementById('order-epoch')._fullLayout._size)"
+    )
+    names = looked.texts("#order-epoch .annotation-text")
+    assert names == [f"source {number}" for number in range(1, 6)]
+    boxes = looked.boxes("#order-epoch .annotation-text")
+    for box in boxes:
+        assert chart["x"] + left + width <= box["x"]
+        assert box["x"] + box["width"] <= chart["x"] + chart["width"]
+    tops = [box["y"] for box in boxes]
+    assert tops == sorted(tops, reverse=True)
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+
+def test_pictures_have_no_frame_of_another_colour(look: Look) -> None:
+    looked = look("fields", dark=True)
+    seen = pixels_of(looked.picture("#elements .sheet"))
+    # Viridis has no such white, and the words are gray.
+    assert not (seen.min(axis=2) > 235).any()
+    (box, *_) = looked.boxes("#elements .sheet img")
+    assert box["height"] == pytest.approx(box["width"] * 8 / 12, abs=1)
+
+
+def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def test_a_field_has_its_pixels_in_their_places(look: Look) -> None:
+    seen = pixels_of(look("celsius").picture("#elements .sheet img")).astype(int)
+    middle = seen[seen.shape[0] // 16 :: seen.shape[0] // 8, seen.shape[1] // 2]
+    # Values rise from row to row and from left to right, and with them the brightness of viridis.
+    assert (np.diff(middle.sum(axis=1)) >= 0).all()
+    assert seen[5, 5].sum() < seen[-6, -6].sum()
+
+
+def test_how_much_of_a_window_is_drawn_is_told(look: Look) -> None:
+    (heading,) = look("fields").texts("#elements h3")
+    assert heading == "t 3 x 8 x 12 float32, 1.15 KB; the first of its 3 fields is drawn"
+
+
+def test_a_scale_has_a_unit_where_no_function_may_have_changed_it(look: Look) -> None:
+    looked = look("fields")
+    assert looked.texts(".scale-box figcaption") == ["t [K]"]
+    assert look("celsius").texts(".scale-box figcaption") == ["t"]
+    words = looked.told("getComputedStyle(document.querySelector('.ticks')).fontSize")
+    assert float(words.removesuffix("px")) > 12
+    (scale,) = looked.boxes("#elements img.scale")
+    low, high = 250.0, 250 + 20 * 3 * 8 * 12 / 100
+    marks = looked.boxes(".ticks span")
+    values = [float(value) for value in looked.texts(".ticks span")]
+    assert len(values) > 2
+    for box, value in zip(marks, values, strict=True):
+        share = (box["x"] + box["width"] / 2 - scale["x"]) / scale["width"]
+        assert low <= value <= high
+        assert 0 <= share <= 1
+    steps = np.diff([box["x"] + box["width"] / 2 for box in marks])
+    assert steps == pytest.approx(steps[0], abs=1)
+
+
+def test_labels_of_parts_are_named_in_short(look: Look) -> None:
+    looked = look("zipped")
+    assert looked.texts("#elements h3")[0].startswith("[0] image 12 x 12 uint8")
+    caption = looked.texts("#elements figcaption")[3]
+    element, label, number = caption.split("\n")
+    assert element == "element 3"
+    assert label.startswith("label ")
+    assert number == "[1]: 3"
+
+
+def test_elements_of_several_sources_say_of_which_they_are(look: Look) -> None:
+    captions = look("mixed").texts("#elements tbody th")
+    assert captions[:4] == [f"element {at}, source {at % 2 + 1}" for at in range(4)]
+    values = [int(value) for value in look("mixed").texts("#elements tbody td")]
+    assert [value >= 100 for value in values] == [False, True] * 4
+
+
+SOURCES: dict[str, tuple[Callable[[Any], Any], dict[tuple[int, int | None], int]]] = {
+    "elements": (lambda mix: mix, {(0, None): 1, (1, None): 2, (2, None): 1, (3, None): 2}),
+    "rows": (lambda mix: mix.batch(2), {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 2}),
+    "rows of a stream": (
+        lambda mix: mix.to_iter_dataset().batch(3),
+        {(0, 0): 1, (0, 1): 2, (0, 2): 1, (1, 0): 2, (1, None): 2},
+    ),
+    "rows that may have moved": (lambda mix: mix.batch(2).map(_same), {}),
+    "batches of batches": (lambda mix: mix.batch(1).batch(2), {}),
+    "of both": (lambda mix: MapDataset.zip([mix, MapDataset.range(4)]), {}),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_of_one_source_is_known(name: str) -> None:
+    make, expected = SOURCES[name]
+    node = make(MapDataset.mix([MapDataset.range(2), MapDataset.range(2)]))._node
+    assert sources_of(order_of(node), node) == expected
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_lines_are_drawn_in_the_colours_of_the_page(dark: bool, look: Look) -> None:
+    looked = look("waves", dark=dark)
+    assert len(looked.boxes("#elements svg.lines path")) == 8
+    seen = looked.told("getComputedStyle(document.querySelector('svg.lines path')).stroke")
+    assert seen == ("rgb(98, 168, 229)" if dark else "rgb(47, 127, 193)")
+    assert "All on one scale, from -1 to 1." in looked.texts("#elements p")
+    path, *_ = looked.told("[...document.querySelectorAll('svg.lines path')].map(p=>p.outerHTML)")
+    points = re.findall(r"[ML]([\d.]+),([\d.]+)", path)
+    heights = np.array([float(y) for _, y in points])
+    assert heights == pytest.approx(50 - 46 * np.sin(np.arange(60)), abs=0.1)
+
+
+def test_a_gap_in_a_line_is_a_gap() -> None:
+    cells = (cell_of("", np.array([0.0, 1.0, np.nan, 2.0])),)
+    assert sheet_html(sheet_of("", cells)).count('d="M2,96h0L34,50M98,4h0"') == 1
+
+
+def test_an_error_says_where_it_was_raised(look: Look) -> None:
+    (said,) = look("failing").texts("#elements p")
+    assert said.startswith("Making element 0 failed. KeyError: 'nope'\n")
+    assert "raised in map(_failing) for element 0" in said

@@ -1,0 +1,240 @@
+"""The page of a run that happened, as a browser draws it, against what the iterator counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+
+import windrow
+from tests.browser import Browser, Looked, browser
+from windrow import MapDataset, ReadOptions
+from windrow.core.text import in_units
+from windrow.explain.explanation import Explanation
+from windrow.sources import ZarrDataSource
+from windrow.stats.stats import Stats
+
+pytestmark = pytest.mark.report
+
+RECORDS, CHUNK, BATCH = 3_000, 50, 25
+
+
+class Run(NamedTuple):
+    """The prediction before a run, the counts of the run, and its page."""
+
+    told: Explanation
+    stats: Stats
+    page: Looked
+
+
+def sorted_twice(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Takes its time, so that no two blocks come within a millisecond."""
+    return np.sort(np.sort(np.tile(row, 8))[::-1])
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Run]:
+    """A run over a store on disk, with a function and a loop that is slow in its second half."""
+    folder = tmp_path_factory.mktemp("run")
+    rows = np.random.default_rng(0).random((RECORDS, 400)).astype(np.float32)
+    zarr.create_array(folder / "store", data=rows, chunks=(CHUNK, 400))
+    dataset = MapDataset.source(ZarrDataSource(folder / "store"))
+    dataset = dataset.block_shuffle(seed=1, window_blocks=6).map(sorted_twice).batch(BATCH)
+    stream = dataset.to_iter_dataset(ReadOptions(prefetch_buffer_size=3))
+    iterator = iter(stream)
+    for number, batch in enumerate(iterator):
+        for _ in range(0 if number < 60 else 4):
+            np.sort(batch, axis=0)
+    path = windrow.report(iterator, folder / "page.html")
+    with chromium.opened(path) as page:
+        yield Run(stream.explain(), iterator.stats(), page)
+
+
+# --- the timeline --------------------------------------------------------------------------------
+
+LANES = {"reading": "reading_s", "mapping": "mapping_s", "the loop waits": "waited_s"}
+
+
+def test_the_timeline_that_is_drawn_is_the_one_of_the_run(run: Run) -> None:
+    blocks = run.stats.timeline
+    assert len(blocks) >= 20
+    ends = np.cumsum([block.elements for block in blocks])
+    assert ends[-1] == run.stats.elements == RECORDS // BATCH
+    middles = ends - np.array([block.elements for block in blocks]) / 2
+    heights_px = []
+    for number, name in enumerate(LANES.values()):
+        lane = drawn_lane(run.page, number)
+        expected = np.array([1e3 * getattr(block, name) / block.elements for block in blocks])
+        assert expected.max() > 0, name
+        # A step for each block, however small it is compared with the others.
+        assert lane.values_ms[:-1] == pytest.approx(expected), name
+        # Beyond the scale a line is drawn up to any height: the plot cuts it off.
+        expected = np.minimum(expected, lane.limit)
+        seen = np.minimum(lane.values_at(middles), lane.limit)
+        # To a pixel and a half.
+        assert np.abs(seen - expected).max() <= 1.5 * lane.per_pixel, name
+        heights_px.append(expected.max() / lane.per_pixel)
+    assert max(heights_px) > 40
+
+
+class Lane(NamedTuple):
+    """A line of the timeline: its corners, by the axes in elements and milliseconds."""
+
+    xs: npt.NDArray[np.float64]
+    ys: npt.NDArray[np.float64]
+    values_ms: list[float]
+    limit: float
+    per_pixel: float
+
+    def values_at(self, elements: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return how high the line is over elements between its corners."""
+        found: npt.NDArray[np.float64] = self.ys[self.xs.searchsorted(elements) - 1]
+        return found
+
+
+def drawn_lane(page: Looked, number: int) -> Lane:
+    """A line as it is drawn, not as it is meant to be: read from the picture's path."""
+    path, values_ms, x_range, width, y_range, height = page.told(
+        """number => {
+          const place = document.getElementById("timeline"), layout = place._fullLayout;
+          const suffix = number ? String(number + 1) : "";
+          const x = layout["xaxis" + suffix], y = layout["yaxis" + suffix];
+          const path = place.querySelectorAll(".scatterlayer .js-line")[number];
+          const values = place.calcdata[number].map(point => point.y);
+          return [path.getAttribute("d"), values, x.range, x._length, y.range, y._length];
+        }""",
+        number,
+    )
+    x = y = 0.0
+    corners = []
+    for kind, numbers in re.findall(r"([MLHV])([^MLHV]*)", path):
+        given = [float(part) for part in numbers.split(",")]
+        x = given[0] if kind in "MLH" else x
+        y = given[-1] if kind in "MLV" else y
+        corners.append((x, y))
+    xs, ys = np.array(corners).T
+    low, high = x_range
+    return Lane(
+        low + xs * (high - low) / width,
+        y_range[1] - ys * (y_range[1] - y_range[0]) / height,
+        values_ms,
+        y_range[1],
+        (y_range[1] - y_range[0]) / height,
+    )
+
+
+# --- predicted and measured ----------------------------------------------------------------------
+
+FIGURES = {
+    "records asked for": "records",
+    "chunks they lie in": "chunks",
+    "reads": "reads",
+    "bytes stored": "stored_bytes",
+    "bytes decoded": "decoded_bytes",
+    "bytes delivered": "delivered_bytes",
+}
+
+
+def table_of(page: Looked, caption: str) -> list[list[str]]:
+    """The cells of a table, row by row, as they are seen."""
+    found: list[list[list[str]]] = page.told(
+        """caption => [...document.querySelectorAll("#costs table")]
+          .filter(table => table.caption.innerText.startsWith(caption))
+          .map(table => [...table.rows].map(
+            row => [...row.cells].map(cell => cell.innerText.trim())))""",
+        caption,
+    )
+    (rows,) = found
+    return rows
+
+
+def as_number(cell: str) -> float:
+    """Return the number in a cell, in bytes if it has a unit."""
+    number, _, unit = cell.replace(",", "").partition(" ")
+    return float(number) * {"": 1, "bytes": 1, "KB": 1e3, "MB": 1e6}[unit]
+
+
+def test_the_columns_are_what_was_told_and_what_was_counted(run: Run) -> None:
+    (told,), (counted,) = run.told.epoch, run.stats.sources
+    assert (told.chunks.low, told.reads.low) == (RECORDS / CHUNK, RECORDS / CHUNK)
+    groups, heads, *rows = table_of(run.page, "Source 1: ")
+    assert groups == ["", "predicted", "measured"]
+    assert heads == ["", "epoch", "batch", "batch", "so far"]
+    cells = {head: list(map(as_number, others)) for head, *others in rows if head in FIGURES}
+    for head, name in FIGURES.items():
+        before, after = getattr(told, name), getattr(counted, name)
+        # A whole epoch, in blocks: the prediction is exact.
+        assert before.is_exact
+        assert before == after
+        each = after.low / run.stats.elements
+        # Three figures are shown.
+        assert cells[head] == pytest.approx([before.low, each, each, after.low], rel=0.005), head
+    assert ["decoded per delivered", *["1"] * 4] in rows
+
+
+def test_memory_is_told_beside_the_most_that_was_held(run: Run) -> None:
+    heads, *rows = table_of(run.page, "Memory of Windrow")
+    assert heads == ["", "predicted", "measured"]
+    cells = {head: others for head, *others in rows}
+    for kind, size in run.stats.peak_by.items():
+        assert cells[kind][1] == in_units(size)
+    assert cells["together"][1] == in_units(run.stats.peak_buffers_bytes)
+    assert run.stats.peak_buffers_bytes > 0
+
+
+def test_bars_are_as_long_as_the_bytes_that_were_counted(run: Run) -> None:
+    (counted,) = run.stats.sources
+    sizes = [counted.stored_bytes, counted.decoded_bytes, counted.delivered_bytes]
+    expected = np.array([size.low for size in sizes if size is not None])
+    for trace in (1, 2):
+        path = f"#bytes .trace:nth-child({trace}) .point path"
+        widths = np.array([box["width"] for box in run.page.boxes(path)])
+        assert widths / widths.max() == pytest.approx(expected / expected.max(), abs=0.01)
+    assert (
+        run.page.texts("#bytes .bartext")
+        == [in_units(round(size / run.stats.elements)) for size in expected] * 2
+    )
+
+
+# --- who waited for whom -------------------------------------------------------------------------
+
+
+def test_where_the_time_went_is_drawn_as_it_was_counted(run: Run) -> None:
+    stats = run.stats
+    names = run.page.texts("#activities .ytick text")
+    widths = [box["width"] for box in run.page.boxes("#activities .point path")]
+    lengths = dict(zip(names, widths, strict=True))
+    expected = {
+        "the loop's own work": stats.loop_s,
+        "reading": stats.reading_s,
+        "map(sorted_twice)": stats.mapping_s["map(sorted_twice)"],
+        f"batch({BATCH})": stats.mapping_s[f"batch({BATCH})"],
+        "all is ready, no room for more": stats.blocked_s,
+        **{
+            f"waits for {name}": spent_s
+            for name, spent_s in stats.waited_for.items()
+            if f"waits for {name}" in lengths
+        },
+    }
+    assert set(expected) == set(lengths)
+    assert "waits for map(sorted_twice)" in lengths
+    per_s = lengths["the loop's own work"] / stats.loop_s
+    assert lengths == pytest.approx({n: s * per_s for n, s in expected.items()}, abs=1.0)
+
+
+def test_the_sentence_is_that_of_the_run(run: Run) -> None:
+    said = run.stats.sentence
+    assert f"{said[0].upper()}{said[1:]}." in run.page.texts(".sentence")
+    assert run.page.texts(".loop small") == [f"{said[0].upper()}{said[1:]}."]
+    assert f"{run.stats.elements:,}" in run.page.texts(".facts dd")

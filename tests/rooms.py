@@ -1,0 +1,117 @@
+"""Which room may import which. `tests/test_layout.py` enforces the table; ARCHITECTURE.md draws it.
+
+A room is a package, or a module that stands alone. Rooms are listed from the lowest to the highest; a
+room imports itself and rooms that its row names, so every import points down. The `__init__` of a
+package is a facade: it may import what lies inside its package, and nothing imports it from there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SOURCES: Final = (
+    "windrow.sources",
+    "windrow.sources.remote",
+    "windrow.sources.zarr.local",
+    "windrow.sources.zarr",
+    "windrow.sources.array_record",
+    "windrow.sources.windows",
+    "windrow.sources.tf_example",
+    "windrow.sources.tfds",
+)
+_PATHS: Final = (*_SOURCES, "windrow.sources.location", "windrow.sources.detection")
+_BASE: Final = ("windrow.errors", "windrow.core")
+_BELOW_CHAIN: Final = (
+    *_BASE,
+    "windrow.transforms",
+    "windrow.transforms.nodes",
+    *_SOURCES,
+    "windrow.sources.location",
+    "windrow.sources.detection",
+    "windrow.sources.adapt",
+    "windrow.workers",
+    "windrow.stats",
+    "windrow.engine",
+)
+_CONVERSIONS: Final = (
+    "windrow.converters.job",
+    "windrow.converters.records",
+    "windrow.converters.zarr",
+    "windrow.converters.tfds",
+    "windrow.converters.beam",
+)
+
+ROOMS: Final[dict[str, tuple[str, ...]]] = {
+    "windrow.errors": (),
+    "windrow.core": ("windrow.errors",),
+    "windrow.sources": _BASE,
+    "windrow.transforms": (*_BASE, "windrow.sources"),
+    "windrow.transforms.nodes": (*_BASE, "windrow.sources", "windrow.transforms"),
+    "windrow.sources.remote": _BASE,
+    "windrow.sources.zarr.local": (*_BASE, *_SOURCES[:2]),
+    "windrow.sources.zarr": (*_BASE, *_SOURCES[:3]),
+    "windrow.sources.array_record": (*_BASE, *_SOURCES[:2]),
+    "windrow.sources.windows": (*_BASE, *_SOURCES[:4]),
+    "windrow.sources.tf_example": (*_BASE, *_SOURCES[:2]),
+    "windrow.sources.tfds": (*_BASE, *_SOURCES[:2], *_SOURCES[4:5], *_SOURCES[6:7]),
+    "windrow.sources.location": (*_BASE, *_SOURCES),
+    "windrow.sources.detection": (*_BASE, *_SOURCES, "windrow.sources.location"),
+    "windrow.sources.adapt": (*_BASE, *_SOURCES),
+    "windrow.workers": (*_BASE, "windrow.transforms", "windrow.transforms.nodes"),
+    "windrow.converters.job": (*_BASE, *_PATHS, "windrow.transforms", "windrow.workers"),
+    "windrow.converters.records": (*_BASE, *_PATHS, "windrow.transforms", *_CONVERSIONS[:1]),
+    "windrow.converters.zarr": (*_BASE, *_PATHS, *_CONVERSIONS[:2]),
+    "windrow.converters.tfds": (*_BASE, *_PATHS, *_CONVERSIONS[:3]),
+    "windrow.converters.beam": (*_BASE, *_PATHS, *_CONVERSIONS[:4]),
+    "windrow.stats": (*_BASE, *_SOURCES, "windrow.transforms", "windrow.transforms.nodes"),
+    "windrow.engine": _BELOW_CHAIN[:-1],
+    "windrow.quality": _BELOW_CHAIN,
+    "windrow.explain": (*_BELOW_CHAIN, "windrow.quality"),
+    "windrow": (*_BELOW_CHAIN, "windrow.quality", "windrow.explain"),
+    "windrow.inspection": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow"),
+    "windrow.verification": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow", "windrow.inspection"),
+    "windrow.formats": (
+        *_BELOW_CHAIN,
+        *_CONVERSIONS,
+        "windrow.inspection",
+        "windrow.verification",
+    ),
+    "windrow.reporting": (
+        *_BELOW_CHAIN,
+        "windrow.quality",
+        "windrow.explain",
+        "windrow",
+        "windrow.inspection",
+    ),
+    "windrow.cli": (
+        *_BELOW_CHAIN,
+        *_CONVERSIONS,
+        "windrow",
+        "windrow.inspection",
+        "windrow.verification",
+        "windrow.formats",
+    ),
+}
+# Packages and modules that only pass names on: they may import whatever lies inside them.
+FACADES: Final = frozenset(
+    {
+        "windrow",
+        "windrow.__main__",
+        "windrow.converters",
+        "windrow.multiprocessing",
+        "windrow.progress",
+        *ROOMS,
+    }
+)
+
+
+def room_of(module: str) -> str:
+    """The room that holds a module, by the longest name that fits."""
+    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
+
+
+def may_import(module: str, other: str) -> bool:
+    """Whether the table allows an import of the module `other` in `module`."""
+    own = room_of(module)
+    is_inside = module in FACADES and other.startswith(f"{module.removesuffix('.__main__')}.")
+    return is_inside or room_of(other) in {own, *ROOMS[own]}

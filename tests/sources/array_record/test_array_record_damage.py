@@ -1,0 +1,168 @@
+"""Damaged ArrayRecord files, read by byte ranges: the right records, or an error that names them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from windrow.errors import ReadError, SourceError
+from windrow.sources import ArrayRecordDataSource, IntArray, RemoteOptions
+
+pytestmark = pytest.mark.jobs
+
+OPTIONS = (
+    "group_size:1",
+    "group_size:9",
+    "group_size:4,uncompressed",
+    "group_size:25,brotli:3",
+    "group_size:7,transpose:true",
+    "group_size:5,snappy,pad_to_block_boundary:true",
+)
+COUNT = 61
+QUICK = RemoteOptions(retries=1, backoff_s=0.0)
+Damage = Callable[[bytearray, random.Random], None]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, list[bytes]]]:
+    """Whole files and their records."""
+    found = []
+    for number, options in enumerate(OPTIONS):
+        rng = np.random.default_rng(number)
+        sizes = rng.integers(0, 2500, COUNT)
+        records = [rng.integers(0, 40, size, np.uint8).tobytes() for size in sizes]
+        path = tmp_path_factory.mktemp("whole") / "a.array_record"
+        writer = ArrayRecordWriter(str(path), options)
+        for record in records:
+            writer.write(record)
+        writer.close()
+        found.append((path.read_bytes(), records))
+    return found
+
+
+def _used(data: bytearray, draw: random.Random) -> int:
+    """A byte that is not one of the zeros that most of a small file consists of."""
+    return draw.choice(np.flatnonzero(np.frombuffer(data, np.uint8)).tolist())
+
+
+def flip(data: bytearray, draw: random.Random) -> None:
+    for _ in range(draw.choice((1, 1, 1, 5))):
+        data[_used(data, draw)] ^= 1 << draw.randrange(8)
+
+
+def overwrite(data: bytearray, draw: random.Random) -> None:
+    begin = _used(data, draw)
+    size = min(draw.choice((1, 24, 40, 300, 5000)), len(data) - begin)
+    data[begin : begin + size] = draw.randbytes(size)
+
+
+def blank(data: bytearray, draw: random.Random) -> None:
+    begin = _used(data, draw)
+    size = min(draw.choice((1, 40, 3000, 65536)), len(data) - begin)
+    data[begin : begin + size] = bytes(size)
+
+
+def move(data: bytearray, draw: random.Random) -> None:
+    """Bytes of one place in another, as a wrong copy has them."""
+    size = draw.choice((1, 16, 100, 1000))
+    a, b = (draw.randrange(len(data) - size) for _ in range(2))
+    data[a : a + size] = data[b : b + size]
+
+
+def cut(data: bytearray, draw: random.Random) -> None:
+    if draw.random() < 0.5:
+        del data[-65536 * draw.randint(1, len(data) // 65536) :]
+    else:
+        del data[draw.randrange(len(data)) :]
+
+
+def lengthen(data: bytearray, draw: random.Random) -> None:
+    data += bytes(65536) if draw.random() < 0.5 else draw.randbytes(draw.randint(1, 70_000))
+
+
+DAMAGES: tuple[Damage, ...] = (flip, overwrite, blank, move, cut, lengthen)
+
+
+def check(files: list[tuple[bytes, list[bytes]]], draw: random.Random, folder: Path) -> bool:
+    """Damage a file and read all of it, there and here; whether something could not be read."""
+    whole, records = draw.choice(files)
+    data = bytearray(whole)
+    draw.choice(DAMAGES)(data, draw)
+    path = folder / "a.array_record"
+    path.write_bytes(data)
+    fsspec.filesystem("memory").pipe_file("/damaged/a.array_record", bytes(data))
+    refused = False
+    for where, name in (("memory://damaged/a.array_record", "memory://"), (str(path), str(path))):
+        source, why = _opened(where)
+        if source is None:
+            assert name in why
+            refused = True
+            continue
+        assert len(source) == COUNT
+        lost: set[int] = set()
+        for first in range(0, COUNT, 16):
+            indices = np.arange(first, min(first + 16, COUNT))
+            for index in indices.tolist() if _lost(source, indices, records, lost) else ():
+                _lost(source, np.array([index]), records, lost)
+        refused |= bool(lost)
+    return refused
+
+
+def _opened(where: str) -> tuple[ArrayRecordDataSource | None, str]:
+    """A file, or why it cannot be opened."""
+    try:
+        return ArrayRecordDataSource(where, direct=True, remote=QUICK), ""
+    except SourceError as error:
+        return None, str(error)
+
+
+def _lost(
+    source: ArrayRecordDataSource, indices: IntArray, records: list[bytes], lost: set[int]
+) -> bool:
+    """Whether records cannot be read; else they are the right ones."""
+    caught = None
+    try:
+        assert source.read(indices) == [records[index] for index in indices.tolist()]
+    except ReadError as error:
+        caught = error
+    if caught is None:
+        return False
+    assert re.search(r"record \d+ of .*a\.array_record \(chunk \d+", str(caught)), str(caught)
+    assert caught.file is not None
+    assert caught.records is not None
+    first, stop = caught.records
+    assert any(first <= index < stop for index in indices.tolist())
+    lost.update(range(first, stop))
+    return True
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32))
+def test_damage_is_an_error_or_without_effect(
+    files: list[tuple[bytes, list[bytes]]], tmp_path: Path, seed: int
+) -> None:
+    check(files, random.Random(seed), tmp_path)
+
+
+def test_most_damage_is_an_error(files: list[tuple[bytes, list[bytes]]], tmp_path: Path) -> None:
+    draw = random.Random(7)
+    assert sum(check(files, draw, tmp_path) for _ in range(50)) > 30
+
+
+@pytest.mark.soak
+def test_more_damage(
+    files: list[tuple[bytes, list[bytes]]], tmp_path: Path, moments: random.Random
+) -> None:
+    for _ in range(60):
+        check(files, moments, tmp_path)

@@ -1,0 +1,411 @@
+"""Chunks decoded from their bytes, against what was written, and with every kind of damage."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.array_record_bytes import (
+    CODECS,
+    chunks_of,
+    proto,
+    run_of,
+    sealed,
+    some_records,
+    stripped,
+    written,
+)
+from windrow.sources.array_record import package
+from windrow.sources.array_record.chunks import heads, parse_headers
+from windrow.sources.array_record.decode import (
+    ChunkError,
+    DamagedDataError,
+    StoredChunk,
+    Verify,
+    decode,
+    decode_run,
+    unpacked,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+KINDS = ("none", "one", "empty", "mixed", "protos", "around a block", "large")
+
+
+def records_of(kind: str) -> list[bytes]:
+    draw = random.Random(kind)
+    lengths = (65_536 - less for less in range(0, 140, 9))
+    made: dict[str, list[bytes]] = {
+        "none": [],
+        "one": [b"a"],
+        "empty": [b""] * 3_000,
+        "mixed": some_records(draw, 257),
+        "protos": [proto(draw) for _ in range(300)],
+        "around a block": [draw.randbytes(length) for length in lengths],
+        "large": [draw.randbytes(1_000_000), bytes(1_000_000), b""],
+    }
+    return made[kind]
+
+
+def through_package(chunks: list[StoredChunk]) -> list[bytes]:
+    """Records of all chunks, none of them decoded here."""
+    found = []
+    # Chunks of equally many records, as the package needs them.
+    for _, group in itertools.groupby(chunks, lambda chunk: chunk.records):
+        some = list(group)
+        offsets = np.array([chunk.offset for chunk in some])
+        head = parse_headers(heads(offsets, [chunk.data for chunk in some]))
+        columns = zip(head.data_bytes.tolist(), head.decoded_bytes.tolist(), strict=True)
+        framed = [
+            package.Framed(chunk.offset, chunk.data, size, chunk.records, decoded)
+            for chunk, (size, decoded) in zip(some, columns, strict=True)
+        ]
+        found += [record for one in package.read_chunks(framed) for record in one]
+    return found
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_make_gives_back_what_was_written(tmp_path: Path, codec: str, kind: str) -> None:
+    records = records_of(kind)
+    for more, group in itertools.product(
+        ("", ",transpose:true", ",pad_to_block_boundary:true"), (1, 100, 65536)
+    ):
+        few = records[:40] if group == 1 else records
+        raw = written(tmp_path / "a", few, f"group_size:{group},{codec}{more}")
+        chunks = chunks_of(raw)
+        ways: tuple[Verify, Verify] = ("headers", "all")
+        for verify in ways:
+            found = decode(chunks, verify=verify)
+            assert [len(some) for some in found] == [chunk.records for chunk in chunks]
+            assert [record for some in found for record in some] == few
+        if chunks:
+            assert through_package(chunks) == few
+
+
+def test_chunks_of_several_files_in_any_order(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    makes = ("group_size:1,zstd", "group_size:7,snappy", "group_size:3,transpose:true")
+    expected: list[tuple[StoredChunk, list[bytes]]] = []
+    for options in (*makes, "group_size:5,uncompressed"):
+        records = some_records(draw, 50)
+        at = 0
+        for chunk in chunks_of(written(tmp_path / "a", records, options)):
+            expected.append((chunk, records[at : at + chunk.records]))
+            at += chunk.records
+    draw.shuffle(expected)
+    chunks = [chunk for chunk, _ in expected]
+    assert decode(chunks, verify="all") == [records for _, records in expected]
+    assert decode(chunks, verify="headers") == [records for _, records in expected]
+    assert decode([], verify="all") == []
+
+
+def test_what_follows_a_chunk_and_the_kind_of_buffer_do_not_matter(tmp_path: Path) -> None:
+    records = some_records(random.Random(8), 20)
+    chunks = chunks_of(written(tmp_path / "a", records, "group_size:1,zstd"))
+    more = [StoredChunk(a, memoryview(bytearray(b) + b"x" * 99), n) for a, b, n in chunks]
+    assert decode(more, verify="all") == [[record] for record in records]
+
+
+def test_long_chunks_are_verified_by_the_package_in_any_thread(tmp_path: Path) -> None:
+    records = [random.Random(n).randbytes(200_000) for n in range(6)]
+    chunks = chunks_of(written(tmp_path / "a", records, "group_size:2,zstd"))
+    found: list[list[bytes]] = []
+
+    def read() -> None:
+        for _ in range(5):
+            groups = decode(chunks, verify="all")
+            found.append([*itertools.chain(*groups)])
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 15
+    assert all(one == records for one in found)
+
+
+@pytest.fixture(scope="module")
+def makes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[StoredChunk], list[bytes]]]:
+    folder, draw = tmp_path_factory.mktemp("makes"), random.Random(9)
+    found = []
+    for codec, more in itertools.product(CODECS, ("", ",transpose:true")):
+        for group in (1, 9):
+            records = some_records(draw, 18)
+            raw = written(folder / "a", records, f"group_size:{group},{codec}{more}")
+            found.append((chunks_of(raw), records))
+    return found
+
+
+@given(st.data())
+def test_damage_is_found(
+    makes: list[tuple[list[StoredChunk], list[bytes]]], data: st.DataObject
+) -> None:
+    damage(makes, random.Random(data.draw(st.integers(0, 2**32))))
+
+
+@pytest.mark.soak
+def test_damage_is_found_many_times(
+    makes: list[tuple[list[StoredChunk], list[bytes]]], moments: random.Random
+) -> None:
+    for _ in range(200):
+        damage(makes, moments)
+
+
+def damage(makes: list[tuple[list[StoredChunk], list[bytes]]], draw: random.Random) -> None:
+    """Damage some chunks: they are refused, or nothing of them changed that is of the chunk."""
+    chunks, records = draw.choice(makes)
+    number = draw.randrange(len(chunks))
+    chunk = chunks[number]
+    raw = bytearray(chunk.data)
+    at, count = draw.randrange(len(raw)), draw.randrange(1, 30)
+    other, _ = draw.choice(makes)
+    way = draw.randrange(5)
+    if way == 0:
+        raw[at] ^= 1 << draw.randrange(8)
+    elif way == 1:
+        del raw[at:]
+    elif way == 2:
+        raw[at : at + count] = bytes(count)
+    elif way == 3:
+        raw[at : at + count], raw[:count] = raw[:count], raw[at : at + count]
+    else:
+        # Not the whole of it: nothing in a chunk tells which of those of equal counts it is.
+        raw[max(1, at) :] = draw.choice(other).data
+    damaged = [*chunks]
+    damaged[number] = StoredChunk(chunk.offset, bytes(raw), chunk.records)
+    outcome = outcome_of(damaged, "all")
+    if isinstance(outcome, ChunkError):
+        assert outcome.chunk == number
+        assert str(outcome).startswith(f"chunk {number}: ")
+    else:
+        assert [record for some in outcome for record in some] == records
+    # The hash of data is not computed here: then the rest must hold.
+    outcome = outcome_of(damaged, "headers")
+    if isinstance(outcome, ChunkError):
+        assert outcome.chunk == number
+    else:
+        assert [len(some) for some in outcome] == [one.records for one in chunks]
+
+
+def outcome_of(chunks: list[StoredChunk], verify: Verify) -> list[list[bytes]] | ChunkError:
+    try:
+        return decode(chunks, verify=verify)
+    except ChunkError as error:
+        return error
+
+
+def test_a_run_refuses_a_compression_that_is_unknown(tmp_path: Path) -> None:
+    # `make soak` found it: a run took any byte but "none" for zstd, where the package refuses it.
+    raw = written(tmp_path / "a", [b"a" * 300], "group_size:1,zstd:1")
+    header, data = stripped(chunks_of(raw)[0])
+    whole = sealed(header, bytearray(data))
+    assert run_of([whole]) == [b"a" * 300]
+    data[0] = 2
+    damaged = sealed(header, data)
+    assert run_of([damaged]) is None
+    with pytest.raises(ChunkError, match=r"[Uu]nknown compression type"):
+        decode([damaged], verify="all")
+
+
+def attacked(folder: Path, first: int, cases: int) -> int:
+    """How many of the chunks with right hashes around damage were refused, in another process."""
+    code = (
+        "import pathlib, sys; from tests.array_record_bytes import attack;"
+        f"print(attack(pathlib.Path(sys.argv[1]), {first}, {cases}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, str(folder)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return int(done.stdout)
+
+
+@pytest.mark.jobs
+def test_damage_under_right_hashes_never_ends_the_process(tmp_path: Path) -> None:
+    assert attacked(tmp_path, 0, 500) > 500
+
+
+@pytest.mark.soak
+def test_more_damage_under_right_hashes(tmp_path: Path, seed: int) -> None:
+    assert attacked(tmp_path, 1_000_000 + 200 * seed, 200) > 100
+
+
+def one(tmp_path: Path, options: str = "group_size:2,zstd") -> StoredChunk:
+    return chunks_of(written(tmp_path / "a", [b"abc" * 50, b"defg"], options))[0]
+
+
+def refused(chunk: StoredChunk, message: str, verify: Verify = "all") -> None:
+    with pytest.raises(ChunkError, match=message) as caught:
+        decode([chunk], verify=verify)
+    assert caught.value.chunk == 0
+
+
+def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+    offset, data, count = one(tmp_path)
+    raw = bytearray(data)
+    refused(StoredChunk(offset, data, 3), r"it holds 2 records and the index counts 3")
+    refused(StoredChunk(offset, data[:30], count), r"it is cut off: 30 of its bytes exist")
+    refused(StoredChunk(offset, data[:60], count), r"it is cut off: 60 of its \d+ bytes exist")
+    refused(StoredChunk(offset, b"", count), r"it is cut off: 0 of its bytes exist")
+    refused(StoredChunk(7, data, count), r"no chunk can begin at byte 7")
+    raw[50] ^= 1
+    refused(StoredChunk(offset, bytes(raw), count), r"its data hash is wrong")
+    raw[30] ^= 1
+    refused(StoredChunk(offset, bytes(raw), count), r"its header hash is wrong")
+
+
+@pytest.mark.parametrize("options", ["snappy", "brotli", "transpose:true"])
+def test_errors_of_the_package_are_told(tmp_path: Path, options: str) -> None:
+    records = [random.Random(1).randbytes(500), b"b" * 40]
+    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{options}"))
+    raw = bytearray(chunks[0].data)
+    raw[60] ^= 1
+    with pytest.raises(ChunkError, match=r"its data hash is wrong") as caught:
+        decode([chunks[1], StoredChunk(chunks[0].offset, bytes(raw), 1)], verify="all")
+    assert caught.value.chunk == 1
+    assert "/proc" not in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "decoded", "message"),
+    [
+        (b"x", 2, 154, r"its header has the type 'x'"),
+        (b"r", 0, 154, r"it counts 0 records"),
+        (b"r", 2**40, 154, r"it counts 1,099,511,627,776 records"),
+        (b"r", 2, 2**31 + 1, r"2 records of 2,147,483,649 bytes together, more than its"),
+        (b"r", 2, 2**64 - 1, r"more than its \d+ bytes can hold"),
+        (b"r", 3, 154, r"it does not hold the sizes of 3 records"),
+        (b"r", 2, 155, r"its sizes add up to 154 bytes, it holds 154, and its header counts 155"),
+        (b"r", 2, 153, r"damaged, or more than its header counts"),
+    ],
+)
+def test_headers_with_right_hashes_that_say_the_wrong_thing(
+    tmp_path: Path, kind: bytes, count: int, decoded: int, message: str
+) -> None:
+    header, data = stripped(one(tmp_path))
+    header[24:32] = kind + count.to_bytes(7, "little")
+    struct.pack_into("<Q", header, 32, decoded)
+    for verify in ("headers", "all"):
+        refused(sealed(header, data), message, "all" if verify == "all" else "headers")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_a_run_is_its_records_or_is_left_to_others(tmp_path: Path, kind: str, codec: str) -> None:
+    records = records_of(kind)
+    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
+    # A record whose frame does not tell its size is not as most are.
+    long = codec == "zstd" and kind in ("large", "around a block")
+    expected = records if codec in ("uncompressed", "zstd") and not long else None
+    assert run_of(chunks) == expected
+    third = len(records) // 3
+    some = run_of(chunks[third : third + 5])
+    assert some == (expected[third : third + 5] if expected else None)
+    # A hole: not all bytes of the last are there.
+    assert run_of([*chunks[:-1], chunks[-1]._replace(data=chunks[-1].data[:-1])]) is None
+
+
+@pytest.mark.parametrize("options", ["group_size:2,zstd", "group_size:1,zstd,transpose:true"])
+def test_a_run_of_other_chunks_is_left_to_others(tmp_path: Path, options: str) -> None:
+    assert run_of(chunks_of(written(tmp_path / "a", [b"a" * 50] * 6, options))) is None
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_no_bit_of_a_run_changes_in_silence(tmp_path: Path, codec: str) -> None:
+    draw = random.Random(codec)
+    records = [draw.randbytes(900) + bytes(400) for _ in range(80)]
+    chunks = chunks_of(written(tmp_path / "a", records, f"group_size:1,{codec}"))
+    data = b"".join(chunk.data for chunk in chunks)
+    offsets = np.array([chunk.offset for chunk in chunks])
+    stops = np.append(offsets[1:], offsets[-1] + len(chunks[-1].data))
+    # Headers of blocks within are not looked at: who reads on goes by the index.
+    blocks = {64 * 1024 * k + byte - 64 for k in range(1, 9) for byte in range(24)}
+    assert decode_run(data + bytes(136), 64, offsets, stops) == records
+    there = [at for at in blocks if at < len(data)]
+    assert there, "a file of more than a block"
+    for at in (*there, *range(100), *(draw.randrange(len(data)) for _ in range(400))):
+        bad = bytearray(data + bytes(136))
+        bad[at] ^= 1 << draw.randrange(8)
+        found = decode_run(bytes(bad), 64, offsets, stops)
+        assert found == (records if at in blocks else None), at
+
+
+@pytest.mark.parametrize("more", [b"x", zstandard.compress(b"more"), b"\x50\x2a\x4d\x18\0\0\0\0"])
+def test_more_than_a_frame_is_damage(tmp_path: Path, more: bytes) -> None:
+    (chunk,) = chunks_of(written(tmp_path / "a", [b"abc" * 100], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    longer = sealed(header, data + more)
+    assert run_of([longer]) is None
+    with pytest.raises(ChunkError, match="zstd"):
+        decode([longer] * 1_000)
+
+
+def of_one_frame(folder: Path, record: bytes, frame: bytes) -> StoredChunk:
+    """A chunk of a record, which is stored as `frame`."""
+    (chunk,) = chunks_of(written(folder / "a", [record], "group_size:1,zstd"))
+    header, data = stripped(chunk)
+    before = data[: data.rindex(zstandard.FRAME_HEADER)]
+    return sealed(header, before + frame)
+
+
+FRAMED = {
+    "compressed": b"abcdefgh" * 400,
+    "as it is": random.Random(1).randbytes(3_000),
+    "a byte again and again": b"a" * 3_000,
+    "two blocks": b"abc" * 60_000,
+    "a byte": b"a",
+}
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("kind", FRAMED)
+def test_frames_of_every_kind_of_block(tmp_path: Path, kind: str, checksum: bool) -> None:
+    record = FRAMED[kind]
+    frame = zstandard.ZstdCompressor(write_checksum=checksum).compress(record)
+    chunk = of_one_frame(tmp_path, record, frame)
+    assert run_of([chunk]) == [record]
+    assert decode([chunk] * 300) == [[record]] * 300
+    for more in (b"x", frame, zstandard.compress(b"")):
+        longer = of_one_frame(tmp_path, record, frame + more)
+        assert run_of([longer]) is None
+        with pytest.raises(ChunkError, match="chunk 999: zstd"):  # so many are decoded here
+            decode([chunk] * 999 + [longer])
+    for stop in (1, 2, len(frame) // 2):
+        assert run_of([of_one_frame(tmp_path, record, frame[:-stop])]) is None
+
+
+def test_a_frame_that_promises_much_takes_no_memory() -> None:
+    # A frame that says that it holds 2**40 bytes.
+    frame = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"
+    with pytest.raises(DamagedDataError, match=r"a frame of 1,099,511,627,776 bytes where 5"):
+        unpacked(frame, 5)
+
+
+def test_highly_compressible_records_are_no_bomb(tmp_path: Path) -> None:
+    records = [bytes(3_000_000)] * 3
+    for codec in CODECS:
+        chunks = chunks_of(written(tmp_path / "a", records, f"group_size:3,{codec}"))
+        assert decode(chunks, verify="all") == [records]
+        assert decode(chunks, verify="headers") == [records]

@@ -1,0 +1,380 @@
+"""ArrayRecord files: every record where it belongs, and every broken file named."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from array_record.python import array_record_module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    RecordIndexError,
+    SourceError,
+)
+from windrow.sources import ArrayRecordDataSource, ZarrDataSource
+
+BLOCK = 65536
+
+
+def write(path: Path, records: Sequence[bytes], options: str = "group_size:1,zstd") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = array_record_module.ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+def records_of(count: int, seed: int = 0) -> list[bytes]:
+    rng = np.random.default_rng(seed)
+    return [rng.bytes(int(n)) for n in rng.integers(1, 300, count)]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
+    """A folder of files of unlike lengths, empty ones among them, and all its records."""
+    folder = tmp_path_factory.mktemp("many")
+    everything: list[bytes] = []
+    for number, count in enumerate([5, 0, 1, 37, 12, 0, 3]):
+        records = records_of(count, seed=number)
+        write(folder / f"f{number}.array_record", records)
+        everything += records
+    return folder, everything
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_any_indices_over_many_files(many: tuple[Path, list[bytes]], data: Any) -> None:
+    folder, everything = many
+    source = ArrayRecordDataSource(folder)
+    places = st.integers(-len(everything), len(everything) - 1)
+    wanted = data.draw(st.lists(places, max_size=80))
+    assert source.read(np.asarray(wanted, np.int64)) == [everything[i] for i in wanted]
+
+
+@pytest.mark.parametrize("group", [1, 7, 100])
+@pytest.mark.parametrize("codec", ["zstd", "zstd:1", "brotli:2", "snappy", "uncompressed"])
+def test_group_sizes_and_codecs(tmp_path: Path, group: int, codec: str) -> None:
+    records = [*records_of(250), b"", b"x" * 200_000]
+    path = write(tmp_path / "a.array_record", records, f"group_size:{group},{codec}")
+    source = ArrayRecordDataSource(path)
+    order = np.random.default_rng(1).integers(0, len(records), 300)
+    assert source.read(order) == [records[i] for i in order]
+    assert source.read(np.arange(len(records))) == records
+
+
+def test_padded_and_footer_options(tmp_path: Path) -> None:
+    records = records_of(9)
+    options = "group_size:2,pad_to_block_boundary:true"
+    options_to_read = {"index_storage_option": "offloaded", "footer_prefetch_bytes": "0"}
+    path = write(tmp_path / "a.array_record", records, options)
+    source = ArrayRecordDataSource(path, reader_options=options_to_read)
+    assert source.__getitems__(range(9)) == records
+
+
+def test_one_record_and_no_records(tmp_path: Path) -> None:
+    one = ArrayRecordDataSource(write(tmp_path / "one", [b"abc"]))
+    assert (len(one), one[0], one[-1]) == (1, b"abc", b"abc")
+    none = ArrayRecordDataSource(write(tmp_path / "none", []))
+    assert len(none) == 0
+    assert none.read(np.array([], np.int64)) == []
+    with pytest.raises(RecordIndexError, match="index 5 is out of range for 0 records"):
+        none[5]
+
+
+def test_paths_of_every_kind(many: tuple[Path, list[bytes]]) -> None:
+    folder, everything = many
+    files = sorted(str(path) for path in folder.iterdir())
+    for paths in (
+        folder,
+        str(folder),
+        f"{folder}/*.array_record",
+        f"file://{folder}/f?.array_record",
+        folder.as_uri(),
+        files,
+        tuple(Path(name) for name in files),
+    ):
+        source = ArrayRecordDataSource(paths)
+        assert source.paths == files
+        assert source.read(np.arange(len(source))) == everything
+
+
+def test_a_file_twice_and_a_part_of_one(tmp_path: Path) -> None:
+    records = records_of(20)
+    path = write(tmp_path / "a[1].array_record", records)
+    twice = ArrayRecordDataSource([path, f"{path}[3:5]", path])
+    assert twice.__getitems__(range(42)) == records + records[3:5] + records
+    with pytest.raises(SourceError, match=r"records 15 to 25 of .* holds 20"):
+        ArrayRecordDataSource(f"{path}[15:25]")
+
+
+@dataclasses.dataclass
+class Instruction:
+    filename: str
+    skip: int
+    take: int
+    examples_in_shard: int
+
+
+def test_file_instructions(tmp_path: Path) -> None:
+    records = records_of(20)
+    name = str(write(tmp_path / "a", records))
+    source = ArrayRecordDataSource([Instruction(name, 2, 5, 20), Instruction(name, 15, -1, 20)])
+    assert source.__getitems__(range(len(source))) == records[2:7] + records[15:]
+    with pytest.raises(SourceError, match="counts 21 records, and the file holds 20"):
+        ArrayRecordDataSource(Instruction(name, 0, 20, 21))
+
+
+def tfds_folder(folder: Path, splits: dict[str, int]) -> dict[str, list[bytes]]:
+    written: dict[str, list[bytes]] = {}
+    for split, shards in splits.items():
+        for shard in range(shards):
+            records = records_of(3 + shard, seed=shard)
+            name = f"digits-{split}.array_record-{shard:05d}-of-{shards:05d}"
+            write(folder / name, records)
+            written.setdefault(split, []).extend(records)
+    info = {
+        "name": "digits",
+        "splits": [
+            {"name": split, "shardLengths": [str(3 + shard) for shard in range(shards)]}
+            for split, shards in splits.items()
+        ],
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text("{}")
+    return written
+
+
+def test_tfds_folder(tmp_path: Path) -> None:
+    written = tfds_folder(tmp_path, {"train": 3, "test": 1})
+    with pytest.raises(SourceError, match=r"several splits: test \(1 files\), train \(3 files\)"):
+        ArrayRecordDataSource(tmp_path)
+    source = ArrayRecordDataSource(tmp_path, split="train")
+    assert source.__getitems__(range(len(source))) == written["train"]
+    with pytest.raises(NotFoundError, match=r"no split 'valid'; it has test"):
+        ArrayRecordDataSource(tmp_path, split="valid")
+
+
+def test_a_single_split_needs_no_name(tmp_path: Path) -> None:
+    written = tfds_folder(tmp_path, {"train": 2})
+    assert len(ArrayRecordDataSource(tmp_path)) == len(written["train"])
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    tfds_folder(tmp_path, {"train": 3})
+    missing = "digits-train.array_record-00001-of-00003"
+    (tmp_path / missing).unlink()
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(NotFoundError, match=rf"{missing} is missing in .*\(1 of 3 shards"):
+        ArrayRecordDataSource(tmp_path)
+
+
+def test_shards_that_the_folder_counts_are_missing(tmp_path: Path) -> None:
+    tfds_folder(tmp_path, {"train": 2})
+    info = json.loads((tmp_path / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"].append("5")
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(
+        NotFoundError, match="counts 3 shards of split 'train', and the folder holds 2"
+    ):
+        ArrayRecordDataSource(tmp_path)
+
+
+def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", records_of(2))
+    (tmp_path / "_WINDROW_UNFINISHED").write_text("{}")
+    for paths in (tmp_path, path, f"{tmp_path}/*.array_record"):
+        with pytest.raises(ConversionError, match="run the same conversion again"):
+            ArrayRecordDataSource(paths)
+
+
+def test_paths_that_name_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "train.array_record", [b"a"])
+    with pytest.raises(NotFoundError, match=r"did you mean .*/train\.array_record\?"):
+        ArrayRecordDataSource(tmp_path / "trian.array_record")
+    with pytest.raises(NotFoundError, match=r"no file matches .*exists and holds train"):
+        ArrayRecordDataSource(f"{tmp_path}/zzzzz*")
+    with pytest.raises(NotFoundError, match="the list of paths is empty"):
+        ArrayRecordDataSource([])
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(NotFoundError, match=r"holds no files named \*\.array_record.* nothing$"):
+        ArrayRecordDataSource(tmp_path / "sub")
+
+
+def test_sources_name_the_one_that_reads_what_is_there(tmp_path: Path) -> None:
+    zarr.create_array(str(tmp_path / "zarr"), shape=(3,), dtype="int8")
+    with pytest.raises(NotFoundError, match=r"holds zarr\.json; ZarrDataSource reads that$"):
+        ArrayRecordDataSource(tmp_path / "zarr")
+    (tmp_path / "records").mkdir()
+    path = write(tmp_path / "records" / "a.array_record", [b"a"])
+    for place in (path, path.parent):
+        with pytest.raises(NotFoundError, match=r"; ArrayRecordDataSource reads that$"):
+            ZarrDataSource(place)
+
+
+def test_arguments_of_the_wrong_kind(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [b"a"])
+    with pytest.raises(ArgumentError, match=r"paths must be a path, .* got int"):
+        ArrayRecordDataSource(3)
+    with pytest.raises(ArgumentError, match=r"a path must be a string.*got 3"):
+        ArrayRecordDataSource([3])
+    with pytest.raises(ArgumentError, match=r"gs://bucket/x is a URL, and direct=False"):
+        ArrayRecordDataSource("gs://bucket/x", direct=False)
+    with pytest.raises(ArgumentError, match="names the host 'server'"):
+        ArrayRecordDataSource("file://server/x")
+    with pytest.raises(ArgumentError, match="needs a folder with splits"):
+        ArrayRecordDataSource(path, split="train")
+    with pytest.raises(ArgumentError, match=r"reader_options .*nonsense.* were refused"):
+        ArrayRecordDataSource(path, reader_options={"nonsense": "1"})
+
+
+def test_broken_files_are_named_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", records_of(500), "group_size:1,uncompressed")
+    whole = path.read_bytes()
+    cases = {
+        b"": "is empty",
+        b"junk" * 70_000: r"not an ArrayRecord file: it begins with b'junkjunk'",
+        whole[:100]: "cut off or damaged: its 100 bytes",
+        whole[: -BLOCK // 2]: "cut off or damaged: its",
+        whole[:-BLOCK]: "cut off or damaged: the index at its end is missing",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(SourceError, match=rf"a\.array_record (is )?.*{message}"):
+            ArrayRecordDataSource(path)
+
+
+def test_a_damaged_index_is_an_error_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", records_of(500), "group_size:1,uncompressed")
+    content = bytearray(path.read_bytes())
+    content[-BLOCK + 30] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"a\.array_record is damaged: .*hash mismatch"):
+        ArrayRecordDataSource(path)
+
+
+def test_a_tfrecord_file_gets_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"\x05" + bytes(200))
+    with pytest.raises(SourceError, match="convert it first"):
+        ArrayRecordDataSource(path)
+
+
+@pytest.mark.parametrize("group", [1, 10])
+def test_a_damaged_record_is_named_and_the_others_read(tmp_path: Path, group: int) -> None:
+    records = [bytes([i]) * 1000 for i in range(100)]
+    first = write(tmp_path / "0.array_record", records[:20])
+    path = write(tmp_path / "1.array_record", records, f"group_size:{group},uncompressed")
+    content = bytearray(path.read_bytes())
+    content[content.index(records[63]) + 500] ^= 1
+    path.write_bytes(content)
+    source = ArrayRecordDataSource([first, path])
+    asked = np.array([3, 20 + 99, 20 + 63, 20 + 5])
+    with pytest.raises(ReadError, match=r"record 63 of .*1\.array_record.*record 83 of") as caught:
+        source.read(asked)
+    assert "hash mismatch" in str(caught.value)
+    assert ("stored with records 60 to 69" in str(caught.value)) == (group == 10)
+    assert source.__getitems__([119, 25]) == [records[99], records[5]]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_file_cut_off_while_open_is_no_silence(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:1,uncompressed")
+    source = ArrayRecordDataSource(path)
+    assert len(source[299]) == 1000
+    os.truncate(path, 100_000)
+    with pytest.raises(ReadError, match=r"changed since the source was made: it has 100,000 bytes"):
+        source[299]
+
+
+def test_a_file_gone_or_replaced_before_it_is_opened_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", records_of(3))
+    source = pickle.loads(pickle.dumps(ArrayRecordDataSource(path)))
+    write(path, [bytes(1000)] * 300, "group_size:1,uncompressed")
+    with pytest.raises(ReadError, match="changed since"):
+        source[0]
+    path.unlink()
+    with pytest.raises(NotFoundError, match="was removed after the source was made"):
+        source[0]
+
+
+def test_pickles_small_and_opens_again(many: tuple[Path, list[bytes]]) -> None:
+    folder, everything = many
+    source = ArrayRecordDataSource(folder)
+    source.read(np.arange(len(source)))
+    sent = pickle.dumps(source)
+    assert len(sent) < 4000
+    again = pickle.loads(sent)
+    assert again.fingerprint == source.fingerprint
+    assert again.__getitems__([-1, 0]) == [everything[-1], everything[0]]
+
+
+def test_fingerprint_is_of_the_data_and_not_of_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", records_of(30))
+    other = tmp_path / "b"
+    shutil.copy(path, other)
+    one, two = ArrayRecordDataSource(path), ArrayRecordDataSource(other)
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint.startswith("array_record(30 records, 1 files, sha256:")
+    longer = ArrayRecordDataSource(write(tmp_path / "c", records_of(31)))
+    assert longer.fingerprint != one.fingerprint
+    assert ArrayRecordDataSource([path, f"{path}[0:1]"]).fingerprint != longer.fingerprint
+    assert repr(one) == f"ArrayRecordDataSource(30 records of a in {tmp_path})"
+
+
+def test_sixteen_threads_at_once(many: tuple[Path, list[bytes]]) -> None:
+    folder, everything = many
+    source = ArrayRecordDataSource(folder)
+
+    def read(seed: int) -> bool:
+        wanted = np.random.default_rng(seed).integers(0, len(everything), 50)
+        return source.read(wanted) == [everything[i] for i in wanted]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(read, range(64)))
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    for number in range(60):
+        write(tmp_path / f"f{number:03d}.array_record", [b"%d" % number])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    script = (
+        "import resource, sys, os, numpy as np\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))\n"
+        "from windrow.sources import ArrayRecordDataSource\n"
+        f"source = ArrayRecordDataSource({str(tmp_path)!r})\n"
+        "order = np.random.default_rng(0).permutation(60)\n"
+        "for _ in range(3):\n"
+        "    assert source.read(order) == [b'%d' % i for i in order]\n"
+    )
+    assert soft > 48
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_is_imported_only_when_used() -> None:
+    script = (
+        "import sys, windrow.sources\n"
+        "assert not {'array_record', 'zarr', 'fsspec', 'jax', 'grain'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,411 @@
+"""ArrayRecord files as chunks: where records lie, what groups weigh, and reading whole groups."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_record.python import array_record_module
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.errors import NotFoundError, ReadError
+from windrow.sources import ArrayRecordDataSource, IntArray, LaidOutSource, ListPart
+from windrow.sources.array_record import range_reader
+from windrow.sources.array_record.decode import decode_run
+from windrow.sources.array_record.highway_hash import is_native
+from windrow.sources.array_record.index import indexed_places
+from windrow.sources.array_record.range_reader import file_bytes
+
+
+def write(path: Path, records: Sequence[bytes], options: str = "group_size:1") -> Path:
+    writer = array_record_module.ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+def numbered(count: int, name: str = "") -> list[bytes]:
+    return [f"{name} {number}".encode() for number in range(count)]
+
+
+def part_of(source: LaidOutSource) -> ListPart:
+    (part,) = source.parts
+    assert isinstance(part, ListPart)
+    return part
+
+
+def started(part: ListPart, chunks: Sequence[int]) -> list[list[Any]]:
+    with ThreadPoolExecutor(2) as pool:
+        return part.start(chunks, pool).result()
+
+
+def everything(source: ArrayRecordDataSource) -> IntArray:
+    return np.arange(len(source))
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[tuple[int, int, int | None, int | None]]:
+    """Per file: its records, its group size, and the range wanted of it, if not all."""
+    out: list[tuple[int, int, int | None, int | None]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        count, group = draw(st.integers(0, 150)), draw(st.integers(1, 70))
+        if draw(st.booleans()):
+            first = draw(st.integers(0, count))
+            out.append((count, group, first, draw(st.integers(first, count))))
+        else:
+            out.append((count, group, None, None))
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(wanted=files(), data=st.data())
+def test_chunks_agree_with_read(
+    wanted: list[tuple[int, int, int | None, int | None]], data: Any
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths, records, bounds = [], [], [0]
+        for number, (count, group, first, stop) in enumerate(wanted):
+            own = numbered(count, f"file {number}")
+            path = write(Path(folder) / str(number), own, f"group_size:{group}")
+            paths.append(str(path) if first is None else f"{path}[{first}:{stop}]")
+            skip, end = first or 0, count if stop is None else stop
+            # Group by group, as the writer made them.
+            for begin in range(0, count, group):
+                kept = own[max(begin, skip) : min(begin + group, end)]
+                if kept:
+                    records += kept
+                    bounds.append(len(records))
+        source = ArrayRecordDataSource(paths)
+        part = part_of(source)
+        assert source.read(everything(source)) == records
+        assert source.blocks().tolist() == bounds
+        assert part.chunk_count == len(bounds) - 1
+        if not records:
+            return
+        places = st.integers(0, len(records) - 1)
+        indices = np.asarray(data.draw(st.lists(places, max_size=60)), np.int64)
+        needs, inside = part.needs(indices), part.places(indices)
+        assert needs.records.tolist() == list(range(len(indices)))
+        assert (
+            needs.chunks.tolist() == (np.searchsorted(bounds, indices, side="right") - 1).tolist()
+        )
+        decoded = started(part, needs.chunks.tolist())
+        picked = [group[place] for group, place in zip(decoded, inside.tolist(), strict=True)]
+        assert source.assembled([picked], indices) == source.read(indices)
+        once = started(part, range(part.chunk_count))
+        assert [record for group in once for record in group] == records
+
+
+def test_bounds_of_single_records_and_of_nothing(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", numbered(9))
+    none = write(tmp_path / "none", [])
+    source = ArrayRecordDataSource([one, none, f"{one}[2:5]"])
+    assert source.blocks().dtype == np.int64
+    assert source.blocks().tolist() == list(range(13))
+    empty = ArrayRecordDataSource([none, none])
+    assert (empty.blocks().tolist(), part_of(empty).chunk_count) == ([0], 0)
+    assert started(part_of(empty), []) == []
+
+
+def test_single_records_are_cheap_in_groups_of_one_alone(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", numbered(9))
+    two = write(tmp_path / "two", numbered(9), "group_size:2")
+    assert part_of(ArrayRecordDataSource(one)).alone
+    assert not part_of(ArrayRecordDataSource(two)).alone
+    assert not part_of(ArrayRecordDataSource([one, two])).alone
+    assert part_of(ArrayRecordDataSource([one, f"{two}[3:3]"])).alone
+
+
+@pytest.mark.parametrize("codec", ["zstd", "uncompressed"])
+@pytest.mark.parametrize("padding", ["false", "true"])
+@pytest.mark.parametrize("group", [1, 32])
+def test_weights_are_near_the_truth(tmp_path: Path, codec: str, padding: str, group: int) -> None:
+    random = np.random.default_rng(0)
+    # Eight values of a byte: zstd takes off more than half.
+    records = [random.integers(0, 8, 1000, np.uint8).tobytes() for _ in range(300)]
+    options = f"group_size:{group},{codec},pad_to_block_boundary:{padding}"
+    path = write(tmp_path / "a", records, options)
+    source = ArrayRecordDataSource(path)
+    part = part_of(source)
+    chunks = np.arange(part.chunk_count)
+    held = sum(sys.getsizeof(record) + 8 for record in records)
+    assert part.decoded_bytes(chunks).sum() == pytest.approx(held, rel=0.15)
+    assert part.stored_bytes(chunks).sum() == pytest.approx(os.path.getsize(path), rel=0.5)
+    assert part.stored_bytes(chunks).sum() <= os.path.getsize(path)
+    last = part.decoded_bytes(chunks[-1:])
+    assert last[0] == pytest.approx((300 % group or 1) * (held / 300), rel=0.15)
+
+
+def test_a_part_of_a_group_weighs_less_in_memory_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [bytes([i]) * 1000 for i in range(100)], "group_size:40")
+    whole = part_of(ArrayRecordDataSource(path))
+    some = part_of(ArrayRecordDataSource(f"{path}[30:50]"))
+    chunks = np.array([0, 1])
+    assert some.decoded_bytes(chunks).tolist() == [
+        pytest.approx(own / 4, rel=0.01) for own in whole.decoded_bytes(chunks).tolist()
+    ]
+    assert some.stored_bytes(chunks).tolist() == whole.stored_bytes(chunks).tolist()
+    assert whole.stored_bytes(np.array([2]))[0] == pytest.approx(
+        whole.stored_bytes(chunks)[0] / 2, rel=0.01
+    )
+
+
+def damaged(path: Path, record: bytes) -> Path:
+    content = bytearray(path.read_bytes())
+    content[content.index(record) + len(record) // 2] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_a_damaged_header_gives_no_wild_weight(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [bytes(100)] * 80, "group_size:40,uncompressed")
+    content = bytearray(path.read_bytes())
+    content[96:104] = (2**62).to_bytes(8, "little")  # what the first chunk says of its records
+    path.write_bytes(content)
+    part = part_of(ArrayRecordDataSource(path))
+    assert part.decoded_bytes(np.array([1]))[0] < 1000 * os.path.getsize(path)
+    with pytest.raises(ReadError, match=r"record 0 of .*stored with records 0 to 39"):
+        started(part, [0])
+    assert started(part, [1]) == [[bytes(100)] * 40]
+
+
+@pytest.mark.parametrize("group", [1, 10])
+def test_a_damaged_group_is_named_and_the_others_come(tmp_path: Path, group: int) -> None:
+    records = [bytes([i]) * 1000 for i in range(100)]
+    first = write(tmp_path / "0", records[:20], "group_size:7")
+    path = write(tmp_path / "1", records, f"group_size:{group},uncompressed")
+    damaged(path, records[63])
+    source = ArrayRecordDataSource([first, path])
+    part = part_of(source)
+    broken = int(part.needs(np.array([83])).chunks[0])
+    with pytest.raises(ReadError, match=r"record 6\d of .*/1.*record 8\d of this") as caught:
+        started(part, [0, broken + 1, broken])
+    assert "hash mismatch" in str(caught.value)
+    assert ("stored with records 60 to 69" in str(caught.value)) == (group == 10)
+    whole = started(part, [broken + 1, broken - 1, 0])
+    assert whole[2] == records[:7]
+    assert whole[0] + whole[1] == (
+        [records[64], records[62]] if group == 1 else records[70:80] + records[50:60]
+    )
+
+
+@pytest.mark.parametrize("count", [3, 64, 65, 100])
+def test_a_damaged_record_among_few_and_many(tmp_path: Path, count: int) -> None:
+    records = [bytes([i]) * 500 for i in range(100)]
+    source = ArrayRecordDataSource(
+        damaged(write(tmp_path / "a", records, "group_size:1,uncompressed"), records[2])
+    )
+    asked = np.random.default_rng(0).permutation(count)
+    with pytest.raises(ReadError, match=r"record 2 of .*/a \(chunk 2\), record 2 of this source"):
+        source.read(asked)
+    assert source.read(asked[asked != 2]) == [records[i] for i in asked if i != 2]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "uncompressed", "brotli:1"])
+def test_neighbours_by_byte_ranges_are_read_as_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    assert is_native()
+    records = [bytes([n % 251]) * (n % 700) for n in range(900)]
+    write(tmp_path / "a.array_record", records[:400], f"group_size:1,{codec}")
+    write(tmp_path / "b.array_record", records[400:], f"group_size:1,{codec}")
+    source = ArrayRecordDataSource(tmp_path, direct=True)
+    runs: list[int] = []
+    found: set[bool] = set()
+
+    def counted(*given: Any) -> Any:
+        records = decode_run(*given)
+        runs.append(len(given[2]))
+        found.add(records is not None)
+        return records
+
+    monkeypatch.setattr(range_reader, "decode_run", counted)
+    monkeypatch.setattr(range_reader, "_LONG_RUN_BYTES", 1)
+    for first, stop in ((0, 400), (10, 11), (395, 405), (400, 900), (0, 900)):
+        assert source.read(np.arange(first, stop)) == records[first:stop]
+    # Not those of two files, with one twice, or with one left out.
+    assert runs == [400, 1, 500]
+    assert found == {not codec.startswith("brotli")}
+    assert source.read(np.arange(20, 9, -1)) == records[20:9:-1]
+    assert runs.pop() == 11
+    for odd in ([5, 5], [5, 7]):
+        assert source.read(np.array(odd)) == [records[n] for n in odd]
+    assert len(runs) == 3
+
+
+def test_a_damaged_record_in_a_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_native()
+    monkeypatch.setattr(range_reader, "_LONG_RUN_BYTES", 1)
+    path = write(tmp_path / "a.array_record", [random.Random(k).randbytes(500) for k in range(100)])
+    raw = bytearray(path.read_bytes())
+    place, _, _ = indexed_places(str(path))[50]  # type: ignore[index]
+    raw[place + 300] ^= 1
+    path.write_bytes(raw)
+    source = ArrayRecordDataSource(path, direct=True)
+    with pytest.raises(ReadError, match=r"a\.array_record.*record") as caught:
+        source.read(np.arange(100))
+    assert caught.value.records == (50, 51)
+    assert len(source.read(np.arange(50))) == 50
+    assert len(source.read(np.arange(51, 100))) == 49
+
+
+def test_a_long_run_is_read_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "_LONG_RUN_BYTES", 1)
+    monkeypatch.setattr(range_reader, "_DECODE_BYTES", 2_000)
+    assert is_native()
+    draw = random.Random(0)
+    records = [draw.randbytes(n) for n in (100, 5_000, 0, 700, 700, 700, 1, 70_000, 3)]
+    path = write(tmp_path / "a.array_record", records, "group_size:1,uncompressed")
+    source = ArrayRecordDataSource(path, direct=True)
+    sizes: list[int] = []
+
+    def counted(path: str, start: int, stop: int) -> bytes:
+        sizes.append(stop - start)
+        return file_bytes(path, start, stop)
+
+    monkeypatch.setattr(range_reader, "file_bytes", counted)
+    assert source.read(np.arange(9)) == records
+    # Two are larger than a portion, and come alone.
+    assert len(sizes) == 6
+    assert sorted(sizes)[-3] < 2_500
+
+
+def test_a_file_that_ends_within_a_run_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_native()
+    monkeypatch.setattr(range_reader, "_LONG_RUN_BYTES", 1)
+    path = write(
+        tmp_path / "a.array_record", [random.Random(k).randbytes(5_000) for k in range(40)]
+    )
+    source = ArrayRecordDataSource(path, direct=True)
+    monkeypatch.setattr(range_reader, "file_bytes", lambda *given: file_bytes(*given)[:100_000])
+    with pytest.raises(ReadError, match=r"a\.array_record.*cut off"):
+        source.read(np.arange(40))
+    monkeypatch.setattr(range_reader, "file_bytes", file_bytes)
+    path.unlink()
+    with pytest.raises((ReadError, NotFoundError), match=r"a\.array_record"):
+        source.read(np.arange(40))
+
+
+def test_files_that_change_while_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [bytes(1000)] * 300, "group_size:50,uncompressed")
+    part = part_of(ArrayRecordDataSource(path))
+    assert len(started(part, [5])[0]) == 50
+    os.truncate(path, 100_000)
+    with pytest.raises(ReadError, match=r"changed since the source was made: it has 100,000 bytes"):
+        started(part, [5])
+    path.unlink()
+    with pytest.raises(NotFoundError, match="was removed after the source was made"):
+        started(pickle.loads(pickle.dumps(part)), [0])
+
+
+def test_a_part_pickles_and_opens_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered(100), "group_size:8")
+    source = ArrayRecordDataSource([path, f"{path}[3:90]"])
+    before = started(part_of(source), [0, 12, 13, 24])
+    assert [len(group) for group in before] == [8, 4, 5, 2]
+    sent = pickle.dumps(source)
+    assert len(sent) < 4000
+    assert started(part_of(pickle.loads(sent)), [0, 12, 13, 24]) == before
+
+
+class Counting(Executor):
+    """Runs what it is given at once, and counts it."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.tasks += 1
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_many_chunks_are_one_task(tmp_path: Path) -> None:
+    paths = [write(tmp_path / str(i), numbered(100), "group_size:8") for i in range(6)]
+    part, pool = part_of(ArrayRecordDataSource(paths)), Counting()
+    found = part.start(range(part.chunk_count), pool).result()
+    assert pool.tasks == 1
+    assert [record for group in found for record in group] == numbered(100) * 6
+
+
+def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
+    paths = [write(tmp_path / str(i), numbered(100, str(i)), "group_size:8") for i in range(3)]
+    source = ArrayRecordDataSource(paths)
+    part, bounds = part_of(source), source.blocks()
+    records = source.read(everything(source))
+    order = np.random.default_rng(0).integers(0, part.chunk_count, (40, 3)).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        futures = [part.start(chunks, pool) for chunks in order]
+        for chunks, future in zip(order, futures, strict=True):
+            assert future.result() == [records[bounds[p] : bounds[p + 1]] for p in chunks]
+
+
+@pytest.mark.jobs
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such policy")
+@pytest.mark.parametrize("own", ["SCHED_OTHER", "SCHED_IDLE"])
+def test_threads_of_the_package_wait_and_ours_do_not(tmp_path: Path, own: str) -> None:
+    path = write(tmp_path / "a", numbered(20))
+    script = (
+        "import contextlib, os, pickle, sys\n"
+        f"os.sched_setscheduler(0, os.{own}, os.sched_param(0))\n"
+        "from windrow.sources import ArrayRecordDataSource\n"
+        f"source = ArrayRecordDataSource({str(path)!r})\n"
+        "source = pickle.loads(pickle.dumps(source))\n"
+        "assert source.read(list(range(20)))[19] == b' 19'\n"
+        f"assert os.sched_getscheduler(0) == os.{own}\n"
+        "found = set()\n"
+        "for task in os.listdir('/proc/self/task'):\n"
+        "    with contextlib.suppress(ProcessLookupError):  # it ended since it was listed\n"
+        "        found.add(os.sched_getscheduler(int(task)))\n"
+        f"theirs = os.SCHED_BATCH if os.{own} == os.SCHED_OTHER else os.{own}\n"
+        f"assert found == {{os.{own}, theirs}}, found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_reading_groups_in_a_forked_process_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered(20), "group_size:8")
+    script = (
+        "import os, sys, numpy as np\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from windrow.errors import ReadError\n"
+        "from windrow.sources import ArrayRecordDataSource\n"
+        f"source = ArrayRecordDataSource({str(path)!r})\n"
+        "source[0]\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "for read in (\n"
+        "    lambda: source.parts[0].start([0], ThreadPoolExecutor(1)).result(),\n"
+        "    lambda: source.parts[0].read(np.array([1])),\n"
+        "):\n"
+        "    try:\n"
+        "        read()\n"
+        "    except ReadError as error:\n"
+        "        refused = 'was forked after process' in str(error)\n"
+        "    else:\n"
+        "        refused = False\n"
+        "    if not refused:\n"
+        "        os._exit(7)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr

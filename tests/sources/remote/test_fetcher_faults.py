@@ -1,0 +1,467 @@
+"""Faults of HTTP servers and of file systems: the right bytes, or an error that says what was tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import pickle
+import random
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.limits import CALM, SLACK_S, ended, passed, within
+from tests.processes import until
+from tests.range_server import Fault, RangeServer, cut, drip, reset, stall, status
+from windrow.errors import NotFoundError, ReadError, WindrowError
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
+from windrow.sources.remote.options import RemoteOptions
+
+DATA = random.Random(1).randbytes(50_000)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[RangeServer]:
+    with RangeServer({"a.bin": DATA}) as server:
+        yield server
+
+
+@pytest.fixture
+def server(site: RangeServer) -> RangeServer:
+    site.heal()
+    return site
+
+
+@pytest.fixture
+def file(server: RangeServer) -> RemoteFile:
+    found = Fetcher("Tests", None, CALM).tails([server.url("a.bin")], 1)[0].file
+    server.reset_counts()
+    return found
+
+
+def fails(reader: Fetcher, file: RemoteFile, stop: int = 3000) -> WindrowError:
+    """The error of reading the file's first bytes."""
+    with within(1.0), pytest.raises(WindrowError, match=re.escape(file.shown)) as caught:
+        reader.start([ByteRange(file, 0, stop)]).result()
+    return caught.value
+
+
+# ---- what may pass
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+def test_a_status_that_may_pass_is_tried_again(
+    server: RangeServer, file: RemoteFile, code: int
+) -> None:
+    reader = Fetcher("Tests", None, CALM)
+    server.plan([status(code), status(code), None])
+    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
+    assert reader.stats.counts() == {
+        "requests": 3,
+        "retries": 2,
+        "bytes": 10,
+        "faults": {f"status {code}": 2},
+    }
+    server.plan([status(code)] * 3)
+    error = fails(reader, file)
+    assert isinstance(error, ReadError)
+    assert error.file == file.shown
+    assert error.why == f"status {code}"
+    wanted = rf"bytes \[0, 3,000\), could not be read; 3 attempts in \d+\.\d s: status {code} \(3\)"
+    assert re.search(wanted, str(error))
+    assert "Check the network and the host's name" in str(error)
+    assert server.counts().requests == 6
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 412, 416, 501])
+def test_a_status_that_stays_is_not_tried_again(
+    server: RangeServer, file: RemoteFile, code: int
+) -> None:
+    reader = Fetcher("Tests", None, CALM)
+    server.plan([status(code)])
+    error = fails(reader, file)
+    assert isinstance(error, NotFoundError if code in (404, 410) else ReadError)
+    assert re.search(rf"1 attempt in \d+\.\d s: status {code}", str(error))
+    assert ("credentials in storage_options" in str(error)) == (code in (401, 403))
+    assert server.counts().requests == 1
+    assert reader.stats.counts()["faults"] == {f"status {code}": 1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (cut(), "cut short"),
+        (reset(), "reset"),
+        (stall(), "stalled"),
+        (stall(body=True), "stalled"),
+        (drip(), "timeout"),
+        (Fault("wrong_range"), "wrong range"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_broken_answer_is_tried_again(
+    server: RangeServer, file: RemoteFile, fault: Fault, kind: str
+) -> None:
+    reader = Fetcher("Tests", None, passed(kind))
+    server.plan([fault, None])
+    with within(5.0):
+        assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    faults, seen = reader.stats.counts()["faults"], server.counts()
+    assert seen.faults == {fault.kind: 1}
+    assert seen.requests > 1
+    # A reset that overtakes its answer's head is answered below the counts.
+    if fault.kind != "reset" or faults:
+        assert faults == {kind: seen.requests - 1}
+    server.plan([fault] * 9)
+    error = fails(Fetcher("Tests", None, ended(kind)), file)
+    assert isinstance(error, ReadError)
+    assert error.why == kind
+    assert re.search(rf"3 attempts in \d+\.\d s: {kind} \(3\)", str(error))
+
+
+def test_a_connection_closed_before_an_answer_is_made_again(
+    server: RangeServer, file: RemoteFile
+) -> None:
+    # aiohttp makes it again, once, below the counts: it may have been idle for too long.
+    reader = Fetcher("Tests", None, CALM)
+    server.plan([Fault("close"), None])
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts()["faults"] == {}
+    server.plan([Fault("close")] * 2)
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts()["faults"] == {"connection closed": 1}
+    server.plan([Fault("close")] * 20)
+    assert re.search(r"3 attempts in \d+\.\d s: connection closed \(3\)", str(fails(reader, file)))
+
+
+def test_every_attempt_is_counted(server: RangeServer, file: RemoteFile) -> None:
+    reader = Fetcher("Tests", None, dataclasses.replace(CALM, retries=5))
+    plan = [status(503), cut(), Fault("wrong_range"), status(429), status(503), None]
+    server.plan(plan)
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    assert reader.stats.counts() == {
+        "requests": 6,
+        "retries": 5,
+        "bytes": 3000,
+        "faults": {"status 503": 2, "cut short": 1, "wrong range": 1, "status 429": 1},
+    }
+    server.plan([*plan[:-1], status(500)])
+    error = str(fails(reader, file))
+    told = "6 attempts in .* s: status 503 (2), cut short (1), wrong range (1), status 429 (1), status 500 (1)"
+    assert re.search(re.escape(told).replace(r"\.\*", r"\d+\.\d"), error)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_in_a_tenth_of_all_requests_change_nothing(
+    server: RangeServer, file: RemoteFile, seed: int
+) -> None:
+    reader = Fetcher("Tests", None, passed("stalled"))
+    server.chance(0.1, [status(503), reset(), cut(), stall(body=True), stall()], seed=seed)
+    wanted = [ByteRange(file, n * 80, n * 80 + 200) for n in range(600)]
+    expected = [DATA[one.start : one.stop] for one in wanted]
+    with within(30.0):
+        assert reader.start(wanted[:300]).result() == expected[:300]
+        assert sorted(reader.fetch(wanted)) == list(enumerate(expected))
+    counts, seen = reader.stats.counts(), server.counts()
+    assert counts["faults"]["status 503"] > 0
+    assert counts["retries"] == sum(counts["faults"].values()) > 30
+    assert counts["requests"] == 900 + counts["retries"]
+    assert counts["bytes"] == 900 * 200
+    # A reset that overtakes its answer's head is answered below the counts.
+    assert 0 <= seen.requests - counts["requests"] <= seen.faults["reset"]
+
+
+def test_without_retries_the_first_fault_is_the_error(
+    server: RangeServer, file: RemoteFile
+) -> None:
+    reader = Fetcher("Tests", None, RemoteOptions(retries=0))
+    server.plan([status(503)])
+    assert re.search(r"1 attempt in \d+\.\d s: status 503\.", str(fails(reader, file)))
+    assert reader.stats.counts()["requests"] == 1
+
+
+def test_a_pause_that_the_server_asks_for_is_granted(server: RangeServer, file: RemoteFile) -> None:
+    options = RemoteOptions(retries=1, backoff_s=0.001, max_backoff_s=0.3)
+    reader = Fetcher("Tests", None, options)
+    server.plan([status(503, Retry_After="3600"), None])
+    started = time.monotonic()
+    assert reader.start([ByteRange(file, 0, 10)]).result() == [DATA[:10]]
+    assert 0.29 < time.monotonic() - started < 0.3 + SLACK_S
+
+
+def test_pauses_draw_nothing_from_the_generator_of_the_user(
+    server: RangeServer, file: RemoteFile
+) -> None:
+    random.seed(5)
+    server.plan([status(503), None])
+    Fetcher("Tests", None, CALM).start([ByteRange(file, 0, 10)]).result()
+    drawn = random.random()
+    random.seed(5)
+    assert drawn == random.random()
+
+
+def test_an_error_ends_the_others(server: RangeServer, file: RemoteFile) -> None:
+    reader = Fetcher("Tests", None, RemoteOptions(timeout_s=300.0, stall_s=300.0))
+    server.plan([stall(), stall(), status(404), stall(), stall()])
+    server.gather(5)  # a request that came late would take a fault of the next plan
+    wanted = [ByteRange(file, n, n + 10) for n in range(5)]
+    with within(1.0), pytest.raises(NotFoundError, match="status 404"):
+        reader.start(wanted).result()
+    server.plan([stall(), status(404), stall()])
+    server.gather(3)
+    with within(1.0), pytest.raises(NotFoundError, match="status 404"):
+        list(reader.fetch(wanted[:3]))
+
+
+@pytest.mark.parametrize("call", ["tails", "is_file", "names_in", "read_small", "glob"])
+def test_every_call_is_tried_again_and_bounded(
+    server: RangeServer, file: RemoteFile, call: str
+) -> None:
+    url = {"names_in": server.url(), "glob": server.url() + "a*"}.get(call, file.url)
+
+    def ask(options: RemoteOptions = CALM) -> tuple[Any, int]:
+        """What the call returns, and how often it was tried again."""
+        reader = Fetcher("Tests", None, options)
+        found = reader.tails([url], 10) if call == "tails" else getattr(reader, call)(url)
+        return found, reader.stats.counts()["retries"]
+
+    expected, _ = ask()
+    server.plan([status(503), status(500), None])
+    assert ask() == (expected, 2)
+    server.plan([stall(), None])
+    with within(5.0):  # what lists names has no limit but this one
+        found, retries = ask(passed("timeout"))
+    assert found == expected
+    assert retries > 0
+    server.plan([stall()] * 9)
+    with within(1.0), pytest.raises(ReadError, match=r"3 attempts in .* s: timeout \(3\)"):
+        ask(ended("timeout"))
+    server.plan([status(403)])
+    with pytest.raises(ReadError, match=r"1 attempt in .* s: status 403"):
+        ask()
+
+
+# ---- no server
+
+
+def test_a_host_that_is_nowhere() -> None:
+    reader = Fetcher("Tests", None, CALM)
+    with (
+        within(1.0),
+        pytest.raises(ReadError, match=r"http://nowhere\.invalid/a, .* 3 attempts in .*host not"),
+    ):
+        reader.tails(["http://nowhere.invalid/a"], 10)
+
+
+def test_a_server_that_is_gone(file: RemoteFile) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    gone = RemoteFile(f"http://127.0.0.1:{port}/a.bin", len(DATA), file.version)
+    error = fails(Fetcher("Tests", None, CALM), gone)
+    assert "no connection (3)" in str(error)
+    assert "Check the network" in str(error)
+
+
+def test_a_server_that_never_answers(file: RemoteFile) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=9) as listening:
+        silent = RemoteFile(f"http://127.0.0.1:{listening.getsockname()[1]}/a", len(DATA), "")
+        assert "stalled (3)" in str(fails(Fetcher("Tests", None, ended("stalled")), silent))
+
+
+# ---- what a server may not do
+
+
+def test_a_compressed_answer_is_refused() -> None:
+    answer = status(200, body=gzip.compress(DATA), Content_Encoding="gzip", ETag='"1"')
+    with RangeServer({"a.bin": DATA}) as server:
+        server.plan([answer])
+        with pytest.raises(WindrowError, match=r"the server sends it compressed \(gzip\)"):
+            Fetcher("Tests", None, CALM).tails([server.url("a.bin")], 10)
+        assert server.counts().requests == 1
+
+
+def test_a_server_that_hides_the_length_is_refused(server: RangeServer) -> None:
+    server.plan([status(206, body=b"0123456789", Content_Range="bytes 0-9/*", ETag='"1"')])
+    with pytest.raises(WindrowError, match="the server hides its length"):
+        Fetcher("Tests", None, CALM).tails([server.url("a.bin")], 10)
+
+
+# ---- secrets
+
+
+SECRETS = ("hunter2-password", "SIGNED-BY-ME", "key-in-a-header")
+
+
+@pytest.mark.parametrize(
+    "fault", [status(404), status(403), status(503), cut(), reset(), stall(), Fault("close"), None]
+)
+def test_no_error_shows_a_secret(
+    server: RangeServer, file: RemoteFile, fault: Fault | None
+) -> None:
+    limits = ended("stalled") if fault == stall() else CALM
+    reader = Fetcher("Tests", {"headers": {"X-Key": SECRETS[2]}}, limits)
+    host = server.address.removeprefix("http://")
+    url = f"http://me:{SECRETS[0]}@{host}/a.bin?sig={SECRETS[1]}"
+    server.plan([fault] * 20)
+    if fault is None:  # nobody listens
+        url = url.replace(host, "nowhere.invalid")
+    far = RemoteFile(url, file.size_bytes, file.version)
+    with pytest.raises(WindrowError, match=r"http://\*\*\*@.*/a.bin\?\*\*\*, bytes") as caught:
+        reader.start([ByteRange(far, 0, 3000)]).result()
+    error = caught.value
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    again = pickle.loads(pickle.dumps(error))
+    shown = "".join(traceback.format_exception(error)) + f"{error!r}{again!r}{vars(error)}"
+    assert not [secret for secret in SECRETS if secret in shown]
+    with pytest.raises(WindrowError, match=r"http://\*\*\*@") as caught:
+        list(reader.fetch([ByteRange(far, 0, 3000)]))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not [secret for secret in SECRETS if secret in shown]
+
+
+# ---- file systems that block
+
+
+class Blocking(MemoryFileSystem):  # type: ignore[misc]
+    """Reads wait until they are let go; counts those at the same time."""
+
+    protocol = "blocking"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    go = threading.Event()
+    slow = threading.Event()  # is never set: waited for, it is time that passes
+    slow_s = 0.01
+    lock = threading.Lock()
+    now = most = 0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("blocking://").strip("/")
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
+        with Blocking.lock:
+            Blocking.now += 1
+            Blocking.most = max(Blocking.most, Blocking.now)
+        try:
+            assert Blocking.go.wait(60)
+            self.slow.wait(self.slow_s)
+            return super().cat_file(path, start, end, **kwargs)
+        finally:
+            with Blocking.lock:
+                Blocking.now -= 1
+
+
+@pytest.fixture
+def blocking() -> Iterator[type[Blocking]]:
+    fsspec.register_implementation("blocking", Blocking, clobber=True)
+    Blocking.go.clear()
+    Blocking.most = 0
+    yield Blocking
+    Blocking.go.set()
+    assert until(lambda: Blocking.now == 0)
+
+
+def test_a_file_system_that_blocks_is_left_behind(blocking: type[Blocking]) -> None:
+    blocking().pipe("/a.bin", DATA)
+    reader = Fetcher("Tests", None, ended("timeout"))
+    with within(1.0), pytest.raises(ReadError, match=r"timeout \(3\)"):
+        reader.tails(["blocking://a.bin"], 10)
+    assert until(lambda: blocking.most > 0)
+    assert blocking.most == 1  # those after it use nothing that it may still use
+
+
+def test_a_file_system_that_is_not_known_is_used_by_one_thread_at_a_time(
+    blocking: type[Blocking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocking().pipe("/a.bin", DATA)
+    blocking.go.set()
+    reader = Fetcher("Tests", None, ended("timeout", 2.0))
+    file = reader.tails(["blocking://a.bin"], 10)[0].file
+    wanted = [ByteRange(file, n, n + 10) for n in range(50)]
+    monkeypatch.setattr(blocking, "slow_s", 2.5 / 50)  # all of them longer than one may take
+    assert len(reader.start(wanted).result()) == 50
+    assert blocking.most == 1
+    assert reader.stats.counts()["faults"] == {}
+
+
+def test_an_archive_on_a_server_that_stalls() -> None:
+    limits = ended("timeout", retries=1)
+    with RangeServer({"x.zip": DATA}, methods=("GET", "HEAD")) as server:
+        server.plan([stall()] * 20)
+        with (
+            within(1.0),
+            pytest.raises(ReadError, match=r"zip://a::.*x\.zip could not be read; 2 attempts in"),
+        ):
+            Fetcher("Tests", None, limits).tails([f"zip://a::{server.url('x.zip')}"], 10)
+
+
+def test_an_archive_that_is_none() -> None:
+    with (
+        RangeServer({"x.zip": DATA}) as server,
+        pytest.raises(ReadError, match=r"1 attempt in .*\(BadZipFile: File is not a zip file\)"),
+    ):
+        Fetcher("Tests", None, CALM).tails([f"zip://a::{server.url('x.zip')}"], 10)
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_read_that_never_ends_does_not_keep_the_interpreter() -> None:
+    program = """
+import threading, fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+from windrow.sources.remote.fetcher import Fetcher
+from windrow.sources.remote import RemoteOptions
+class Stuck(MemoryFileSystem):
+    protocol = "stuck"
+    def info(self, *args, **kwargs):
+        threading.Event().wait()
+fsspec.register_implementation("stuck", Stuck)
+try:
+    Fetcher("Tests", None, RemoteOptions(timeout_s=0.1, retries=0)).tails(["stuck://a"], 1)
+except OSError as error:
+    print(error)
+"""
+    told = r"stuck://a, the last 1 bytes, could not be read; 1 attempt in \d+\.\d s"
+    assert re.search(told, run(program))
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "extra"),
+    [("aiohttp", "http://h/a", "http"), ("s3fs", "s3://b/a", "s3"), ("gcsfs", "gs://b/a", "gcs")],
+)
+def test_a_package_that_is_missing_is_named_by_its_extra(
+    package: str, url: str, extra: str
+) -> None:
+    program = f"""
+import sys
+sys.modules[{package!r}] = None
+from windrow.errors import MissingExtraError
+from windrow.sources.remote.fetcher import Fetcher
+from windrow.sources.remote import RemoteOptions
+for url in ({url!r}, "zip://x::" + {url!r}):
+    try:
+        Fetcher("Tests", None, RemoteOptions(retries=0)).tails([url], 1)
+    except MissingExtraError as error:
+        assert error.__context__ is None
+        print(error)
+"""
+    told = run(program)
+    assert told.count(f"pip install '.[{extra}]'") == 2
+    assert f"Tests: reading {url} needs the packages of windrow[{extra}]" in told

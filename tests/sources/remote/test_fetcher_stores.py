@@ -1,0 +1,322 @@
+"""Bytes of objects in stores: S3 by moto's server, Google Cloud Storage by its answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import random
+import re
+import traceback
+from collections.abc import Iterator
+
+import pytest
+import s3fs
+
+from tests.limits import CALM, at_last, ended, passed, within
+from tests.object_store import ObjectStore
+from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
+from windrow.errors import NotFoundError, ReadError, WindrowError
+from windrow.sources.remote.fetcher import ByteRange, Fetcher, RemoteFile
+from windrow.sources.remote.options import RemoteOptions
+
+pytestmark = pytest.mark.jobs
+
+DATA = random.Random(2).randbytes(50_000)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        for number in range(4):
+            store.put(f"d/{number}.bin", DATA[number:])
+        store.put("empty", b"")
+        yield store
+
+
+@pytest.fixture
+def store(bucket: ObjectStore) -> ObjectStore:
+    bucket.faults.heal()
+    bucket.faults.reset_counts()
+    return bucket
+
+
+def reader_of(store: ObjectStore, options: RemoteOptions = CALM) -> Fetcher:
+    return Fetcher("Tests", store.storage_options, options)
+
+
+@pytest.fixture
+def file(store: ObjectStore) -> RemoteFile:
+    found = reader_of(store).tails([store.url("d/0.bin")], 1)[0].file
+    store.faults.reset_counts()
+    return found
+
+
+def fails(reader: Fetcher, file: RemoteFile) -> WindrowError:
+    with within(3.0), pytest.raises(WindrowError, match=re.escape(file.shown)) as caught:
+        reader.start([ByteRange(file, 0, 3000)]).result()
+    return caught.value
+
+
+# ---- S3
+
+
+def test_objects_of_s3(store: ObjectStore) -> None:
+    reader = reader_of(store)
+    urls = [store.url(f"d/{number}.bin") for number in (2, 0, 2, 1)]
+    tails = reader.tails(urls, 1000)
+    assert [tail.file.url for tail in tails] == urls
+    assert [tail.file.size_bytes for tail in tails] == [len(DATA) - n for n in (2, 0, 2, 1)]
+    assert all(tail.data == DATA[-1000:] for tail in tails)
+    assert store.faults.counts().requests == 3  # no head, no list
+    wanted = [ByteRange(tails[1].file, n, n * 2) for n in range(0, 20_000, 500)]
+    expected = [DATA[one.start : one.stop] for one in wanted]
+    assert reader.start(wanted).result() == expected
+    again: Fetcher = pickle.loads(pickle.dumps(reader))
+    assert sorted(again.fetch(wanted)) == list(enumerate(expected))
+    assert again.stats.counts()["requests"] == len(wanted) - 1
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_empty_object(store: ObjectStore, refused: bool) -> None:
+    if refused:  # as S3 itself answers
+        store.faults.plan([s3_error(416, "InvalidRange")])
+    tail = reader_of(store).tails([store.url("empty")], 100)[0]
+    assert (tail.data, tail.file.size_bytes) == (b"", 0)
+    assert tail.file.version.startswith('ETag "')
+
+
+def test_names_in_s3(store: ObjectStore) -> None:
+    reader = reader_of(store)
+    assert reader.is_file(store.url("d/0.bin"))
+    assert not reader.is_file(store.url("d"))
+    assert reader.is_folder(store.url("d"))
+    assert reader.is_folder(store.url("d/"))
+    assert not reader.is_folder(store.url("e"))
+    assert not reader.is_file(store.url("e"))
+    assert reader.names_in(store.url()) == ["d/", "empty"]
+    assert reader.names_in(store.url("d")) == ["0.bin", "1.bin", "2.bin", "3.bin"]
+    assert reader.glob(store.url("d/[12].*")) == [store.url("d/1.bin"), store.url("d/2.bin")]
+    assert reader.read_small(store.url("d/3.bin")) == DATA[3:]
+    assert reader.read_small(store.url("none")) is None
+    with pytest.raises(NotFoundError, match="/none was not found"):
+        reader.names_in(store.url("none"))
+
+
+def test_where_names_may_not_be_listed_a_key_that_is_not_there_is_none(store: ObjectStore) -> None:
+    reader = reader_of(store)
+    store.faults.plan([s3_error(403, "AccessDenied")])
+    assert reader.read_small(store.url("none")) is None
+    store.faults.plan([s3_error(403, "SignatureDoesNotMatch")])
+    with pytest.raises(ReadError, match="status 403 SignatureDoesNotMatch"):
+        reader.read_small(store.url("none"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (s3_error(503, "SlowDown"), "status 503 SlowDown"),
+        (s3_error(500, "InternalError"), "status 500 InternalError"),
+        (s3_error(400, "RequestTimeout"), "status 400 RequestTimeout"),
+        (status(503, body=b"<html>busy</html>"), "status 503"),
+        (cut(), "cut short"),
+        (reset(), "reset"),
+        (stall(), "stalled"),
+        (stall(body=True), "stalled"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_may_pass_is_tried_again(
+    store: ObjectStore, file: RemoteFile, fault: Fault, kind: str
+) -> None:
+    reader = reader_of(store, passed(kind))
+    reader.read_small(store.url("empty"))  # a client is made
+    before = reader.stats.counts()
+    store.faults.reset_counts()
+    store.faults.plan([fault, None])
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    counts, seen = reader.stats.counts(), store.faults.counts()
+    assert seen.faults == {fault.kind: 1}
+    assert seen.requests == 2 or kind == "stalled"  # moto may take as long
+    assert counts["requests"] - before["requests"] == seen.requests
+    assert counts["retries"] - before["retries"] == seen.requests - 1 > 0
+    assert counts["faults"].keys() == {kind}
+    reader = reader_of(store, ended(kind, 0.3))
+    at_last(lambda: reader.read_small(store.url("empty")))
+    store.faults.reset_counts()
+    store.faults.plan([fault] * 9)
+    error = fails(reader, file)
+    assert isinstance(error, ReadError)
+    assert re.search(rf"3 attempts in \d+\.\d s: {kind} \(3\)", str(error))
+    assert store.faults.counts().requests == 3  # no library tries on its own
+
+
+def test_a_slow_drip_ends(store: ObjectStore, file: RemoteFile) -> None:
+    reader = reader_of(store, ended("timeout", 0.5, retries=0))
+    store.faults.plan([drip()] * 2)
+    assert re.search(r"1 attempt in \d+\.\d s: timeout", str(fails(reader, file)))
+
+
+@pytest.mark.parametrize(
+    ("fault", "told", "kind"),
+    [
+        (s3_error(404, "NoSuchKey"), "was not found", NotFoundError),
+        (s3_error(404, "NoSuchBucket"), "was not found", NotFoundError),
+        (s3_error(403, "AccessDenied"), "Give valid credentials in storage_options", ReadError),
+        (s3_error(400, "ExpiredToken"), "renew expired ones", ReadError),
+        (s3_error(403, "InvalidAccessKeyId"), "Give valid credentials", ReadError),
+        (s3_error(412, "PreconditionFailed"), "could not be read", ReadError),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_stays_is_not_tried_again(
+    store: ObjectStore, file: RemoteFile, fault: Fault, told: str, kind: type[Exception]
+) -> None:
+    store.faults.plan([fault])
+    error = fails(reader_of(store), file)
+    assert isinstance(error, kind)
+    assert told in str(error)
+    assert "1 attempt in" in str(error)
+    assert store.faults.counts().requests == 1
+
+
+def test_faults_in_a_tenth_of_all_requests_change_nothing(
+    store: ObjectStore, file: RemoteFile
+) -> None:
+    reader = reader_of(store, dataclasses.replace(CALM, retries=8))
+    store.faults.chance(0.1, [s3_error(503, "SlowDown"), reset(), cut()], seed=1)
+    wanted = [ByteRange(file, n * 100, n * 100 + 200) for n in range(200)]
+    assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
+    counts = reader.stats.counts()
+    assert counts["retries"] == sum(counts["faults"].values()) > 5
+    assert counts["requests"] == 200 + counts["retries"]
+
+
+def test_an_object_replaced_while_it_is_read_is_never_mixed(store: ObjectStore) -> None:
+    store.put("r.bin", DATA)
+    reader = reader_of(store)
+    file = reader.tails([store.url("r.bin")], 10)[0].file
+    store.put("r.bin", DATA[::-1])
+    assert "has changed since it was opened: it was ETag" in str(fails(reader, file))
+    assert reader.stats.counts()["faults"] == {"changed": 1}
+    store.remove("r.bin")
+    assert isinstance(fails(reader, file), NotFoundError)
+
+
+def test_no_error_shows_a_secret(store: ObjectStore, file: RemoteFile) -> None:
+    options = store.storage_options
+    said = f"{options['key']} with {options['secret']} has expired"
+    for fault in (s3_error(400, "ExpiredToken", said), s3_error(503, "SlowDown", said)):
+        store.faults.plan([fault] * 9)
+        error = fails(reader_of(store, CALM), file)
+        assert error.__context__ is None
+        shown = "".join(traceback.format_exception(error)) + repr(error)
+        assert "*** with *** has expired" in shown
+        assert options["key"] not in shown
+        assert options["secret"] not in shown
+
+
+def test_settings_of_file_systems_that_the_user_has_stay(store: ObjectStore) -> None:
+    theirs = s3fs.S3FileSystem(**store.storage_options)
+    reader = reader_of(store)
+    reader.tails([store.url("d/0.bin")], 10)
+    assert theirs.retries == s3fs.S3FileSystem.retries == 5
+    assert theirs.config_kwargs == {}
+
+
+# ---- Google Cloud Storage
+
+
+@pytest.fixture
+def cloud() -> Iterator[RangeServer]:
+    def told(name: str, data: bytes) -> bytes:
+        times = dict.fromkeys(("timeCreated", "updated"), "2026-01-01T00:00:00Z")
+        about = {"name": name, "bucket": "b", "size": str(len(data)), "generation": "7", **times}
+        return json.dumps(about).encode()
+
+    files = {"storage/v1/b/b/o": b"{}"}
+    for name, data in {"d/a.bin": DATA, "empty": b""}.items():
+        files[f"download/storage/v1/b/b/o/{name}"] = data
+        files[f"storage/v1/b/b/o/{name}"] = told(name, data)
+    with RangeServer(files, headers={"X-Goog-Generation": "7"}, listings=False) as server:
+        yield server
+
+
+def cloud_reader(cloud: RangeServer, options: RemoteOptions = CALM) -> Fetcher:
+    return Fetcher("Tests", {"endpoint_url": cloud.address, "token": "anon"}, options)
+
+
+def test_objects_of_google_cloud_storage(cloud: RangeServer) -> None:
+    reader = cloud_reader(cloud)
+    tail = reader.tails(["gs://b/d/a.bin"], 100)[0]
+    assert tail.file == RemoteFile("gs://b/d/a.bin", len(DATA), "generation 7")
+    assert tail.data == DATA[-100:]
+    assert cloud.counts().requests == 1
+    wanted = [ByteRange(tail.file, n, n + 300) for n in range(0, 30_000, 100)]
+    assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
+    empty = reader.tails(["gs://b/empty"], 10)[0]
+    assert (empty.data, empty.file.version) == (b"", "generation 7")
+    assert reader.read_small("gs://b/d/a.bin") == DATA
+    assert reader.read_small("gs://b/none") is None
+
+
+def test_names_in_google_cloud_storage(cloud: RangeServer) -> None:
+    reader = cloud_reader(cloud)
+    assert reader.is_file("gs://b/d/a.bin")
+    assert not reader.is_file("gs://b/none")
+    assert not reader.is_folder("gs://b/none")
+    with pytest.raises(NotFoundError, match="gs://b/none was not found"):
+        reader.names_in("gs://b/none")
+    listed = {"items": [{"name": "d/"}, {"name": "d/a.bin"}], "prefixes": ["d/e/"]}
+    cloud.put("storage/v1/b/b/o", json.dumps(listed).encode())
+    assert reader.is_folder("gs://b/d")
+    assert reader.names_in("gs://b/d") == ["a.bin", "e/"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (status(503), "status 503"),
+        (status(429), "status 429"),
+        (cut(), "cut short"),
+        (reset(), "reset"),
+        (stall(), "stalled"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_faults_of_google_cloud_storage_that_may_pass(
+    cloud: RangeServer, fault: Fault, kind: str
+) -> None:
+    file = cloud_reader(cloud).tails(["gs://b/d/a.bin"], 100)[0].file
+    reader = cloud_reader(cloud, passed(kind))
+    cloud.reset_counts()
+    cloud.plan([fault, None])
+    assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
+    seen = cloud.counts()
+    assert seen.faults == {fault.kind: 1}
+    assert seen.requests == 2 or kind == "stalled"
+    assert reader.stats.counts()["faults"] == {kind: seen.requests - 1}
+    cloud.plan([fault] * 9)
+    assert "3 attempts in" in str(fails(cloud_reader(cloud, ended(kind)), file))
+
+
+def test_faults_of_google_cloud_storage_that_stay(cloud: RangeServer) -> None:
+    reader = cloud_reader(cloud)
+    file = reader.tails(["gs://b/d/a.bin"], 100)[0].file
+    for code, told in ((401, "Give valid credentials"), (403, "status 403"), (404, "not found")):
+        cloud.reset_counts()
+        cloud.plan([status(code)])
+        assert told in str(fails(reader, file))
+        assert cloud.counts().requests == 1
+    cloud.headers["X-Goog-Generation"] = "8"
+    assert "it was generation 7 and is generation 8" in str(fails(reader, file))
+
+
+def test_a_store_that_asks_for_a_token_when_it_is_opened() -> None:
+    """gcsfs takes a text for a token, and asks Google about it: which fails here."""
+    token = "token-not-to-be-seen/with a slash"
+    reader = Fetcher("Tests", {"token": token}, ended("timeout", 5.0, retries=1))
+    with pytest.raises(ReadError, match=r"Tests: gs://bucket/a could not be read") as caught:
+        reader.tails(["gs://bucket/a"], 10)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "not-to-be-seen" not in told

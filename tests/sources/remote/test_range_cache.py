@@ -1,0 +1,184 @@
+"""Kept ranges: found again, shared while they come, let go of beyond their bytes."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.range_server import RangeServer, status
+from windrow.errors import ReadError
+from windrow.sources import ArrayRecordDataSource, RemoteOptions
+from windrow.sources.remote.range_cache import RangeCache
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), max_size=6),
+    stretches=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=12),
+)
+def test_each_stretch_is_found_once_if_it_lies_in_a_range(
+    ranges: list[tuple[int, int]], stretches: list[tuple[int, int]]
+) -> None:
+    kept = RangeCache(10**6)
+    for start, size in ranges:
+        kept.add(0, start, start + size)
+    kept.add(1, 0, 10**6)
+    end = np.cumsum([gap + size for gap, size in stretches]).astype(np.int64)
+    begin = end - np.array([size for _, size in stretches], np.int64)
+    found: list[int] = []
+    for one, places in kept.covering(0, begin, end):
+        for place in places.tolist():
+            assert one.start <= begin[place]
+            assert end[place] <= one.stop
+            found.append(place)
+    assert len(set(found)) == len(found)
+    inside = [
+        k for k in range(len(begin)) if any(s <= begin[k] and end[k] <= s + n for s, n in ranges)
+    ]
+    assert sorted(found) == inside
+
+
+def test_the_least_recently_used_go_first() -> None:
+    kept = RangeCache(25)
+    ranges = [kept.add(0, 10 * k, 10 * k + 10) for k in range(3)]
+    waiting = kept.add(0, 100, 200)
+    kept.arrive(ranges[0], bytes(10))
+    kept.arrive(ranges[1], bytes(10))
+    assert len(kept.covering(0, ints(0), ints(5))) == 1  # used, so it stays
+    kept.arrive(ranges[2], bytes(10))
+    assert kept.covering(0, ints(10), ints(15)) == []
+    assert len(kept.covering(0, ints(0), ints(5))) == 1
+    assert len(kept.covering(0, ints(20), ints(25))) == 1
+    assert len(kept.covering(0, ints(100), ints(150))) == 1  # not before it has come
+    kept.give_up(waiting)
+    assert waiting.data.result() is None
+    assert kept.covering(0, ints(100), ints(150)) == []
+    again = pickle.loads(pickle.dumps(kept))
+    assert again.covering(0, ints(0), ints(5)) == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    writer = ArrayRecordWriter(str(folder / "a.array_record"), "group_size:1,uncompressed")
+    for number in range(2000):
+        writer.write(number.to_bytes(4, "little") * 100)
+    writer.close()
+    return folder
+
+
+@pytest.mark.parametrize(("keep_bytes", "requests"), [(32 << 20, 1), (0, 3)])
+def test_neighbours_are_asked_for_once(folder: Path, keep_bytes: int, requests: int) -> None:
+    with RangeServer(folder) as server:
+        options = RemoteOptions(keep_bytes=keep_bytes)
+        source = ArrayRecordDataSource(server.url("a.array_record"), remote=options)
+        opened = source.stats()["requests"]
+        for indices in (np.arange(300), np.arange(200, 100, -1), np.array([299])):
+            assert source.read(indices) == [
+                number.to_bytes(4, "little") * 100 for number in indices.tolist()
+            ]
+        assert source.stats()["requests"] - opened == requests
+
+
+def test_calls_side_by_side_share_what_is_on_its_way(folder: Path) -> None:
+    with RangeServer(folder, latency_s=0.2) as server:
+        source = ArrayRecordDataSource(server.url("a.array_record"))
+        server.reset_counts()
+        answers: list[list[bytes]] = []
+        threads = [
+            threading.Thread(target=lambda k=k: answers.append(source.read(np.arange(k, 500))))
+            for k in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(map(len, answers)) == list(range(493, 501))
+        assert all(answer[-1] == (499).to_bytes(4, "little") * 100 for answer in answers)
+        assert server.counts().requests < 8
+
+
+def test_who_waited_for_what_was_given_up_asks_itself(folder: Path) -> None:
+    with RangeServer(folder, latency_s=0.2) as server:
+        once = RemoteOptions(retries=0)
+        source = ArrayRecordDataSource(server.url("a.array_record"), remote=once)
+        server.plan([status(503)])
+        results: list[int] = []
+
+        def read() -> None:
+            try:
+                results.append(len(source.read(np.arange(300))))
+            except ReadError:
+                results.append(-1)
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(results) == [-1, 300, 300]
+
+
+def test_what_was_never_asked_for_keeps_nobody_waiting(folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / "b.array_record"
+    here.write_bytes((folder / "a.array_record").read_bytes())
+    with RangeServer(folder) as server:
+        source = ArrayRecordDataSource([server.url("a.array_record"), here])
+        whole = here.read_bytes()
+        here.write_bytes(whole + bytes(65536))
+        both = np.r_[np.arange(100), 2000 + np.arange(10)]
+        with pytest.raises(ReadError, match="changed since the source was made"):
+            source.read(both)
+        here.write_bytes(whole)
+        answers: list[list[bytes]] = []
+        thread = threading.Thread(target=lambda: answers.append(source.read(both)), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert len(answers[0]) == 110
+
+
+_FORKED = """
+import os, signal, sys, threading
+import numpy as np
+from windrow.errors import ReadError
+from windrow.sources import ArrayRecordDataSource
+
+source = ArrayRecordDataSource(sys.argv[1])
+source.read(np.arange(300))
+threading.Thread(target=source.read, args=(np.arange(500, 800),), daemon=True).start()
+while source.stats()["requests"] < 4:
+    pass
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    for first in (0, 500):
+        try:
+            source.read(np.arange(first, first + 100))
+        except ReadError as error:
+            assert "forked" in str(error)
+        else:
+            os._exit(2)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_waits_for_nothing_of_its_parent(folder: Path) -> None:
+    with RangeServer(folder, latency_s=0.3) as server:
+        url = server.url("a.array_record")
+        done = subprocess.run(
+            [sys.executable, "-c", _FORKED, url], capture_output=True, timeout=600, check=False
+        )
+    assert done.returncode == 0, done.stderr.decode()

@@ -1,0 +1,703 @@
+"""Boxes of arrays of any rank: the cells NumPy has, each chunk decoded once, damage named."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.hypothesis_profiles import examples
+from windrow import MapDataset, ReadOptions
+from windrow.engine.context import RunContext
+from windrow.errors import ReadError, SourceError
+from windrow.sources import BoxField, BoxPart, Columns, Cut, IntArray, LaidOutSource, Padding
+from windrow.sources.chunks import Box
+from windrow.sources.zarr.box_readers import StoreBoxReader
+from windrow.sources.zarr.local.chunks import ChunkStore
+from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+from windrow.sources.zarr.tensorstore import StoreArray
+from windrow.sources.zarr.tree import ArrayTree, OpenArray
+from windrow.transforms.nodes import ToStreamNode
+
+AnyArray = npt.NDArray[Any]
+Mode = Literal["constant", "edge", "reflect"]
+
+
+class BoxSource(LaidOutSource):
+    """Records of box parts: a dict with a tuple of fields per part."""
+
+    def __init__(self, parts: Sequence[BoxPart], records: int) -> None:
+        self._parts, self._records = list(parts), records
+
+    def __len__(self) -> int:
+        return self._records
+
+    @property
+    def parts(self) -> Sequence[BoxPart]:
+        return self._parts
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        return {
+            f"{number}.{field}": array
+            for number, column in enumerate(columns)
+            for field, array in enumerate(column)
+        }
+
+    def read(self, indices: IntArray) -> Columns:
+        return self.assembled([part.read(indices) for part in self._parts], indices)
+
+    def blocks(self) -> IntArray:
+        return np.array([0, self._records])
+
+    @property
+    def fingerprint(self) -> str:
+        return f"boxes({self._records})"
+
+
+class CountingBoxes:
+    """Boxes of an array in memory, read as a store is; counts decodes, by corner of the chunk."""
+
+    def __init__(self, array: AnyArray, chunk: tuple[int, ...], shift: tuple[int, ...]) -> None:
+        self.array, self.chunk, self.shift = array, chunk, shift
+        self.decoded: list[tuple[int, ...]] = []
+        self.boxes: list[Box] = []
+        self._lock = threading.Lock()
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        done: Future[None] = Future()
+        with self._lock:
+            self.boxes += boxes
+            self.decoded += [coords for coords, _ in itertools.groupby(map(self.coords, boxes))]
+        for box in boxes:
+            assert self.coords(box) == self.coords(self.last(box))
+            stop = (f + n for f, n in zip(box.first, box.out.shape, strict=True))
+            box.out[...] = self.array[tuple(map(slice, box.first, stop))]
+        done.set_result(None)
+        return done
+
+    def coords(self, box: Box) -> tuple[int, ...]:
+        cells = zip(box.first, self.shift, self.chunk, strict=True)
+        return tuple((f + s) // c for f, s, c in cells)
+
+    def last(self, box: Box) -> Box:
+        stop = tuple(f + n - 1 for f, n in zip(box.first, box.out.shape, strict=True))
+        return Box(stop, box.out)
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        return np.full(len(chunks), 100)
+
+
+def counting(
+    array: AnyArray,
+    chunk: tuple[int, ...],
+    size: tuple[int, ...],
+    origins: IntArray,
+    *,
+    shift: tuple[int, ...] = (),
+    padding: Padding | None = None,
+) -> tuple[BoxPart, CountingBoxes]:
+    shift = shift or (0,) * array.ndim
+    reader = CountingBoxes(array, chunk, shift)
+    part = BoxPart(
+        "", array.shape, array.dtype, chunk, reader, origins.__getitem__, (whole(size),), padding,
+        shift,
+    )  # fmt: skip
+    return part, reader
+
+
+def whole(size: tuple[int, ...], offset: tuple[int, ...] | None = None) -> BoxField:
+    zeros = (0,) * len(size)
+    return BoxField(size, (Cut(offset or zeros, zeros, size),))
+
+
+def expected(array: AnyArray, field: BoxField, origins: IntArray, padding: Padding | None) -> Any:
+    """Fields by NumPy: of each axis the padded indices, then the cells at them."""
+    out = np.empty((len(origins), *field.shape), array.dtype)
+    for record, origin in zip(out, origins.tolist(), strict=True):
+        for cut in field.cuts:
+            indices, inside = [], []
+            for axis, size in enumerate(cut.shape):
+                first = origin[axis] + cut.offset[axis]
+                length = array.shape[axis]
+                width = max(0, -first, first + size - length)
+                mode = "edge" if padding is None else padding.mode
+                mode = "edge" if mode == "constant" else mode
+                cells = np.arange(-width, length + width)
+                if length:
+                    padded = np.pad(np.arange(length), width, mode=mode)
+                    indices.append(padded[first + width : first + width + size])
+                at = cells[first + width : first + width + size]
+                inside.append((at >= 0) & (at < length))
+            target = tuple(slice(t, t + n) for t, n in zip(cut.target, cut.shape, strict=True))
+            mask = np.ones(cut.shape, np.bool_)
+            for axis, along in enumerate(inside):
+                mask &= along.reshape([-1 if k == axis else 1 for k in range(mask.ndim)])
+            found = array[np.ix_(*indices)] if array.size else np.zeros(cut.shape, array.dtype)
+            if padding is not None and padding.mode == "constant":
+                found = np.where(mask, found, np.array(padding.value, array.dtype))
+            record[target] = found
+    return out
+
+
+# --- any array, any boxes ------------------------------------------------------------------------
+
+
+@functools.cache
+def folders() -> tempfile.TemporaryDirectory[str]:
+    """Where stores that are drawn lie; it is removed when the tests end."""
+    return tempfile.TemporaryDirectory(prefix="boxes")
+
+
+@st.composite
+def stores(draw: st.DrawFn, rank: int) -> tuple[ts.TensorStore, AnyArray, str]:
+    """An array of Zarr in a folder of its own, its values, and the folder."""
+    shape = [draw(st.integers(1, 12)) for _ in range(rank)]
+    chunk = [draw(st.integers(1, 7)) for _ in range(rank)]
+    dtype = draw(st.sampled_from(["uint8", "int32", "float64", "bool"]))
+    codecs: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        order = draw(st.permutations(range(rank)))
+        codecs.append({"name": "transpose", "configuration": {"order": order}})
+    codecs.append({"name": "bytes", "configuration": {"endian": "little"}})
+    if draw(st.booleans()):
+        codecs.append({"name": "zstd", "configuration": {"level": 1}})
+    outer = chunk
+    if draw(st.booleans()):
+        outer = [c * draw(st.integers(1, 3)) for c in chunk]
+        settings = {"chunk_shape": chunk, "codecs": codecs}
+        codecs = [{"name": "sharding_indexed", "configuration": settings}]
+    folder = tempfile.mkdtemp(dir=folders().name)
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": folder},
+        "metadata": {
+            "shape": shape,
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
+            "codecs": codecs,
+            "fill_value": True if dtype == "bool" else 3,
+        },
+    }
+    store = ts.open(spec, create=True).result()
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    array = rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+    store[...] = array
+    if draw(st.booleans()):  # a chunk that is not stored
+        gone = tuple(slice(0, min(c, n)) for c, n in zip(outer, shape, strict=True))
+        store[gone] = array.dtype.type(store.fill_value)
+        array[gone] = store.fill_value
+    return store, array, folder
+
+
+@st.composite
+def fields_of(draw: st.DrawFn, rank: int, most: Sequence[int]) -> BoxField:
+    """A field of one box, or of several along the first axis."""
+    size = tuple(draw(st.integers(1, min(9, m))) for m in most)
+    cuts, zeros, at = [], (0,) * (rank - 1), 0
+    for _ in range(draw(st.integers(1, 3))):
+        offset = tuple(draw(st.integers(-3, 3)) for _ in range(rank))
+        cuts.append(Cut(offset, (at, *zeros), size))
+        at += size[0]
+    return BoxField((at, *size[1:]), tuple(cuts))
+
+
+def limits(array: AnyArray, fields: Sequence[BoxField]) -> tuple[IntArray, IntArray]:
+    """The first and the last origin with which no box reaches out of the array, if any."""
+    cuts = [cut for field in fields for cut in field.cuts]
+    low = -np.min([cut.offset for cut in cuts], axis=0)
+    ends = [np.add(cut.offset, cut.shape) for cut in cuts]
+    return low, np.array(array.shape) - np.max(ends, axis=0)
+
+
+@st.composite
+def box_parts(draw: st.DrawFn) -> tuple[BoxPart, AnyArray, IntArray, list[AnyArray]]:
+    """A part over a store, the array, the origins of its records and what its fields hold."""
+    rank = draw(st.integers(1, 4))
+    store, array, folder = draw(stores(rank))
+    given: Any = folder
+    if draw(st.booleans()):
+        given, array = viewed(draw, store, array)
+    mode: Mode | None = draw(st.sampled_from([None, "constant", "edge", "reflect"]))
+    padding = None if mode is None else Padding(mode, 1)
+    most = array.shape if mode is None else (9,) * rank
+    fields = tuple(draw(fields_of(rank, most)) for _ in range(draw(st.integers(1, 2))))
+    records = draw(st.integers(1, 12))
+    low, high = limits(array, fields)
+    if mode is None and (high < low).any():
+        fields = (whole(tuple(draw(st.integers(1, n)) for n in array.shape)),)
+        low, high = limits(array, fields)
+    reach = 0 if mode is None else draw(st.sampled_from([2, 40]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    origins = rng.integers(np.minimum(low, high) - reach, np.maximum(low, high) + reach + 1,
+                           (records, rank))  # fmt: skip
+    direct = draw(st.sampled_from([None, False])) if isinstance(given, str) else None
+    (opened,) = ArrayTree("test", given, direct=direct).open()
+    part = opened.box_part(origins.__getitem__, fields, padding)
+    return part, array, origins, [expected(array, field, origins, padding) for field in fields]
+
+
+def viewed(
+    draw: st.DrawFn, store: ts.TensorStore, array: AnyArray
+) -> tuple[ts.TensorStore, AnyArray]:
+    kind = draw(st.sampled_from(["moved", "backwards", "strided", "transposed", "listed"]))
+    axis = draw(st.integers(0, array.ndim - 1))
+    at: tuple[Any, ...] = (slice(None),) * axis
+    if kind == "moved":
+        return store[ts.d[axis].translate_by[-5]], array
+    if kind == "backwards":
+        return store[ts.d[axis].stride[-1]], array[(*at, slice(None, None, -1))]
+    if kind == "strided":
+        return store[ts.d[axis].stride[2]], array[(*at, slice(None, None, 2))]
+    if kind == "transposed":
+        return store.T, array.T
+    rows = np.arange(array.shape[axis])[::-1]
+    return store[ts.d[axis][rows.tolist()]], array[(*at, rows)]
+
+
+@settings(max_examples=150)
+@given(found=box_parts(), seed=st.integers(0, 9))
+def test_records_are_the_cells_of_the_array(
+    found: tuple[BoxPart, AnyArray, IntArray, list[AnyArray]], seed: int
+) -> None:
+    part, _, origins, wanted = found
+    indices = np.random.default_rng(seed).integers(0, len(origins), 7)
+    got = part.read(indices)
+    assert len(got) == len(wanted)
+    for column, records in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(column, records[indices])
+        assert column.flags.c_contiguous
+        assert column.flags.writeable
+        assert column.dtype == records.dtype
+
+
+@settings(max_examples=examples(60))
+@given(found=box_parts(), data=st.data())
+def test_a_chain_gives_the_same_under_any_budget(
+    found: tuple[BoxPart, AnyArray, IntArray, list[AnyArray]], data: st.DataObject
+) -> None:
+    part, _, origins, wanted = found
+    options = ReadOptions(
+        resident_bytes=data.draw(st.sampled_from([1, 500, 5_000, 1 << 20]), "resident"),
+        in_flight_bytes=data.draw(st.sampled_from([1, 300, 1 << 20]), "in flight"),
+        block_bytes=data.draw(st.sampled_from([1, 300, 1 << 20]), "block"),
+    )
+    dataset = MapDataset.source(BoxSource([part, part], len(origins))).seed(1)
+    if data.draw(st.booleans(), "shuffled"):
+        dataset = dataset.shuffle()
+    dataset = dataset.repeat(data.draw(st.integers(1, 3), "epochs"))
+    batches = list(dataset.batch(data.draw(st.integers(1, 5), "batch")).to_iter_dataset(options))
+    every = dataset.read(np.arange(len(dataset)))
+    for number, field in itertools.product(range(2), range(len(wanted))):
+        got = np.concatenate([batch[f"{number}.{field}"] for batch in batches])
+        np.testing.assert_array_equal(got, every[f"{number}.{field}"])
+    for batch in batches:
+        assert all(column.flags.c_contiguous for column in batch.values())
+        assert all(column.flags.writeable for column in batch.values())
+
+
+def test_padding_is_that_of_the_whole_array() -> None:
+    array = np.arange(35).reshape(5, 7)
+    origins = np.array(list(itertools.product(range(-11, 12), range(-13, 16))))
+    modes: Sequence[tuple[Mode, Any]] = [("constant", -1), ("edge", 0), ("reflect", 0)]
+    for mode, value in modes:
+        more = {"constant_values": value} if mode == "constant" else {}
+        padded = np.pad(array, 20, mode=mode, **more)
+        part, _ = counting(array, (2, 3), (4, 5), origins, padding=Padding(mode, value))
+        (got,) = part.read(np.arange(len(origins)))
+        for cells, (a, b) in zip(got, (origins + 20).tolist(), strict=True):
+            np.testing.assert_array_equal(cells, padded[a : a + 4, b : b + 5])
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_an_array_of_one_cell_is_padded(mode: Mode) -> None:
+    origins = np.array([[-9, 0], [0, 0], [0, -1], [3, 5]])
+    part, _ = counting(np.array([[7]]), (1, 1), (2, 3), origins, padding=Padding(mode, 7))
+    np.testing.assert_array_equal(part.read(np.arange(4))[0], np.full((4, 2, 3), 7))
+
+
+def test_an_array_without_cells_is_all_padding() -> None:
+    array, origins = np.zeros((0, 4)), np.array([[-1, 0], [2, 3]])
+    part, reader = counting(array, (1, 2), (2, 2), origins, padding=Padding("constant", 5))
+    np.testing.assert_array_equal(part.read(np.arange(2))[0], np.full((2, 2, 2), 5))
+    dataset = MapDataset.source(BoxSource([part], 2)).batch(2)
+    np.testing.assert_array_equal(next(iter(dataset))["0.0"], np.full((2, 2, 2), 5))
+    assert part.chunk_count == 0
+    assert part.home(np.arange(2)).tolist() == [0, 0]
+    assert not reader.boxes
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 16, 17, 33])
+@pytest.mark.parametrize("shift", [0, 1, 15])
+def test_windows_at_every_cell(length: int, shift: int) -> None:
+    array = np.arange(length * 3).reshape(length, 3)
+    size = min(length, 5)
+    origins = np.column_stack([np.arange(length - size + 1), np.zeros(length - size + 1, int)])
+    part, reader = counting(array, (16, 2), (size, 3), origins, shift=(shift, 1))
+    runs = np.lib.stride_tricks.sliding_window_view(array, (size, 3))[:, 0]
+    np.testing.assert_array_equal(part.read(np.arange(len(origins)))[0], runs)
+    assert sorted(reader.decoded) == sorted(set(reader.decoded))
+    for resident in (1, 300, 1 << 20):
+        dataset = MapDataset.source(BoxSource([part], len(origins))).shuffle(seed=2)
+        options = ReadOptions(resident_bytes=resident, in_flight_bytes=1, block_bytes=1)
+        batches = dataset.batch(3).to_iter_dataset(options)
+        order = dataset.read(np.arange(len(dataset)))["0.0"]
+        np.testing.assert_array_equal(np.concatenate([b["0.0"] for b in batches]), order)
+
+
+# --- layout --------------------------------------------------------------------------------------
+
+
+def test_chunks_are_exact_in_grids_of_any_size() -> None:
+    shape, chunk = (10**7, 10**6, 2**20 + 1), (3, 7, 1)
+    grid = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
+    origins = np.array([[0, 0, 0], [10**7 - 2, 10**6 - 1, 2**20 - 1], [123_456, 654_321, 99]])
+    part = BoxPart(
+        "", shape, np.dtype("u1"), chunk, CountingBoxes(np.zeros(0), chunk, (0, 0, 0)),
+        origins.__getitem__, (whole((2, 1, 2)),),
+    )  # fmt: skip
+    assert part.chunk_count == grid[0] * grid[1] * grid[2] > 10**12
+    needs = part.needs(np.arange(3))
+    wanted = [
+        (record, ((a // 3) * grid[1] + b // 7) * grid[2] + c)
+        for record, (x, y, z) in enumerate(origins.tolist())
+        for a in sorted({x // 3 * 3, (x + 1) // 3 * 3})
+        for b in [y]
+        for c in (z, z + 1)
+    ]
+    found = list(zip(needs.records.tolist(), needs.chunks.tolist(), strict=True))
+    assert sorted(found) == sorted(wanted)
+    assert part.home(np.arange(3)).tolist() == [
+        ((x // 3) * grid[1] + y // 7) * grid[2] + z for x, y, z in origins.tolist()
+    ]
+
+
+def test_more_chunks_than_can_be_numbered_are_refused() -> None:
+    with pytest.raises(
+        SourceError, match=r"array 'x' has 1,208,925,819,614,629,174,706,176 chunks"
+    ):
+        BoxPart(
+            "x", (2**40, 2**40), np.dtype("u1"), (1, 1), CountingBoxes(np.zeros(0), (1, 1), (0, 0)),
+            np.zeros((1, 2), np.int64).__getitem__, (whole((1, 1)),),
+        )  # fmt: skip
+
+
+def test_chunks_weigh_what_lies_in_the_array() -> None:
+    origins = np.zeros((1, 2), np.int64)
+    part, _ = counting(np.zeros((5, 7), np.int16), (4, 3), (1, 1), origins, shift=(3, 0))
+    assert part.chunk_count == 2 * 3
+    assert part.decoded_bytes(np.arange(6)).tolist() == [6, 6, 2, 24, 24, 8]
+    assert [part.bounds(chunk) for chunk in (0, 5)] == [((0, 0), (1, 3)), ((1, 6), (5, 7))]
+    assert part.stored_bytes(np.arange(6)).tolist() == [100] * 6
+
+
+def test_homes_lie_in_the_array() -> None:
+    origins = np.array([[-5, 3], [0, 99], [9, 0]])
+    part, _ = counting(
+        np.zeros((10, 10)), (5, 4), (3, 3), origins, padding=Padding("edge"), shift=(0, 2)
+    )
+    assert part.home(np.arange(3)).tolist() == [1, 2, 3]
+    assert part.home_of_cells(np.array([[9, 9]])).tolist() == [5]
+
+
+# --- each chunk once -----------------------------------------------------------------------------
+
+
+def patches(seed: int, records: int = 60) -> tuple[BoxPart, CountingBoxes]:
+    array = np.random.default_rng(0).integers(0, 99, (24, 24), np.int64)
+    origins = np.random.default_rng(seed).integers(0, 24 - 7, (records, 2))
+    return counting(array, (8, 8), (7, 7), origins)
+
+
+def test_one_read_decodes_each_chunk_once() -> None:
+    part, reader = patches(1)
+    (got,) = part.read(np.arange(60))
+    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
+    np.testing.assert_array_equal(got, wanted)
+    assert len(reader.decoded) == len(set(reader.decoded)) == 9
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_store_that_fits_is_decoded_once(epochs: int) -> None:
+    part, reader = patches(2)
+    dataset = MapDataset.source(BoxSource([part], 60)).shuffle(seed=1).repeat(epochs)
+    assert len(list(dataset.batch(4).to_iter_dataset(ReadOptions(block_bytes=1)))) == 15 * epochs
+    assert len(reader.decoded) == len(set(reader.decoded)) == 9
+
+
+def test_chunks_that_records_share_within_the_horizon_are_decoded_once() -> None:
+    # There is room for few of 900 chunks; the records come region by region.
+    array = np.arange(240 * 240).reshape(240, 240)
+    regions = np.random.default_rng(1).permutation(30) * 8
+    rng = np.random.default_rng(2)
+    origins = np.concatenate(
+        [np.column_stack([rng.integers(0, 232, 16), np.full(16, r)]) for r in regions]
+    )
+    part, reader = counting(array, (240, 8), (8, 8), origins)
+    options = ReadOptions(resident_bytes=6 * 240 * 64, in_flight_bytes=1, block_bytes=1)
+    batches = list(
+        MapDataset.source(BoxSource([part], len(origins))).batch(4).to_iter_dataset(options)
+    )
+    got = np.concatenate([batch["0.0"] for batch in batches])
+    np.testing.assert_array_equal(got, expected(array, part.fields[0], origins, None))
+    assert len(reader.decoded) == 30
+
+
+def test_what_one_record_wants_is_read_straight_to_its_batch() -> None:
+    array = np.arange(2**16).reshape(2**8, 2**8)
+    origins = (
+        np.stack(np.unravel_index(np.random.default_rng(1).permutation(256), (16, 16)), 1) * 16
+    )
+    part, reader = counting(array, (16, 16), (16, 16), origins)
+    options = ReadOptions(resident_bytes=8 * 2048, in_flight_bytes=2048, block_bytes=1)
+    dataset = MapDataset.source(BoxSource([part], 256)).batch(4)
+    batches = list(dataset.to_iter_dataset(options))
+    assert len(reader.decoded) == 256
+    columns = [batch["0.0"] for batch in batches]
+    straight = [
+        box for box in reader.boxes if any(np.shares_memory(box.out, column) for column in columns)
+    ]
+    assert len(straight) >= 240  # all except the first batches
+
+
+def test_a_field_that_all_records_share_is_decoded_once() -> None:
+    part, reader = counting(
+        np.arange(64).reshape(8, 8), (8, 8), (8, 8), np.zeros((100, 2), np.int64)
+    )
+    options = ReadOptions(resident_bytes=1, in_flight_bytes=1, block_bytes=1)
+    for batch in MapDataset.source(BoxSource([part], 100)).batch(10).to_iter_dataset(options):
+        np.testing.assert_array_equal(batch["0.0"], np.tile(reader.array, (10, 1, 1)))
+    assert len(reader.decoded) == 1
+
+
+def test_rounds_that_were_dropped_want_nothing() -> None:
+    part, reader = patches(4)
+    source = BoxSource([part], 60)
+    options = ReadOptions(resident_bytes=1, in_flight_bytes=1)
+    node = MapDataset.source(source).to_iter_dataset(options)._node
+    assert isinstance(node, ToStreamNode)
+    run = RunContext(node)
+    prefetcher = run.prefetcher(node)
+    assert prefetcher is not None
+    ahead = prefetcher.of(source, part)
+    assert ahead is not None
+    first = ahead.plan(0, np.arange(2))
+    ahead.plan(1, np.arange(2, 30))
+    wanted = expected(reader.array, part.fields[0], part.origins(np.arange(60)), None)
+    np.testing.assert_array_equal(first()[0], wanted[:2])
+    last = ahead.plan(2, np.arange(30, 40))
+    ahead.drop(1)
+    np.testing.assert_array_equal(last()[0], wanted[30:40])
+    run.end_threads()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def written(folder: Path, *, codecs: bool = True) -> tuple[OpenArray, AnyArray]:
+    """An array of 4 by 4 chunks of 8 by 8, opened to be decoded directly."""
+    array = np.random.default_rng(0).integers(1, 99, (32, 32), np.int32)
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(folder)},
+        "metadata": {"codecs": ["bytes", {"name": "zstd"}] if codecs else ["bytes"]},
+    }
+    layout = ts.ChunkLayout(chunk_shape=[8, 8])
+    store = ts.open(spec, create=True, shape=[32, 32], dtype=ts.int32, chunk_layout=layout).result()
+    store[...] = array
+    return reopened(folder), array
+
+
+def reopened(folder: Path, *, direct: bool | None = None) -> OpenArray:
+    return ArrayTree("test", str(folder), direct=direct).open()[0]
+
+
+def every_tile(opened: OpenArray, size: int = 8) -> BoxPart:
+    count = 32 // size
+    tiles = np.stack(np.unravel_index(np.arange(count * count), (count, count)), 1) * size
+    return opened.box_part(tiles.__getitem__, (whole((size, size)),))
+
+
+@pytest.mark.parametrize("direct", [None, False])
+@pytest.mark.parametrize("resident", [1, 1 << 20])
+def test_damage_is_of_the_batches_that_want_the_chunk(
+    tmp_path: Path, direct: bool | None, resident: int
+) -> None:
+    _, array = written(tmp_path)
+    (tmp_path / "c" / "1" / "2").write_bytes(b"no chunk")
+    part = every_tile(reopened(tmp_path, direct=direct), 4)
+    options = ReadOptions(resident_bytes=resident, in_flight_bytes=1, block_bytes=1)
+    iterator = iter(MapDataset.source(BoxSource([part], 64)).batch(2).to_iter_dataset(options))
+    for record in range(0, 20, 2):
+        got = next(iterator)["0.0"]
+        x, y = record // 8 * 4, record % 8 * 4
+        np.testing.assert_array_equal(got[0], array[x : x + 4, y : y + 4])
+    for _ in range(2):  # the same step is tried again
+        with pytest.raises(ReadError, match=r"cells \[8:16, 16:24\] cannot be read.*c/1/2"):
+            next(iterator)
+    iterator.close()
+    healthy = [k for k in range(64) if not (k // 16 == 1 and k % 8 // 2 == 2)]
+    dataset = MapDataset.source(BoxSource([part], 64)).slice(healthy).shuffle(seed=1).batch(4)
+    assert sum(len(batch["0.0"]) for batch in dataset.to_iter_dataset(options)) == 60
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_damage_is_named_by_a_read_too(tmp_path: Path, direct: bool | None) -> None:
+    _, array = written(tmp_path, codecs=False)
+    (tmp_path / "c" / "3" / "0").write_bytes(b"short")
+    part = every_tile(reopened(tmp_path, direct=direct))
+    with pytest.raises(ReadError, match=r"cells \[24:32, 0:8\] cannot be read"):
+        part.read(np.arange(16))
+    np.testing.assert_array_equal(part.read(np.array([13]))[0][0], array[24:32, 8:16])
+
+
+@pytest.mark.parametrize("direct", [None, False])
+def test_a_chunk_that_is_not_there_is_the_fill_value_while_the_array_is(
+    tmp_path: Path, direct: bool | None
+) -> None:
+    _, array = written(tmp_path)
+    (tmp_path / "c" / "0" / "3").unlink()
+    part = every_tile(reopened(tmp_path, direct=direct))
+    wanted = array[:8, 16:]
+    wanted[:, 8:] = 0
+    got = part.read(np.array([2, 3]))[0]
+    np.testing.assert_array_equal(np.concatenate(list(got), axis=1), wanted)
+    (tmp_path / "zarr.json").unlink()
+    with pytest.raises(ReadError, match="was removed or replaced"):
+        part.read(np.array([3]))
+
+
+def test_boxes_of_one_chunk_are_read_together(tmp_path: Path) -> None:
+    _, array = written(tmp_path)
+    for direct in (None, False):
+        part = every_tile(reopened(tmp_path, direct=direct), 4)
+        outs = [np.zeros((3, 4), np.int32)[:, ::2] for _ in range(3)]
+        firsts = [(0, 0), (4, 5), (9, 30)]
+        boxes = list(map(Box, firsts, outs))
+        with ThreadPoolExecutor(1) as pool:
+            part.reader.start(boxes, pool).result()
+        for (a, b), out in zip(firsts, outs, strict=True):
+            np.testing.assert_array_equal(out, array[a : a + 3, b : b + 2])
+
+
+def test_where_no_chunks_are_known_chunks_have_about_a_mebibyte(tmp_path: Path) -> None:
+    def function(
+        domain: ts.IndexDomain, out: AnyArray, parameters: ts.VirtualChunkedReadParameters
+    ) -> None:
+        out[...] = np.arange(domain.inclusive_min[0], domain.exclusive_max[0])[:, None, None]
+
+    view = ts.virtual_chunked(function, dtype=ts.int64, shape=[4_000, 300, 10])
+    (opened,) = ArrayTree("test", view).open()
+    opened = every_chunk_unknown(opened)
+    origins = np.array([[3_990, 295, 0], [0, 0, 5], [25, 1, 1]])
+    part = opened.box_part(origins.__getitem__, (whole((10, 5, 5)),))
+    assert isinstance(part.reader, StoreBoxReader)
+    assert 2**19 < part.chunk_bytes <= 2**20
+    got = part.read(np.arange(3))[0]
+    np.testing.assert_array_equal(got[:, :, 2, 3], origins[:, :1] + np.arange(10))
+
+
+def every_chunk_unknown(opened: OpenArray) -> OpenArray:
+    assert isinstance(opened.backend, StoreArray)
+    return opened.__class__(
+        opened.found, opened.part, (None, None, None), opened.backend, opened.why
+    )
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_of_chunks_that_are_not_encoded_only_what_is_wanted_is_read(
+    tmp_path: Path, sharded: bool, order: list[int]
+) -> None:
+    codecs: list[Any] = [{"name": "transpose", "configuration": {"order": order}}, "bytes"]
+    outer = [8, 6]
+    if sharded:
+        settings = {"chunk_shape": outer, "codecs": codecs}
+        codecs, outer = [{"name": "sharding_indexed", "configuration": settings}], [16, 6]
+    grid = {"name": "regular", "configuration": {"chunk_shape": outer}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(tmp_path)},
+        "metadata": {"codecs": codecs, "chunk_grid": grid, "shape": [16, 12], "data_type": "uint8"},
+    }
+    store = ts.open(spec, create=True).result()
+    array = np.arange(1, 193, dtype=np.uint8).reshape(16, 12)
+    store[...] = array
+    plain = plain_array(str(tmp_path))
+    assert isinstance(plain, PlainArray)
+    memory = np.zeros(48, np.uint8)
+    assert ChunkStore(plain).decode((1, 1), memory, slice(13, 20))
+    chunk = array[8:, 6:].transpose(order).ravel()
+    np.testing.assert_array_equal(memory, np.where(np.isin(np.arange(48), range(13, 20)), chunk, 0))
+    origins = np.array([[8, 6], [11, 7], [5, 3], [15, 11], [0, 0]])
+    part = reopened(tmp_path, direct=True).box_part(
+        origins.__getitem__, (whole((3, 2)),), Padding("edge")
+    )
+    wanted = expected(array, part.fields[0], origins, part.padding)
+    for record in range(5):
+        np.testing.assert_array_equal(part.read(np.array([record]))[0][0], wanted[record])
+
+
+def test_a_damaged_index_of_a_shard_is_told_by_cells(tmp_path: Path) -> None:
+    codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 4]}}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [8, 16]}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(tmp_path)},
+        "metadata": {"codecs": codecs, "chunk_grid": grid, "shape": [32, 30], "data_type": "int32"},
+    }
+    ts.open(spec, create=True).result()[...] = 1
+    shard = tmp_path / "c" / "1" / "1"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    part = every_tile(reopened(tmp_path, direct=True))
+    with pytest.raises(ReadError, match=r"cells \[8:16, 16:30\] cannot be read.*shard 3"):
+        part.read(np.array([6]))
+    assert part.read(np.array([5]))[0].min() == 1
+
+
+def test_memory_stays_within_the_budget() -> None:
+    array = np.random.default_rng(0).integers(0, 99, (256, 256), np.int64)
+    origins = np.random.default_rng(1).integers(0, 256 - 40, (400, 2))
+    part, _ = counting(array, (32, 32), (40, 40), origins)
+    record, chunk = 40 * 40 * 8, 32 * 32 * 8
+    resident, in_flight = 64 * chunk, 4 * chunk
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    class Watching(CountingBoxes):
+        def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+            nonlocal most
+            alive.extend(weakref.ref(owner(box.out)) for box in boxes)
+            here = {id(found): found.nbytes for ref in alive if (found := ref()) is not None}
+            most = max(most, sum(here.values()))
+            done = super().start(boxes, pool)
+            self.boxes.clear()
+            return done
+
+    object.__setattr__(part, "reader", Watching(array, (32, 32), (0, 0)))
+    options = ReadOptions(
+        resident_bytes=resident, in_flight_bytes=in_flight, block_bytes=1, prefetch_bytes=1
+    )
+    for batch in MapDataset.source(BoxSource([part], 400)).batch(4).to_iter_dataset(options):
+        del batch
+    assert most > resident / 2
+    # Two batches at a time are with the consumer, or being made.
+    assert most <= resident + in_flight + 3 * 4 * record
+
+
+def owner(array: AnyArray) -> AnyArray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

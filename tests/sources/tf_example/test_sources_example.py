@@ -1,0 +1,192 @@
+"""tf.train.Example without TensorFlow: the wire format, the types, and clear refusals."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.example_bytes import Style, example
+from windrow.converters import decode_example, encode_example
+from windrow.errors import ArgumentError, ReadError, SourceError
+
+# Made by hand from the wire format, field by field, so that it owes nothing to our descriptors.
+INT64_PACKED = bytes.fromhex(
+    "0a0c"  # Example.features, 12 bytes
+    "0a0a"  # Features.feature: an entry of 10 bytes
+    "0a0161"  # key "a"
+    "1205"  # value, a Feature of 5 bytes
+    "1a03"  # Feature.int64_list, 3 bytes
+    "0a0105"  # Int64List.value, packed: [5]
+)
+INT64_UNPACKED = bytes.fromhex("0a0d0a0b0a016112061a0408050806")
+
+
+def entry(name: bytes, feature: bytes) -> bytes:
+    body = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
+    return b"\x0a" + bytes([len(body)]) + body
+
+
+def message(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return b"\x0a" + bytes([len(body)]) + body
+
+
+def test_golden_bytes() -> None:
+    golden = message(
+        entry(b"b", b"\x0a\x06" + b"\x0a\x01\x00" + b"\x0a\x01x"),
+        entry(b"f", b"\x12\x0a" + b"\x0a\x08" + b"\x00\x00\x80\x3f" + b"\x00\x00\x00\xbf"),
+        entry(b"i", b"\x1a\x0d" + b"\x0a\x0b" + b"\x01" + b"\xff" * 9 + b"\x01"),
+    )
+    assert encode_example({"i": [1, -1], "f": [1.0, -0.5], "b": [b"\x00", b"x"]}) == golden
+    decoded = decode_example(golden)
+    assert list(decoded) == ["b", "f", "i"]
+    assert decoded["b"] == [b"\x00", b"x"]
+    floats, integers = decoded["f"], decoded["i"]
+    assert isinstance(floats, np.ndarray)
+    assert isinstance(integers, np.ndarray)
+    assert floats.dtype == np.float32
+    assert floats.tolist() == [1.0, -0.5]
+    assert integers.dtype == np.int64
+    assert integers.tolist() == [1, -1]
+
+
+def test_packed_and_unpacked_integers() -> None:
+    assert encode_example({"a": 5}) == INT64_PACKED
+    assert np.array_equal(decode_example(INT64_PACKED)["a"], [5])
+    assert np.array_equal(decode_example(INT64_UNPACKED)["a"], [5, 6])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.one_of(
+            st.lists(st.binary(max_size=9), min_size=1, max_size=4),
+            st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5).map(
+                lambda values: np.array(values, np.int64)
+            ),
+            st.lists(st.floats(width=32), max_size=5).map(
+                lambda values: np.array(values, np.float32)
+            ),
+        ),
+        max_size=4,
+    )
+)
+def test_round_trip(features: dict[str, object]) -> None:
+    decoded = decode_example(encode_example(features))
+    assert sorted(decoded) == sorted(features)
+    for name, value in features.items():
+        found = decoded[name]
+        if isinstance(value, np.ndarray):
+            assert isinstance(found, np.ndarray)
+            assert found.dtype == value.dtype
+            assert found.tobytes() == value.tobytes()
+        else:
+            assert found == value
+
+
+def test_equal_mappings_give_equal_bytes() -> None:
+    assert encode_example({"b": 1, "a": 2}) == encode_example({"a": 2, "b": 1})
+
+
+def test_scalars_strings_and_shapes() -> None:
+    decoded = decode_example(
+        encode_example(
+            {"s": "é", "n": np.uint8(7), "t": True, "m": np.eye(2), "h": np.float16(0.5)}
+        )
+    )
+    assert decoded["s"] == ["é".encode()]
+    assert np.array_equal(decoded["n"], [7])
+    assert np.array_equal(decoded["t"], [1])
+    assert np.array_equal(decoded["m"], [1, 0, 0, 1])
+    assert np.array_equal(decoded["h"], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "is NoneType"),
+        ([], "an empty list"),
+        ([b"a", 1], "a list of bytes with int in it"),
+        ([[1], [1, 2]], "a list of unequal parts"),
+        (2**64, "is int"),
+        (np.array([2**63], np.uint64), "does not fit int64: 9223372036854775808"),
+        (np.array([b"a"]), "an array of strings"),
+        (1j, "is complex"),
+    ],
+)
+def test_what_an_example_cannot_hold(value: object, words: str) -> None:
+    with pytest.raises(ArgumentError, match=f"feature 'x' .*{words}"):
+        encode_example({"x": value})
+
+
+def test_missing_and_unknown_features() -> None:
+    record = encode_example({"a": 1, "b": 2})
+    assert list(decode_example(record, features=["b"])) == ["b"]
+    with pytest.raises(SourceError, match=r"has no feature 'c'; it has \['a', 'b'\]"):
+        decode_example(record, features=["a", "c"])
+    for feature in (b"", b"\x22\x03\x0a\x01\x05"):  # no kind, and a field of number 4
+        odd = message(entry(b"odd", feature), entry(b"ok", b"\x1a\x03\x0a\x01\x05"))
+        with pytest.raises(SourceError, match="feature 'odd' is of no known kind"):
+            decode_example(odd)
+        assert list(decode_example(odd, features=["ok"])) == ["ok"]
+
+
+@pytest.mark.parametrize("record", [b"\xff\xff", INT64_PACKED[:-1], b"\x0a\xff\xff\xff\xff\x0f"])
+def test_what_is_no_example(record: bytes) -> None:
+    with pytest.raises(ReadError, match=r"\d+ bytes that are not a tf\.train\.Example"):
+        decode_example(record)
+
+
+def test_the_default_pool_stays_free_and_nothing_is_imported_early() -> None:
+    program = """
+import sys
+import windrow.converters as converters
+early = {"apache_beam", "google.protobuf", "tensorflow"} & set(sys.modules)
+assert not early, early
+converters.encode_example({"a": 1})
+from google.protobuf import descriptor_pool
+try:
+    descriptor_pool.Default().FindFileByName("windrow/example.proto")
+except KeyError:
+    raise SystemExit(0)
+raise SystemExit("our descriptors are in the default pool")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("features", [{"\ud800": 1}, {"x": "\ud800"}, {"x": [b"a", "\ud800"]}])
+def test_text_that_is_not_utf_8(features: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match=r"^encode_example: feature '.*surrogates not allowed"):
+        encode_example(features)
+
+
+def test_a_name_is_a_text() -> None:
+    with pytest.raises(ArgumentError, match="a feature's name is a str, got 3"):
+        encode_example({3: 1, "a": 1})  # type: ignore[dict-item]
+
+
+def test_names_are_sorted_as_text_whatever_protobuf_does() -> None:
+    names = ["b", "ab", "a", "é", ""]
+    record = encode_example(dict.fromkeys(names, 1))
+    at = [record.index(entry(name.encode(), b"\x1a\x03\x0a\x01\x01")) for name in sorted(names)]
+    assert at == sorted(at)
+    assert list(decode_example(record)) == sorted(names)
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
+def test_few_and_many_numbers_are_written_alike(count: int) -> None:
+    # Numbers of all lengths that varints have.
+    numbers = np.array([(-1) ** n * (2 ** (n % 64) - 1) for n in range(count)], np.int64)
+    record = encode_example({"a": numbers})
+    assert record == example({"a": numbers}, Style(), random.Random(0))
+    assert np.array_equal(decode_example(record)["a"], numbers)

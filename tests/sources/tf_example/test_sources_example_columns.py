@@ -1,0 +1,539 @@
+"""Columns of Examples: the same bits as protobuf's, whatever way a record goes, and back again."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import example_side
+from tests.example_bytes import Stored, Style, example, signalling_nan
+from windrow.converters import decode_example, encode_example
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
+from windrow.sources.tf_example import blocks
+from windrow.sources.tf_example import columns as example_columns
+from windrow.sources.tf_example.columns import decode_examples, infer_features
+from windrow.sources.tf_example.features import DTYPES, Array, Column, Feature, Ragged
+from windrow.sources.tf_example.message import parsed
+
+SEEDS = st.integers(0, 2**32)
+FLOATS = ("float16", "float64", "bfloat16", "float8_e4m3fn")
+# NumPy decodes this many records of one layout; protobuf decodes a single record.
+MANY = 24
+
+
+@st.composite
+def any_features(draw: st.DrawFn) -> dict[str, Feature]:
+    features = {}
+    for name in draw(st.lists(st.text(max_size=3), min_size=1, max_size=4, unique=True)):
+        dtype = draw(st.sampled_from(["bytes", "int64", "float32", *DTYPES]))
+        raw = dtype != "bytes" and (dtype.startswith("complex") or draw(st.booleans()))
+        shapes: list[Any] = [(), (1,), (2, 3), (0, 2), (70,), (None,), (None, 2)]
+        features[name] = Feature(
+            dtype, () if dtype == "bytes" else draw(st.sampled_from(shapes)), raw
+        )
+    return features
+
+
+def values(feature: Feature, items: int, draw: np.random.Generator) -> Array:
+    """Any bits that the feature holds, and that come back."""
+    dtype = feature.numpy_dtype
+    count = items * feature.items
+    if dtype.name == "bool":
+        return draw.integers(0, 2, count, np.uint8).view(bool)
+    out = np.frombuffer(draw.bytes(count * dtype.itemsize), dtype).copy()
+    if not feature.in_bytes and dtype.kind in "iu":
+        # Numbers of all lengths that varints have, within int64.
+        shift = draw.integers(1, 8 * dtype.itemsize, count).astype(dtype)
+        out >>= shift
+        return out
+    if not feature.in_bytes and dtype.name != "float32":
+        with np.errstate(all="ignore"):
+            out = out.astype(np.float32)
+        out[np.isnan(out) | np.isinf(out)] = 0
+        out = out.astype(dtype)
+        out[out.astype(np.float32).astype(dtype) != out] = 0
+    if not feature.in_bytes and dtype.name == "float64":
+        return out.astype(np.float32).astype(dtype)
+    return out
+
+
+def column(feature: Feature, rows: int, draw: np.random.Generator) -> Column:
+    if not feature.ragged:
+        return values(feature, rows, draw).reshape(rows, *feature.item_shape)
+    # Few lengths, so that many records are of one.
+    offsets = np.concatenate([[0], np.cumsum(draw.integers(0, 3, rows))])
+    flat = values(feature, int(offsets[-1]), draw)
+    return Ragged(flat.reshape(-1, *feature.item_shape), offsets)
+
+
+def stored(feature: Feature, row: Array) -> Stored:
+    """What an Example holds of a row."""
+    if feature.in_bytes:
+        return [row.tobytes()]
+    if row.dtype.kind in "iub":
+        return row.reshape(-1).astype(np.int64)
+    return row.reshape(-1).astype(np.float32)
+
+
+def same(found: Mapping[str, Column], expected: Mapping[str, Column]) -> bool:
+    assert list(found) == list(expected)
+    for name, want in expected.items():
+        got = found[name]
+        if isinstance(want, Ragged):
+            assert isinstance(got, Ragged)
+            assert got.offsets.dtype == np.int64
+            assert got.offsets.tolist() == want.offsets.tolist()
+            got, want = got.values, want.values
+        assert isinstance(got, np.ndarray)
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        assert got.flags.c_contiguous
+        assert got.flags.aligned
+        assert got.flags.writeable
+        assert got.tobytes() == want.tobytes()
+    return True
+
+
+def by_protobuf(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
+    """Record by record, the plain way."""
+    rows: dict[str, list[Array]] = {name: [] for name in features}
+    for record in records:
+        for name, feature in features.items():
+            try:
+                found = decode_example(record, features=[name])[name]
+            except SourceError:
+                assert feature.may_be_missing
+                found = []
+            if isinstance(found, list):
+                data = b"".join(found)
+                assert len(found) <= 1
+                row = np.frombuffer(data, feature.numpy_dtype)
+            else:
+                row = found.astype(feature.numpy_dtype)
+            size = len(row) // feature.items if feature.ragged else 1
+            rows[name].append(row.reshape(size, *feature.item_shape))
+    out: dict[str, Column] = {}
+    for name, feature in features.items():
+        flat = np.concatenate(rows[name])
+        if feature.ragged:
+            out[name] = Ragged(flat, np.cumsum([0, *map(len, rows[name])]))
+        else:
+            out[name] = flat.reshape(len(records), *feature.item_shape)
+    return out
+
+
+@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
+def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many bytes on values are copied by themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_LARGE_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("large_bytes")
+@settings(max_examples=100)
+@given(any_features(), SEEDS, st.sampled_from([0, 1, 7, MANY, 90]))
+def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: int) -> None:
+    draw = np.random.default_rng(seed)
+    columns = {name: column(feature, rows, draw) for name, feature in features.items()}
+    records = encode_examples(columns, features)
+    assert len(records) == rows
+    assert same(decode_examples(records, features, exact=True), columns)
+    for number, record in enumerate(records):
+        row = {
+            name: stored(feature, np.asarray(columns[name][number]))
+            for name, feature in features.items()
+        }
+        assert record == encode_example(row)
+        assert record == example(row, Style(), random.Random(0))
+
+
+@pytest.mark.jobs
+@pytest.mark.usefixtures("large_bytes")
+@settings(max_examples=100)
+@given(any_features(), SEEDS)
+def test_any_way_of_writing_is_what_protobuf_says(features: dict[str, Feature], seed: int) -> None:
+    draw, numbers = random.Random(seed), np.random.default_rng(seed)
+    records = []
+    for _ in range(draw.randint(1, 4)):
+        style = draw.choice([Style(), Style(shuffled=True), Style.drawn(draw)])
+        columns = {name: column(feature, MANY, numbers) for name, feature in features.items()}
+        order = draw.getrandbits(32)
+        for number in range(MANY):
+            row = {
+                name: stored(feature, np.asarray(columns[name][number]))
+                for name, feature in features.items()
+                if not (feature.may_be_missing and draw.random() < 0.1)
+            }
+            if draw.random() < 0.2:
+                row["other"] = np.array([draw.getrandbits(20)])
+            # Programs write their records in one way: the same order and the same oddities.
+            records.append(example(row, style, random.Random(order)))
+    draw.shuffle(records)
+    found = decode_examples(records, features)
+    assert same(found, by_protobuf(records, features))
+    # Alone, no record has company of its layout.
+    alone = [decode_examples([record], features) for record in records]
+    assert same(found, joined(features, alone))
+
+
+def joined(
+    features: Mapping[str, Feature], parts: Sequence[Mapping[str, Column]]
+) -> dict[str, Column]:
+    out: dict[str, Column] = {}
+    for name, feature in features.items():
+        columns = [part[name] for part in parts]
+        flat = np.concatenate([c.values if isinstance(c, Ragged) else c for c in columns])
+        sizes = [len(c.values) for c in columns if isinstance(c, Ragged)]
+        out[name] = Ragged(flat, np.cumsum([0, *sizes])) if feature.ragged else flat
+    return out
+
+
+WITHOUT_PROTOBUF = """
+import sys
+sys.modules["google.protobuf"] = None
+import numpy as np
+from windrow.sources.tf_example.columns import decode_examples
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.sources.tf_example.features import Feature
+from windrow.errors import MissingExtraError
+rows = 3000
+draw = np.random.default_rng(0)
+features = {
+    "pixels": Feature("uint8", (30, 30), raw=True),
+    "label": Feature("int64"),
+    "box": Feature("float32", (4,)),
+    "name": Feature("bytes"),
+}
+names = np.frombuffer(b"".join(b"%06d" % i for i in range(rows)), np.uint8)
+from windrow.sources.tf_example.features import Ragged
+columns = {
+    "pixels": draw.integers(0, 256, (rows, 30, 30), np.uint8),
+    "label": draw.integers(-1, 300, rows),
+    "box": draw.random((rows, 4), np.float32),
+    "name": Ragged(names, np.arange(rows + 1) * 6),
+}
+records = encode_examples(columns, features)
+for order in (records, records[::-1]):
+    found = decode_examples(order, features)
+    step = 1 if order is records else -1
+    assert np.array_equal(found["pixels"], columns["pixels"][::step])
+    assert np.array_equal(found["label"], columns["label"][::step])
+    assert np.array_equal(found["box"], columns["box"][::step])
+    assert found["name"][0].tobytes() == (b"000000" if step == 1 else b"%06d" % (rows - 1))
+try:
+    decode_examples(records[:3], features)
+except MissingExtraError as error:
+    assert "tf.train.Example needs protobuf, which is not installed" in str(error), error
+else:
+    raise SystemExit("three records of a length are few: those go through protobuf")
+"""
+
+
+def test_one_layout_needs_no_protobuf() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PROTOBUF], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_nans_that_signal_keep_their_bits() -> None:
+    nan = np.full((MANY, 2), signalling_nan())
+    features = {"x": Feature("float32", (2,)), "y": Feature("float32", (2,), raw=True)}
+    records = encode_examples({"x": nan, "y": nan}, features)
+    for some in (records, records[:1]):
+        assert same(decode_examples(some, features), {"x": nan[: len(some)], "y": nan[: len(some)]})
+    found = decode_example(records[0], features=["x"])["x"]
+    assert isinstance(found, np.ndarray)
+    assert found.tobytes() == nan[0].tobytes()
+    unknown = example({"x": nan[0]}, Style(unknown=True, unpacked=True), random.Random(3))
+    found = decode_example(unknown)["x"]
+    assert isinstance(found, np.ndarray)
+    assert found.tobytes() == nan[0].tobytes()
+
+
+FIXED = {"pixels": Feature("uint8", (4,), raw=True), "label": Feature("int8")}
+
+
+def row(number: int, **others: object) -> dict[str, object]:
+    return {"pixels": bytes([number] * 4), "label": number, **others}
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "words"),
+    [
+        (Feature("int8"), 128, "has the number 128, and int8 () cannot hold it"),
+        (Feature("bool"), 2, "has the number 2, and bool () cannot hold it"),
+        (Feature("uint64"), -1, "has the number -1, and uint64 () cannot hold it"),
+        (Feature("float16"), 0.1, "has the number 0.1, and float16 () cannot hold it"),
+        (Feature("int64"), [1, 2], "has 2 numbers, and int64 () takes 1"),
+        (Feature("int64", (None, 2)), [1], "has 1 numbers, and int64 (None, 2) takes a multiple of 2"),
+        (Feature("float32", (2,)), [1.0], "has 1 numbers, and float32 (2,) takes 2"),
+        (Feature("float32", (None, 2)), [1.0], "takes a multiple of 2"),
+        (Feature("int64"), 1.0, "is of float32, and int64 () takes int64"),
+        (Feature("float32"), 1, "is of int64, and float32 () takes float32"),
+        (Feature("float32"), b"1", "is of bytes, and float32 () takes float32"),
+        (Feature("bytes"), 1, "is of int64, and bytes takes one value of bytes"),
+        (Feature("bytes"), [b"a", b"b"], "has 2 values of bytes, and bytes takes one value"),
+        (Feature("int16", (2,), raw=True), b"abc", "has 3 bytes, and int16 (2,) raw takes 4"),
+        (Feature("int16", (None,), raw=True), b"abc", "has 3 bytes, and int16 (None,) raw takes a multiple"),
+        (Feature("bool", (2,), raw=True), b"\1\2", "has a byte other than 0 and 1"),
+        (Feature("int64"), None, "is missing, and int64 () has to be in every record"),
+        (Feature("bytes"), None, "is missing, and bytes has to be in every record"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("times", [1, MANY])
+def test_records_that_a_feature_does_not_take(
+    feature: Feature, values: object, words: str, times: int
+) -> None:
+    wrong = encode_example({"here": 1} if values is None else {"here": 1, "x": values})
+    good = feature if feature.ragged else Feature(feature.dtype, feature.shape, feature.raw)
+    fine = encode_examples({"x": column(good, 3, np.random.default_rng(0))}, {"x": good})
+    records = [*fine, *[wrong] * times]
+    with pytest.raises(ReadError, match=r"^record 3: feature 'x' ") as caught:
+        decode_examples(records, {"x": feature})
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("give features= that fit all records")
+    assert caught.value.records == (3, 4)
+    assert caught.value.why == str(caught.value).removeprefix("record 3: ")
+    bad: list[ReadError] = []
+    found = decode_examples(records, {"x": feature}, bad=bad)
+    assert same(found, decode_examples(fine, {"x": feature}))
+    assert [error.records for error in bad] == [(n, n + 1) for n in range(3, 3 + times)]
+
+
+def test_bad_records_among_many_are_left_out_in_order() -> None:
+    records = [encode_example(row(n)) for n in range(100)]
+    records[70] = records[70][:-1]
+    records[31] = encode_example(row(31, label=128))
+    records[5] = encode_example(row(5, pixels=b"123"))
+    with pytest.raises(ReadError, match=r"^record 5: feature 'pixels' has 3 bytes"):
+        decode_examples(records, FIXED)
+    bad: list[ReadError] = []
+    found = decode_examples(records, FIXED, bad=bad)
+    left = [n for n in range(100) if n not in (5, 31, 70)]
+    assert np.asarray(found["label"]).tolist() == left
+    assert np.asarray(found["pixels"])[:, 0].tolist() == left
+    assert [error.records for error in bad] == [(5, 6), (31, 32), (70, 71)]
+    assert "that are not a tf.train.Example" in str(bad[2])
+
+
+def test_no_record_is_good() -> None:
+    features = {**FIXED, "huge": Feature("float64", (2**30,)), "text": Feature("bytes")}
+    bad: list[ReadError] = []
+    found = decode_examples([b"\xff"] * MANY, features, bad=bad)
+    assert len(bad) == MANY
+    assert np.asarray(found["huge"]).shape == (0, 2**30)
+    assert len(found["text"]) == 0
+    assert decode_examples([], features).keys() == features.keys()
+
+
+@pytest.mark.parametrize("times", [1, MANY])
+def test_features_beside_those_named(times: int) -> None:
+    records = [encode_example(row(n)) for n in range(times)]
+    more = [encode_example(row(n, more=b"x")) for n in range(times)]
+    features = {name: FIXED[name] for name in ("label", "pixels")}
+    found = decode_examples([*records, *more], features)
+    assert list(found) == ["label", "pixels"]
+    assert len(found["label"]) == 2 * times
+    with pytest.raises(ReadError, match=rf"^record {times}: has the features \['more'\] too"):
+        decode_examples([*records, *more], features, exact=True)
+    # One that has no value is one all the same.
+    empty = [example({"more": []}, Style(), random.Random(0)) + record for record in records]
+    with pytest.raises(ReadError, match=r"^record 0: has the features \['more'\] too"):
+        decode_examples(empty, features, exact=True)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [{}, None, [Feature("int8")], {"a": "int8"}, {1: Feature("int8")}, {"\ud800": Feature("int8")}],
+)
+def test_features_that_are_none(features: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^decode_examples: (features|the name)"):
+        decode_examples([], features)
+    with pytest.raises(ArgumentError, match=r"^encode_examples: (features|the name)"):
+        encode_examples({}, features)
+
+
+def test_kinds_are_found_out() -> None:
+    records = [
+        encode_example(
+            {
+                "label": n,
+                "box": [0.0] * 4,
+                "tokens": np.arange(n),
+                "sometimes": np.arange(2.0) if n else np.arange(0.0),
+                "never": np.arange(0),
+                "image": bytes(12),
+                "text": b"a" * n,
+                "flag": b"x",
+                **({"rare": 1} if n == 2 else {}),
+            }
+        )
+        for n in range(4)
+    ]
+    found = infer_features(records)
+    assert found == {
+        "box": Feature("float32", (4,)),
+        "flag": Feature("bytes"),
+        "image": Feature("uint8", (12,), raw=True),
+        "label": Feature("int64"),
+        "never": Feature("int64", (None,)),
+        "rare": Feature("int64", (None,)),
+        "sometimes": Feature("float32", (None,)),
+        "text": Feature("bytes"),
+        "tokens": Feature("int64", (None,)),
+    }
+    assert list(found) == sorted(found)
+    assert same(decode_examples(records, found, exact=True), by_protobuf(records, found))
+    assert infer_features(records[:1])["image"] == Feature("bytes")
+
+
+@settings(max_examples=50)
+@given(any_features(), SEEDS)
+def test_what_is_found_out_takes_all_records(features: dict[str, Feature], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    columns = {name: column(feature, 5, draw) for name, feature in features.items()}
+    records = encode_examples(columns, features)
+    found = infer_features(records)
+    assert found.keys() == features.keys()
+    assert same(decode_examples(records, found, exact=True), by_protobuf(records, found))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "0 records have no features to infer; give features="),
+        ([{}], "1 records have no features to infer"),
+        ([{"a": 1}, {"a": 1.0}], "'a' is of int64 in record 0, of float32 in record 1"),
+        ([{"a": b"x"}, {}, {"a": 1}], "'a' is of bytes in record 0, of int64 in record 2"),
+        ([{"a": 1}, {"a": 1, "b": [b"x", b"y"]}], "'b' has 2 values of bytes in record 1"),
+        ([{"a": 1}, {"a": 1, "b": b"x"}], "'b', of bytes, is in 1 of 2 records"),
+    ],
+)
+def test_what_cannot_be_found_out(rows: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(ConversionError, match=f"^features: {words}"):
+        infer_features([encode_example(row) for row in rows])
+
+
+def test_inference_names_the_record_that_is_none() -> None:
+    with pytest.raises(
+        ReadError, match=r"^record 1: 1 bytes that are not a tf\.train\.Example"
+    ) as e:
+        infer_features([encode_example({"a": 1}), b"\xff"])
+    assert e.value.records == (1, 2)
+
+
+def ragged(*offsets: int, dtype: str = "int64") -> Ragged:
+    return Ragged(np.arange(3), np.array(offsets, dtype))
+
+
+@pytest.mark.parametrize(
+    ("columns", "feature", "words"),
+    [
+        ({"y": np.arange(3)}, Feature("int64"), r"columns are \['y'\], features \['x'\]"),
+        ({"x": np.arange(3.0)}, Feature("int64"), r"'x' is float64 \(\) by row, and its feature int64"),
+        ({"x": np.int64(3)}, Feature("int64"), "the two have to agree"),
+        ({"x": np.zeros((3, 2))}, Feature("float64", (3,)), r"'x' is float64 \(2,\) by row"),
+        ({"x": ragged(0, 3)}, Feature("int64"), r"'x' is ragged, int64 \(\) by row"),
+        ({"x": np.arange(3)}, Feature("int64", (None,)), "the two have to agree"),
+        ({"x": ragged(0, 2)}, Feature("int64", (None,)), "'x' has offsets that do not ascend"),
+        ({"x": ragged(1, 3)}, Feature("int64", (None,)), "'x' has offsets that do not ascend"),
+        ({"x": ragged(0, 2, 1, 3)}, Feature("int64", (None,)), "from 0 to its 3 items"),
+        ({"x": ragged(0, 3, dtype="int32")}, Feature("int64", (None,)), "as int64"),
+        ({"x": ragged()}, Feature("int64", (None,)), "from 0 to its 3 items"),
+        ({"x": np.array([2**63], "uint64")}, Feature("uint64"), "'x' has the number 9223372036854775808, which int64 cannot hold; give"),
+        ({"x": np.array([0.1])}, Feature("float64"), "'x' has the number 0.1, which float32 cannot hold"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_written(columns: Any, feature: Feature, words: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^encode_examples: .*{words}"):
+        encode_examples(columns, {"x": feature})
+
+
+def test_columns_of_different_lengths() -> None:
+    features = {"a": Feature("int64"), "b": Feature("int64")}
+    with pytest.raises(ArgumentError, match="column 'b' has 2 rows, and 'a' 3; all have to have"):
+        encode_examples({"a": np.arange(3), "b": np.arange(2)}, features)
+
+
+def test_columns_in_any_order_of_memory_and_bytes() -> None:
+    values = np.arange(MANY * 6, dtype=">i4").reshape(6, MANY).T
+    feature = Feature("int32", (6,), raw=True)
+    found = decode_examples(encode_examples({"x": values}, {"x": feature}), {"x": feature})
+    assert same(found, {"x": np.ascontiguousarray(values, "int32")})
+
+
+@pytest.mark.parametrize("layout", ["one", "few", "hopeless"])
+def test_the_order_of_features_may_differ_by_record(layout: str) -> None:
+    draw = random.Random(0)
+    names = [f"f{n}" for n in range(6)]
+    features = {name: Feature("int64") for name in names}
+    orders = {"one": 1, "few": 3, "hopeless": 400}[layout]
+    seeds = [draw.randrange(orders) for _ in range(400)]
+    records = [
+        example(
+            {name: np.array([(i * 7 + k) % 100]) for k, name in enumerate(names)},
+            Style(shuffled=True),
+            random.Random(seed),
+        )
+        for i, seed in enumerate(seeds)
+    ]
+    found = decode_examples(records, features)
+    for k, name in enumerate(names):
+        assert np.asarray(found[name]).tolist() == [(i * 7 + k) % 100 for i in range(400)]
+
+
+class Counting:
+    """Protobuf, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, record: bytes) -> Mapping[str, Any]:
+        self.calls += 1
+        return parsed(record)
+
+
+def test_odd_records_in_front_do_not_keep_others_from_their_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    protobuf = Counting()
+    monkeypatch.setattr(example_columns, "parsed", protobuf)
+    features = {"label": Feature("uint8"), "pixels": FIXED["pixels"]}
+    fine: dict[str, Stored] = {"label": np.array([200]), "pixels": [b"1234"]}
+    wrong: dict[str, Stored] = {**fine, "label": np.array([300])}
+    # All of one length: three without a layout, ten bad ones, and ninety good ones in another order.
+    odd = [example(fine, Style(value_first=True), random.Random(0))] * 3
+    records = [example(wrong, Style(), random.Random(0))] * 10
+    records += [example(fine, Style(shuffled=True), random.Random(1))] * 90
+    assert len({*map(len, records)}) == 1
+    assert records[0].index(b"label") < records[0].index(b"pixels")
+    assert records[-1].index(b"label") > records[-1].index(b"pixels")
+    bad: list[ReadError] = []
+    decode_examples(records, features, bad=bad)
+    assert (len(bad), protobuf.calls) == (10, 10)
+    assert len(odd[0]) == len(records[0])
+    decode_examples([*odd, *records], features, bad=bad)
+    assert (len(bad), protobuf.calls) == (20, 23)
+    # A layout of too few records does not help: then protobuf decodes them all.
+    monkeypatch.setattr(blocks, "_LEAST_SHARE", 0.95)
+    decode_examples(records, features, bad=bad)
+    assert (len(bad), protobuf.calls) == (30, 123)
+
+
+@pytest.mark.parametrize("case", example_side.LABELS)
+def test_the_benchmark_runs_and_its_sides_agree(case: str) -> None:
+    # It compares the columns itself.
+    found = example_side.run(case, records=100, rounds=1)
+    assert found["records"] == 100
+    assert json.dumps(found)

@@ -1,0 +1,306 @@
+"""Hostile Examples: each is what protobuf says it is, or a bad record; nothing else ever happens."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.example_bytes import Stored, Style, example, field, mutated, varint
+from windrow.converters import decode_example
+from windrow.errors import ConversionError, ReadError, SourceError
+from windrow.sources.tf_example import blocks
+from windrow.sources.tf_example.columns import decode_examples, infer_features
+from windrow.sources.tf_example.features import Feature, Ragged
+from windrow.sources.tf_example.layout import layout_of
+
+FEATURES = {
+    "box": Feature("float32", (2,)),
+    "ids": Feature("int64", (None,)),
+    "label": Feature("int8"),
+    "mask": Feature("bool", (5,), raw=True),
+    "pixels": Feature("int16", (None, 2), raw=True),
+    "text": Feature("bytes"),
+}
+# NumPy decodes this many records of one layout.
+MANY = 24
+
+
+def row(draw: random.Random) -> dict[str, Stored]:
+    """Values of few sizes, so that records of one layout are many."""
+    return {
+        "other": np.array([draw.getrandbits(7), draw.getrandbits(63)], np.int64),
+        "box": np.frombuffer(draw.randbytes(8), np.float32),
+        "ids": np.array([draw.getrandbits(14), -draw.getrandbits(9)], np.int64),
+        "label": np.array([draw.randrange(128)], np.int64),
+        "mask": [bytes(draw.choices([0, 1], k=5))],
+        "pixels": [draw.randbytes(8)],
+        "text": [draw.randbytes(5)],
+    }
+
+
+def expected(record: bytes) -> dict[str, Any] | None:
+    """What protobuf and the features say of a record; None if it is a bad one."""
+    out: dict[str, Any] = {}
+    for name, feature in FEATURES.items():
+        found: Stored | None
+        try:
+            found = decode_example(record, features=[name])[name]
+        except ReadError:
+            return None
+        except SourceError:
+            found = None
+        out[name] = taken(feature, found)
+        if out[name] is None:
+            return None
+    return out
+
+
+def taken(feature: Feature, found: Stored | None) -> bytes | None:
+    """The bytes of a row, in plain Python."""
+    size = feature.items
+    if found is None:
+        return b"" if feature.may_be_missing else None
+    if feature.in_bytes:
+        if isinstance(found, np.ndarray) or len(found) != 1:
+            return None
+        data = bytes(found[0])
+        size *= feature.numpy_dtype.itemsize
+        fits = len(data) % size == 0 if feature.ragged else len(data) == size
+        fits &= feature.dtype != "bool" or set(data) <= {0, 1}
+        return data if fits else None
+    if not isinstance(found, np.ndarray) or (found.dtype.kind != feature.numpy_dtype.kind):
+        return None
+    if len(found) % size if feature.ragged else len(found) != size:
+        return None
+    if feature.dtype == "int8" and not all(-128 <= number < 128 for number in found.tolist()):
+        return None
+    return found.astype(feature.numpy_dtype).tobytes()
+
+
+def check(records: Sequence[bytes]) -> int:
+    """All records at once are what each is by itself; how many are good."""
+    wanted = [expected(record) for record in records]
+    bad: list[ReadError] = []
+    found = decode_examples(records, FEATURES, bad=bad)
+    assert [e.records for e in bad] == [(n, n + 1) for n, w in enumerate(wanted) if w is None]
+    good = [row for row in wanted if row is not None]
+    for name in FEATURES:
+        column = found[name]
+        assert len(column) == len(good)
+        rows = [np.ascontiguousarray(column[n]).tobytes() for n in range(len(column))]
+        assert rows == [row[name] for row in good]
+        if isinstance(column, Ragged):
+            assert column.offsets[-1] == len(column.values)
+    if bad:
+        with pytest.raises(ReadError, match=r"^record \d+: ") as caught:
+            decode_examples(records, FEATURES)
+        assert str(caught.value) == str(bad[0])
+    for record in records[:3]:
+        try:
+            inferred = infer_features([record, record])
+        except (ReadError, ConversionError):
+            continue
+        assert len(decode_examples([record] * 2, inferred, exact=True)) == len(inferred)
+    return len(good)
+
+
+def attack(draw: random.Random) -> None:
+    """Among records of one layout, some that were changed: alone, and in numbers."""
+    style = draw.choice([Style(), Style.drawn(draw)])
+    order = draw.getrandbits(32)
+    records = [example(row(draw), style, random.Random(order)) for _ in range(MANY)]
+    changed = [mutated(record, draw) for record in draw.choices(records, k=4)]
+    flipped = []
+    for record in draw.choices(records, k=10):
+        data = bytearray(record)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        flipped.append(bytes(data))
+    batch = [*records, *changed, *flipped, *[draw.choice(changed)] * MANY]
+    draw.shuffle(batch)
+    assert check(batch) >= MANY
+    # Not one feature more: refused together as alone.
+    exact = {**FEATURES, **({"other": Feature("int64", (2,))} if draw.random() < 0.7 else {})}
+    together, alone = errors(batch, exact), [errors([record], exact) for record in batch]
+    assert together == {n: found[0] for n, found in enumerate(alone) if found}
+
+
+def errors(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[int, str | None]:
+    """What is wrong with each bad record, by its number."""
+    bad: list[ReadError] = []
+    decode_examples(records, features, exact=True, bad=bad)
+    return {error.records[0]: error.why for error in bad if error.records}
+
+
+@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
+def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many bytes on values are copied by themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_LARGE_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("large_bytes")
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_changed_records_are_what_protobuf_says(seed: int) -> None:
+    attack(random.Random(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("large_bytes")
+def test_changed_records_are_what_protobuf_says_many_times(moments: random.Random) -> None:
+    for _ in range(30):
+        attack(moments)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=60), st.integers(1, 3))
+def test_bytes_that_are_anything(data: bytes, times: int) -> None:
+    check([data] * (MANY if times == 3 else times))
+    layout_of(data)
+
+
+def whole(features: Mapping[str, Stored], **style: bool) -> bytes:
+    return example(features, Style(**style), random.Random(0))
+
+
+ROW = row(random.Random(0))
+FINE = whole(ROW)  # 3 bytes and features
+
+
+def with_label(stored: bytes, *, tag: int = 0x1A) -> bytes:
+    """A record whose label is a list of `stored` bytes."""
+    rest = whole({name: values for name, values in ROW.items() if name != "label"})
+    entry = field(0x0A, b"label") + field(0x12, field(tag, stored))
+    return rest + field(0x0A, field(0x0A, entry))
+
+
+def twice(before: bytes | None, after: bytes | None) -> bytes:
+    """A record in which `label` comes once more, before or after all others, as such a Feature."""
+    entries = [
+        b"" if stored is None else field(0x0A, field(0x0A, b"label") + field(0x12, stored))
+        for stored in (before, after)
+    ]
+    return field(0x0A, entries[0] + FINE[3:] + entries[1])
+
+
+OTHER = b"".join(varint(number) for number in np.asarray(ROW["other"]).tolist())
+HOSTILE = {
+    "nothing": b"",
+    "no features": b"\x0a\x00",
+    "cut in a tag's length": FINE[:1],
+    "cut in the middle": FINE[:-3],
+    "more behind it": FINE + b"\x0a",
+    "a length past the end": b"\x0a" + varint(2**20) + FINE[2:],
+    "a length of 2 GB": b"\x0a\xff\xff\xff\xff\x07" + FINE[2:],
+    "a length of 16 EB": b"\x0a" + varint(2**64 - 1) + FINE[2:],
+    "a length without an end": b"\x0a" + b"\xff" * 40,
+    "field number 0": b"\x02\x00" + FINE,
+    "wire type 6": b"\x0e" + FINE,
+    "wire type 7": b"\x0f" + FINE,
+    "features as a varint": b"\x08\x05" + FINE,
+    "features as four bytes": b"\x0d\x01\x02\x03\x04" + FINE,
+    "a name that is not UTF-8": FINE.replace(b"label", b"lab\xff\xfe"),
+    "a name of a surrogate": FINE.replace(b"label", b"la\xed\xa0\x80"),
+    "a name with a NUL": FINE.replace(b"label", b"lab\0l"),
+    "a group": b"\x0b\x0c" + FINE,
+    "a group without an end": FINE + b"\x0b",
+    "a group that ends only": b"\x0c" + FINE,
+    "a group that ends as another": b"\x0b\x14" + FINE,
+    "groups, 50 deep": b"\x7b" * 50 + b"\x7c" * 50 + FINE,
+    "groups, 100,000 deep": b"\x7b" * 100_000 + b"\x7c" * 100_000 + FINE,
+    "groups in a feature, 100,000 deep": with_label(b"\x7b" * 100_000 + b"\x7c" * 100_000),
+    "a label in ten bytes": with_label(field(0x0A, b"\x85" + b"\x80" * 8 + b"\x00")),
+    "a label with a bit too many": with_label(field(0x0A, b"\x85" + b"\x80" * 8 + b"\x02")),
+    "a label in eleven bytes": with_label(field(0x0A, b"\x85" + b"\x80" * 9 + b"\x00")),
+    "a label that is cut": with_label(field(0x0A, b"\x85")),
+    "a label without an end": with_label(field(0x0A, b"\xff" * 1000)),
+    "a label of four bytes": with_label(b"\x0d\x01\x02\x03\x04"),
+    "a label of no list": with_label(b"", tag=0x22),
+    "a label and a float": with_label(b"\x08\x05") + with_label(b"\x0d\x00\x00\x00\x00", tag=0x12),
+    "half a float": with_label(field(0x0A, b"\x00\x00"), tag=0x12),
+    "a label in two lists": with_label(b"") + with_label(b"\x08\x05"),
+    "a label said again": twice(None, b"\x1a\x03\x0a\x01\x07"),
+    "a label said again without numbers": twice(None, b"\x1a\x00"),
+    "a label said again without a list": twice(None, b""),
+    "a label said again, the first cut": twice(b"\x1a\x03\x0a\x01\x85", None),
+    "a number that no column needs, cut": FINE.replace(
+        OTHER, OTHER[:-1] + bytes([OTHER[-1] | 0x80])
+    ),
+    "100,000 labels": with_label(field(0x0A, b"\x05" * 100_000)),
+    "100,000 labels, each by itself": with_label(b"\x08\x05" * 100_000),
+    "5,000 names": b"".join(whole({f"n{n}": [b""]}) for n in range(5_000)) + FINE,
+    "5,000 times one name": whole({"label": [b""]}) * 5_000 + FINE,
+}
+
+
+@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.parametrize("times", [1, MANY])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_records(name: str, times: int) -> None:
+    record = HOSTILE[name]
+    if len(record) > 50_000 and times > 1:
+        times = 17
+    check([FINE] * times + [record] * times)
+
+
+def test_both_answers_are_among_them() -> None:
+    good = {name for name, record in HOSTILE.items() if expected(record) is not None}
+    assert {"a group", "a label in ten bytes", "groups, 50 deep", "5,000 names"} <= good
+    assert "a label said again" in good
+    assert not good & {name for name in HOSTILE if name.startswith("a label said again ")}
+    assert not good & {"a label said again, the first cut", "a number that no column needs, cut"}
+    assert not good & {"nothing", "a length of 2 GB", "a label in eleven bytes", "wire type 7"}
+
+
+@pytest.mark.parametrize("times", [1, MANY])
+def test_what_stands_behind_the_last_value_counts_too(times: int) -> None:
+    features = {"a": Feature("int64"), "z": Feature("int64", (None,))}
+    fine = whole({"a": np.array([1]), "z": np.empty(0, np.int64)})
+    other = whole({"a": np.array([1]), "z": np.empty(0, np.float32)})
+    assert len(fine) == len(other)
+    bad: list[ReadError] = []
+    found = decode_examples([fine] * times + [other] * times, features, bad=bad)
+    assert len(found["z"]) == len(bad) == times
+    assert bad[0].why is not None
+    assert bad[0].why.startswith("feature 'z' is of float32, and int64 (None,) takes int64")
+
+
+@pytest.mark.parametrize("times", [1, MANY])
+@pytest.mark.parametrize(
+    "record",
+    [
+        HOSTILE["a length of 2 GB"],
+        HOSTILE["a length of 16 EB"],
+        # A packed list that says how long it is.
+        with_label(b"\x0a\xff\xff\xff\xff\x07" + b"\x05"),
+        FINE.replace(b"label", b"lab\xff\xfe"),
+    ],
+)
+def test_a_length_is_no_reason_to_allocate(record: bytes, times: int) -> None:
+    bad: list[ReadError] = []
+    decode_examples([FINE], FEATURES)  # imports and makes what is made once
+    tracemalloc.start()
+    try:
+        decode_examples([record] * times, FEATURES, bad=bad)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(bad) == times
+    assert peak_bytes < 1_000_000
+
+
+def test_a_feature_that_asks_for_much_is_not_allocated_before_it_is_there() -> None:
+    huge = {"box": Feature("float32", (2**36,)), "text": Feature("uint8", (2**40,), raw=True)}
+    bad: list[ReadError] = []
+    found = decode_examples([FINE] * MANY, huge, bad=bad)
+    assert len(bad) == MANY
+    assert "has 2 numbers, and float32 (68719476736,) takes 68719476736" in str(bad[0])
+    assert len(found["text"]) == 0

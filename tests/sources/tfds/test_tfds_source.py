@@ -1,0 +1,461 @@
+"""Datasets of tfds as a source: examples, splits, nodes, workers, stores, faults, commands."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
+from hypothesis import given
+from hypothesis import strategies as st
+
+import windrow
+from tests.kitchen import kitchen_expected, kitchen_folder
+from tests.object_store import ObjectStore
+from tests.range_server import RangeServer, status
+from tests.tfds_folders import LABELS, example, write_folder
+from windrow.cli.main import main
+from windrow.converters import encode_example
+from windrow.errors import (
+    ArgumentError,
+    NotFoundError,
+    PlanError,
+    ReadError,
+    SourceError,
+    StateError,
+)
+from windrow.sources import RemoteOptions, TFDSDataSource, even_splits
+
+SPLITS = {"train": [23, 0, 18], "test": [9]}
+QUICK = RemoteOptions(backoff_s=0.01, max_backoff_s=0.05)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("data") / "counts" / "1.0.0", SPLITS)
+
+
+def ids(columns: Any) -> list[int]:
+    found: list[int] = columns["id"].tolist()
+    return found
+
+
+def everything(source: TFDSDataSource) -> list[int]:
+    return ids(source.read(np.arange(len(source))))
+
+
+def test_examples(folder: Path) -> None:
+    source = TFDSDataSource(folder, split="train")
+    assert len(source) == 41
+    order = np.random.default_rng(0).permutation(41)
+    columns = source.read(order)
+    assert columns["id"].tolist() == order.tolist()
+    assert columns["id"].dtype == columns["label"].dtype == np.int64
+    assert columns["text"] == [example("train", int(i))["text"] for i in order]
+    assert source[-1] == example("train", 40)
+    assert source.__getitems__([3, 3, 0]) == [example("train", i) for i in (3, 3, 0)]
+
+
+def test_what_it_tells(folder: Path) -> None:
+    source = TFDSDataSource(folder, split="train[:50%]+test")
+    assert source.splits == {"train": 41, "test": 9}
+    assert (source.split, len(source)) == ("train[:50%]+test", 29)
+    assert source.class_names("label") == LABELS
+    assert source.class_names("id") is None
+    with pytest.raises(ArgumentError, match="no feature 'lable'; there are id, label, text"):
+        source.class_names("lable")
+    assert (source.folder.full_name, source.is_remote_source) == ("counts/1.0.0", False)
+    assert [leaf.name for leaf in source.features.leaves] == ["id", "label", "text"]
+    assert repr(source) == (
+        f"TFDSDataSource(29 examples of counts/1.0.0, split train[:50%]+test, in {folder})"
+    )
+    assert source.spec["id"] == windrow.sources.ArraySpec((), np.int64)
+    assert source.spec["text"] is bytes
+
+
+def test_no_indices_give_columns_of_the_spec(folder: Path) -> None:
+    for split in ("train", "train[:0]"):
+        source = TFDSDataSource(folder, split=split)
+        columns = source.read(np.arange(0))
+        assert (columns["id"].shape, columns["id"].dtype) == ((0,), np.int64)
+        assert columns["text"] == []
+    assert len(source) == 0
+    assert list(windrow.MapDataset.source(source).batch(2)) == []
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train[10%:20%]+test", [*range(4, 8), *range(1000, 1009)]),
+        ("test[-2:]+train[:1]", [1007, 1008, 0]),
+        ("train[22:24]", [22, 23]),
+        ("train[2shard]", list(range(23, 41))),
+        ("test+test[:1]", [*range(1000, 1009), 1000]),
+        ("all", [*range(41), *range(1000, 1009)]),
+    ],
+)
+def test_splits(folder: Path, split: str, expected: list[int]) -> None:
+    assert everything(TFDSDataSource(folder, split=split)) == expected
+
+
+@given(count=st.integers(1, 12), drop=st.booleans())
+def test_even_splits_of_hosts(folder: Path, count: int, drop: bool) -> None:
+    parts = even_splits("train[5:]", count, drop_remainder=drop)
+    found = [everything(TFDSDataSource(folder, split=part)) for part in parts]
+    assert [*itertools.chain(*found)] == list(range(5, 41 - 36 % count if drop else 41))
+
+
+def test_names_of_features(folder: Path) -> None:
+    source = TFDSDataSource(folder, split="test", names=["text", "id"])
+    assert list(source[0]) == ["text", "id"]
+    assert source.fingerprint != TFDSDataSource(folder, split="test").fingerprint
+    with pytest.raises(NotFoundError, match=r"no feature 'strings' at the top; there is id, label"):
+        TFDSDataSource(folder, split="test", names=["strings"])
+    for names in ("id", 5, [5], {"id": 1}):
+        with pytest.raises(ArgumentError, match="names must be a list of names, got "):
+            TFDSDataSource(folder, split="test", names=names)  # type: ignore[arg-type]
+
+
+def test_the_kitchen(tmp_path: Path) -> None:
+    kitchen = kitchen_folder(tmp_path)
+    for split in ("train", "test"):
+        source = TFDSDataSource(tmp_path / "kitchen", split=split)
+        expected = kitchen_expected(split)
+        count = len(expected)
+        assert len(source) == count
+        order = np.random.default_rng(1).permutation(count)
+        columns = source.read(order)
+        for row, at in enumerate(order):
+            assert columns["id"][row] == expected[at]["id"]
+            assert columns["image"][row] == expected[at]["image"]
+            np.testing.assert_array_equal(columns["line"][row], expected[at]["line"])
+    pictures = TFDSDataSource(kitchen, split="test", images=True, names=["image"])
+    assert pictures.read(np.arange(3))["image"].shape == (3, 4, 5, 3)
+    assert pictures.spec["image"].shape == (4, 5, 3)
+
+
+# ---- chains
+
+
+def chain(source: TFDSDataSource) -> Any:
+    return (
+        windrow.MapDataset.source(source)
+        .shuffle(seed=4)
+        .map(lambda row: {**row, "twice": row["id"] * 2})
+        .filter(lambda row: row["label"] != 1)
+        .repeat(2)
+        .to_iter_dataset()
+        .batch(4)
+    )
+
+
+def told(stream: Any) -> list[Any]:
+    return [(b["id"].tolist(), b["twice"].tolist(), list(b["text"])) for b in stream]
+
+
+def test_nodes(folder: Path) -> None:
+    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
+    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
+    assert sorted(row["id"] for row in train.shuffle(seed=3)) == list(range(41))
+    blocks = [row["id"] for row in train.block_shuffle(seed=3)]
+    assert sorted(blocks) == list(range(41)) != blocks
+    assert [row["id"] for row in train[5:40:7]] == list(range(5, 40, 7))
+    mixed = windrow.MapDataset.mix([train, test], weights=[0.5, 0.5])
+    assert sum(mixed.read(np.arange(8))["id"] >= 1000) == 4
+    joined = windrow.MapDataset.concatenate([test, train])
+    assert joined.read(np.arange(7, 11))["id"].tolist() == [1007, 1008, 0, 1]
+
+
+class _Alternating(windrow.transforms.DatasetSelectionMap):
+    """The first three elements of two datasets, in turn."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index % 2, index // 2 % 3
+
+
+def test_more_nodes(folder: Path) -> None:
+    train = windrow.MapDataset.source(TFDSDataSource(folder, split="train"))
+    test = windrow.MapDataset.source(TFDSDataSource(folder, split="test"))
+    pairs = windrow.MapDataset.zip([train[:9], test])
+    assert [(a["id"], b["id"]) for a, b in pairs] == [(i, 1000 + i) for i in range(9)]
+    selected = windrow.MapDataset.select_from_datasets([train, test], _Alternating())
+    assert [row["id"] for row in selected] == [0, 1000, 1, 1001, 2, 1002]
+    numbered = train.map_with_index(lambda index, row: (index, row["id"]))
+    assert list(numbered[30:33]) == [(30, 30), (31, 31), (32, 32)]
+    drawn = train.seed(5).random_map(lambda row, rng: (int(row["id"]), int(rng.integers(100))))
+    assert [row for row, _ in drawn] == list(range(41))
+    assert list(drawn) == list(drawn)
+    assert len({number for _, number in drawn}) > 10
+    near = [int(row["id"]) for row in train.window_shuffle(window_size=10, seed=2)]
+    assert sorted(near) == list(range(41)) != near
+    assert max(abs(at - i) for at, i in enumerate(near)) < 10
+    hosts = [[int(row["id"]) for row in train.shuffle(seed=3)[host::4]] for host in range(4)]
+    assert sorted(itertools.chain(*hosts)) == list(range(41))
+    assert [len(host) for host in hosts] == [11, 10, 10, 10]
+    assert [row["id"] for row in test.repeat(2)[8:11]] == [1008, 1000, 1001]
+    assert [batch["text"] for batch in train[:4].batch(2)] == [
+        [example("train", i)["text"] for i in pair] for pair in ((0, 1), (2, 3))
+    ]
+
+
+def test_workers_and_restored_states_give_the_same_stream(folder: Path) -> None:
+    source = TFDSDataSource(folder, split="train+test")
+    whole = told(chain(source))
+    assert len(whole) > 8
+    worked = chain(source).mp_prefetch(windrow.MultiprocessingOptions(num_workers=2))
+    assert told(worked) == whole
+    first = iter(chain(source))
+    for _ in range(3):
+        next(first)
+    state = json.loads(json.dumps(first.get_state()))
+    again = iter(chain(pickle.loads(pickle.dumps(source))))
+    again.set_state(state)
+    assert told(again) == whole[3:]
+    other = iter(chain(TFDSDataSource(folder, split="test+train")))
+    with pytest.raises(StateError):
+        other.set_state(state)
+
+
+def test_fingerprints(folder: Path, tmp_path: Path) -> None:
+    source = TFDSDataSource(folder, split="train")
+    copied = write_folder(tmp_path / "elsewhere", SPLITS)
+    assert TFDSDataSource(copied, split="train").fingerprint == source.fingerprint
+    assert TFDSDataSource(folder, split="train[:41]").fingerprint == source.fingerprint
+    others = [
+        TFDSDataSource(folder, split="train[1:]"),
+        TFDSDataSource(folder, split="train", images=True),
+        TFDSDataSource(write_folder(tmp_path / "b", SPLITS, version="1.0.1"), split="train"),
+        TFDSDataSource(write_folder(tmp_path / "c", SPLITS, configName="c"), split="train"),
+    ]
+    renamed = write_folder(tmp_path / "d", SPLITS)
+    (renamed / "label.labels.txt").write_text("two\none\nthree\n")
+    others.append(TFDSDataSource(renamed, split="train"))
+    assert len({source.fingerprint, *(other.fingerprint for other in others)}) == 6
+    numbers = TFDSDataSource(folder, split="train", names=["id"]).fingerprint
+    assert TFDSDataSource(renamed, split="train", names=["id"]).fingerprint == numbers
+    assert str(folder) not in source.fingerprint
+
+
+# ---- remote
+
+
+def test_at_a_server(folder: Path) -> None:
+    here = TFDSDataSource(folder, split="train[30%:]+test")
+    for listings in (True, False):
+        with RangeServer(folder.parent.parent, listings=listings) as server:
+            url = server.url("counts/1.0.0")
+            there = TFDSDataSource(url, split="train[30%:]+test", remote=QUICK)
+            assert there.is_remote_source
+            assert there.fingerprint == here.fingerprint
+            assert there.class_names("label") == LABELS
+            assert everything(there) == everything(here)
+            assert there.stats()["requests"] > 0
+            assert told(chain(there)) == told(chain(here))
+
+
+def test_at_an_object_store(folder: Path) -> None:
+    with ObjectStore() as store:
+        for path in folder.rglob("*"):
+            store.put(f"sets/counts/1.0.0/{path.name}", path.read_bytes())
+        store.put("sets/counts/incomplete.ABCDEF_1.1.0/features.json", b"{}")
+        options = store.storage_options
+        there = TFDSDataSource(
+            "counts",
+            split="train",
+            data_dir=store.url("sets"),
+            storage_options=options,
+            remote=QUICK,
+        )
+        store.faults.plan([status(503), None, status(503)])
+        assert everything(there) == list(range(41))
+        worked = chain(there).mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
+        assert told(worked) == told(chain(TFDSDataSource(folder, split="train")))
+        with pytest.raises(NotFoundError, match=r"no dataset in s3://.*/sets/other"):
+            TFDSDataSource("other", data_dir=store.url("sets"), storage_options=options)
+
+
+# ---- what is refused, and faults
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", SPLITS, fileFormat="tfrecord")
+    match = (
+        r"is of format tfrecord, .*windrow convert .*a DST --to zarr.*--file_format=array_record"
+    )
+    with pytest.raises(SourceError, match=match):
+        TFDSDataSource(folder, split="train")
+
+
+def test_what_is_refused(folder: Path) -> None:
+    with pytest.raises(SourceError, match=r"has train \(41 records\), test \(9 records\); choose"):
+        TFDSDataSource(folder)
+    with pytest.raises(NotFoundError, match="there is no split 'valid'; there is train, test"):
+        TFDSDataSource(folder, split="valid")
+    with pytest.raises(PlanError, match="is not of 41 records"):
+        TFDSDataSource(folder, split="train[:42]")
+    with pytest.raises(ArgumentError, match="split must be a string"):
+        TFDSDataSource(folder, split=["train"])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="images must be a bool, got 'no'"):
+        TFDSDataSource(folder, split="train", images="no")  # type: ignore[arg-type]
+
+
+def test_a_file_of_another_count_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", SPLITS)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"][2] = "19"
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    match = r"00002-of-00003 counts 19 records, and the file holds 18"
+    with pytest.raises(SourceError, match=match):
+        TFDSDataSource(folder, split="train")
+    assert len(TFDSDataSource(folder, split="train[:23]")) == 23
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [(b"no Example", "not a tf.train.Example"), (encode_example({"id": 1, "text": "a"}), "label")],
+)
+def test_a_record_that_is_no_example_is_named(tmp_path: Path, record: bytes, why: str) -> None:
+    folder = write_folder(tmp_path / "a", SPLITS)
+    file = folder / "counts-train.array_record-00002-of-00003"
+    writer = ArrayRecordWriter(str(file), "group_size:4")
+    for at in range(18):
+        writer.write(record if at == 11 else encode_example(example("train", 23 + at)))
+    writer.close()
+    source = TFDSDataSource(folder, split="test+train[25:]")
+    good = [i for i in range(len(source)) if i != 18]
+    assert ids(source.read(np.array(good[::-1])))[-1] == 1000
+    match = rf"record 11 of {file}, record 18 of this source, cannot be decoded: .*{why}"
+    with pytest.raises(ReadError, match=match) as caught:
+        source.read(np.array([3, 20, 18, 5]))
+    assert (caught.value.file, caught.value.records) == (str(file), (18, 19))
+    assert "features=" not in str(caught.value)  # this source does not take features=
+    assert str(caught.value).endswith("such as 'train[:5]+train[6:]'")
+    with pytest.raises(ReadError, match=match):
+        list(windrow.MapDataset.source(source).shuffle(seed=0).batch(5))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", {"train": [200]}, options="group_size:10,uncompressed")
+    file = folder / "counts-train.array_record-00000-of-00001"
+    data = bytearray(file.read_bytes())
+    at = data.index(b"train 105")
+    data[at : at + 5] = b"trian"
+    file.write_bytes(data)
+    source = TFDSDataSource(folder)
+    assert ids(source.read(np.array([90, 110]))) == [90, 110]
+    with pytest.raises(ReadError, match=r"record 10\d of .*00000-of-00001"):
+        source.read(np.array([105]))
+
+
+# ---- commands
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command: exit code, stdout and stderr."""
+
+    def command(*args: object) -> tuple[int, str, str]:
+        code = main([str(arg) for arg in args])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def test_inspect_tells_splits_and_features(folder: Path, run: Run) -> None:
+    for path in (folder, folder.parent):
+        found = windrow.inspect(path)
+        assert (found.format, found.variant, found.records) == ("tfds", "of ArrayRecord", 50)
+        assert [(one.name, one.records) for one in found.files] == [("train", 41), ("test", 9)]
+        told = found.attributes["features"]
+        assert told["label"] == "ClassLabel int64 3 classes: one, two, three"
+    code, out, _ = run("inspect", folder)
+    assert code == 0
+    for words in ("tfds folder of ArrayRecord", "version", "feature text", "1.0.0", "counts"):
+        assert words in out
+
+
+def test_pictures_of_a_dataset_are_drawn(tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("matplotlib")
+    kitchen = kitchen_folder(tmp_path)
+    for path in (kitchen, kitchen.parent):
+        sheet = tmp_path / f"{path.name}.html"
+        code, _, err = run(
+            "inspect", path, "--sheet", sheet, "--field", "image", "--records", "0,3"
+        )
+        assert code == 0
+        assert "2 records of" in err
+        assert sheet.stat().st_size > 1000
+
+
+def test_bench_reads_examples_of_a_split(folder: Path, run: Run) -> None:
+    options = ("--split", "train[:50%]", "--order", "global", "--json", "--quiet")
+    code, out, _ = run("bench", folder, *options)
+    assert code == 0
+    assert json.loads(out)["records"] == 20
+    code, out, err = run("bench", folder, "--quiet")
+    assert (code, out) == (1, "")
+    assert "choose one, or several, with split='train'" in err
+
+
+def test_verify_reads_all_splits_and_misses_files(tmp_path: Path, run: Run) -> None:
+    folder = write_folder(tmp_path / "a", SPLITS)
+    code, out, _ = run("verify", folder, "--json", "--quiet")
+    assert code == 0
+    assert json.loads(out)["records"] == 50
+    (folder / "counts-train.array_record-00002-of-00003").unlink()
+    code, out, _ = run("verify", folder, "--quiet")
+    assert code == 1
+    assert "counts-train.array_record-00002-of-00003" in out
+
+
+# ---- next to tfds
+
+
+@pytest.mark.tfds
+@pytest.mark.parametrize(
+    "split",
+    ["train", "test[:50%]+train[-30%:]", "train[2shard]", "all", "train[20:30]", "test+test[1:]"],
+)
+def test_examples_are_those_of_tfds(folder: Path, split: str) -> None:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(folder)
+    pairs: list[tuple[Any, Any]] = [(split, split)]
+    pairs += zip(even_splits(split, 3), tfds.even_splits(split, 3), strict=True)
+    for ours, theirs in pairs:
+        source, expected = TFDSDataSource(folder, split=ours), builder.as_data_source(split=theirs)
+        assert list(source.__getitems__(range(len(source)))) == list(expected)
+        assert source.class_names("label") == tuple(builder.info.features["label"].names)
+
+
+@pytest.mark.tfds
+@pytest.mark.parametrize(
+    "named", ["counts", "counts:1.*.*", "counts:1.2.0", "my_sums", "my_sums/small", "Counts:0.*.*"]
+)
+def test_names_are_found_where_tfds_finds_them(tmp_path: Path, named: str) -> None:
+    import tensorflow_datasets as tfds
+
+    for version in ("1.2.0", "1.10.0", "0.9.9"):
+        write_folder(tmp_path / "counts" / version, {"train": [1]}, version=version)
+    for config in ("small", "large"):
+        folder = tmp_path / "my_sums" / config / "1.0.0"
+        write_folder(folder, {"train": [1]}, name="my_sums", configName=config)
+    (tmp_path / "my_sums" / ".config").mkdir()
+    told = json.dumps({"default_config_name": "large"})
+    (tmp_path / "my_sums" / ".config" / "metadata.json").write_text(told)
+    found = tfds.core.read_only_builder.builder_from_files(named, data_dir=tmp_path)
+    ours = TFDSDataSource(named, data_dir=tmp_path)
+    assert ours.folder.path == str(found.data_dir).rstrip("/")
+    assert ours.folder.full_name == found.info.full_name

@@ -1,0 +1,362 @@
+"""CF decoding, against xarray."""
+
+from __future__ import annotations
+
+import pathlib
+import tracemalloc
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.hypothesis_profiles import examples
+from windrow.errors import SourceError
+from windrow.sources.windows.cf import decoding_of, times_of
+from windrow.sources.zarr.find import find_all
+from windrow.sources.zarr.names import Found
+
+AnyArray = npt.NDArray[Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # xarray's, on several fill values
+
+INTEGERS = ("i1", "u1", "i2", "u2", ">i2", "i4", "u4")
+FLOATS = ("f2", "f4", "f8", ">f4")
+
+
+def by_xarray(values: AnyArray, attributes: dict[str, Any]) -> AnyArray:
+    variable = xr.Variable(("x",), values, dict(attributes))
+    decoded = xr.conventions.decode_cf_variable("v", variable, decode_times=False)
+    found: AnyArray = decoded.values
+    return found
+
+
+def by_us(values: AnyArray, attributes: dict[str, Any], fill_value: Any = None) -> AnyArray:
+    decoding = decoding_of(attributes, values.dtype, fill_value)
+    if decoding is None:
+        return values.astype(values.dtype.newbyteorder("="))
+    return decoding.apply(values)
+
+
+def assert_same(got: AnyArray, expected: AnyArray) -> None:
+    assert got.dtype == expected.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(got, expected)
+
+
+@st.composite
+def packed(draw: st.DrawFn) -> tuple[AnyArray, dict[str, Any]]:
+    dtype = np.dtype(draw(st.sampled_from(INTEGERS + FLOATS)))
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        numbers: st.SearchStrategy[Any] = st.integers(int(bounds.min), int(bounds.max))
+    else:
+        numbers = st.integers(-100, 100).map(lambda n: n / 4) | st.just(float("nan"))
+    fills = draw(st.lists(numbers, max_size=3))
+    values = draw(st.lists(numbers | st.sampled_from(fills or [0]), max_size=12))
+    attributes: dict[str, Any] = {}
+    if fills:
+        attributes["_FillValue"] = fills[0]
+    if len(fills) > 1:
+        attributes["missing_value"] = fills[1] if len(fills) == 2 else fills[1:]
+    if draw(st.booleans()):
+        attributes["scale_factor"] = draw(st.floats(-1e3, 1e3))
+    elif dtype.kind in "iu" and not fills and draw(st.booleans()):
+        attributes["scale_factor"] = draw(st.integers(-9, 9))
+    if draw(st.booleans()):
+        attributes["add_offset"] = draw(st.floats(-1e3, 1e3) | st.integers(-99, 99))
+    if dtype.kind == "u" and dtype.isnative and draw(st.booleans()):
+        attributes["_Unsigned"] = draw(st.sampled_from(["true", "False", 1]))
+    # xarray swaps the bytes of fill values that are not of this machine's order.
+    if dtype.kind == "i" and dtype.isnative and len(fills) < 2 and draw(st.booleans()):
+        attributes["_Unsigned"] = draw(st.sampled_from(["true", "false"]))
+    return np.array(values, dtype), attributes
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(packed())
+def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> None:
+    values, attributes = case
+    before = values.copy()
+    assert_same(by_us(values, attributes), by_xarray(values, attributes))
+    np.testing.assert_array_equal(values, before)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("dtype", "encoding"),
+    [
+        ("i2", {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}),
+        ("i2", {"scale_factor": 0.01}),
+        ("u1", {"_FillValue": 255}),
+        ("i4", {"_FillValue": -1, "add_offset": 2.0}),
+        ("f4", {"_FillValue": np.float32(9.96921e36)}),
+        ("f4", {"_FillValue": np.nan}),
+        ("f8", {"_FillValue": -999.0, "missing_value": -999.0}),
+        ("i1", {"_FillValue": -1, "_Unsigned": "true"}),
+    ],
+)
+def test_stores_of_xarray_decode_as_by_xarray(
+    tmp_path: pathlib.Path, dtype: str, encoding: dict[str, Any], zarr_format: Any
+) -> None:
+    values = np.array([[1.0, 2.0, np.nan], [0.0, 5.0, 7.0]], np.float32)
+    if "_FillValue" not in encoding:
+        values = np.nan_to_num(values)
+    store = str(tmp_path / "a.zarr")
+    written = xr.Dataset({"a": (("y", "x"), values)})
+    written.to_zarr(store, zarr_format=zarr_format, encoding={"a": {"dtype": dtype, **encoding}})
+    found = find_all("source", f"{store}/a")
+    assert isinstance(found, Found)
+    raw = xr.open_zarr(store, decode_cf=False)["a"]
+    fill = raw.attrs.get("_FillValue") if zarr_format == 2 else None
+    got = by_us(raw.values, dict(found.attributes), fill)
+    assert_same(got, xr.open_zarr(store)["a"].values)
+
+
+def test_booleans_decode_to_booleans() -> None:
+    values = np.array([1, 0, 2, -1], np.int8)
+    attributes = {"dtype": "bool"}
+    assert_same(by_us(values, attributes), by_xarray(values, attributes))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dtype"),
+    [
+        ({}, "i2"),
+        ({"units": "K"}, "f4"),
+        ({"_FillValue": "AAAAAAAA+H8="}, "f8"),  # NaN, as xarray writes it
+        ({"_FillValue": "NaN"}, "f4"),
+        ({"_FillValue": float("nan")}, "i2"),  # an integer cannot be that
+        ({"scale_factor": 2.0}, "<U3"),
+        ({"_FillValue": 0}, "bool"),
+        ({"_FillValue": 0}, "M8[ns]"),
+    ],
+)
+def test_nothing_is_decoded_where_nothing_is_told(attributes: dict[str, Any], dtype: str) -> None:
+    assert decoding_of(attributes, dtype) is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"scale_factor": "0.1"}, r"attribute scale_factor is '0.1'; it must be one number"),
+        ({"scale_factor": float("nan")}, r"attribute scale_factor is nan; it must be finite"),
+        ({"add_offset": float("inf")}, r"attribute add_offset is inf; it must be finite"),
+        ({"add_offset": [1.0, 2.0]}, r"attribute add_offset is \[1.0, 2.0\]; it must be one"),
+        ({"add_offset": True}, r"attribute add_offset is True"),
+        ({"scale_factor": {"a": 1}}, r"attribute scale_factor is \{'a': 1\}"),
+        ({"missing_value": [1, "x"]}, r"attribute missing_value is \[1, 'x'\]; it must be a num"),
+        ({"_FillValue": "__import__('os')"}, r"attribute _FillValue is \"__import__"),
+        ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{70,80}…; it must"),
+        ({"scale_factor": 10**400}, r"attribute scale_factor is 1000.*finite"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+def test_wrong_attributes_are_named(attributes: dict[str, Any], message: str, dtype: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        decoding_of(attributes, dtype)
+
+
+def test_the_fill_value_of_version_2_is_missing() -> None:
+    values = np.array([0, 1, 2], np.int16)
+    assert_same(by_us(values, {}, 0), np.array([np.nan, 1, 2], np.float32))
+    assert_same(by_us(values, {}, np.asarray(0, np.int16)), np.array([np.nan, 1, 2], np.float32))
+    floats = values.astype(np.float32)
+    assert decoding_of({}, floats.dtype, "NaN") is None
+    assert_same(by_us(floats, {}, "AAAAAAAA8D8="), np.array([0, np.nan, 2], np.float32))
+
+
+def test_fill_values_are_compared_in_the_dtype_of_the_values() -> None:
+    values = np.array([1e20, 0.1, 1.0], np.float32)
+    assert np.isnan(by_us(values, {"missing_value": [1e20, 0.1]})).tolist() == [True, True, False]
+    large = np.array([2**53, 2**53 + 1], np.int64)
+    assert np.isnan(by_us(large, {"_FillValue": 2**53 + 1})).tolist() == [False, True]
+    unsigned = np.array([255, 1], np.uint8)
+    assert_same(by_us(unsigned, {"missing_value": -1}), unsigned.astype(np.float32))
+    signed = {"_Unsigned": "true", "missing_value": -1}
+    assert np.isnan(by_us(unsigned.view(np.int8), signed)).tolist() == [True, False]
+    # No value of int8 is 300 or 1.5: nothing is missing, but the dtype is the one for missing values.
+    got = by_us(np.array([44, 1], np.int8), {"_FillValue": 300, "missing_value": 1.5})
+    assert_same(got, np.array([44, 1], np.float32))
+
+
+def test_small_floats_and_complex_numbers_decode() -> None:
+    small = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    got = by_us(small, {"_FillValue": 2.0})
+    assert_same(got, np.array([1, np.nan, 3], np.float32))
+    pair = np.array([1 + 2j, 3j], np.complex64)
+    got = by_us(pair, {"_FillValue": ["AAAAAAAA8D8=", "AAAAAAAAAEA="]})
+    assert np.isnan(got).tolist() == [True, False]
+    got = by_us(pair, {"_FillValue": 3j, "scale_factor": 2.0}, np.complex64(3j))
+    assert got.dtype == np.complex64
+    assert got[0] == 2 + 4j
+    assert np.isnan(got[1])
+
+
+def test_factors_may_be_lists_of_one_and_any_integer() -> None:
+    values = np.array([1, 2], np.int16)
+    assert_same(by_us(values, {"scale_factor": [0.5]}), np.array([0.5, 1.0]))
+    assert_same(by_us(values, {"scale_factor": 2**70}), np.array([2.0**70, 2.0**71]))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (4, 0)])
+def test_arrays_without_axes_or_cells_decode(shape: tuple[int, ...]) -> None:
+    got = by_us(np.zeros(shape, np.int16), {"scale_factor": 0.5, "add_offset": 1.0})
+    assert got.shape == shape
+    assert np.all(got == 1.0)
+
+
+def test_views_decode_into_new_memory() -> None:
+    values = np.arange(24, dtype=np.int16).reshape(4, 6)[::-1, ::2]
+    decoding = decoding_of({"_FillValue": 6, "scale_factor": 2.0}, values.dtype)
+    assert decoding is not None
+    got = decoding.apply(values)
+    expected = np.where(values == 6, np.nan, values * 2.0)
+    assert_same(got, expected)
+    assert got.flags.c_contiguous
+    assert got.flags.writeable
+    assert decoding.absent(values).tolist() == (values == 6).tolist()
+
+
+def test_decoding_takes_little_more_memory_than_what_it_delivers() -> None:
+    values = np.zeros((1000, 1000), np.int16)
+    decoding = decoding_of({"_FillValue": -1, "scale_factor": 2.0, "add_offset": 1.0}, "i2")
+    assert decoding is not None
+    tracemalloc.start()
+    try:
+        delivered = decoding.apply(values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= 1.3 * delivered.nbytes
+
+
+REFERENCES = (
+    "1900-01-01 00:00:00.0",
+    "1970-01-01",
+    "2000-02-29T12:30:45",
+    "1970-01-01T00:00:00Z",
+    "2000-01-01 00:00:00 +05:30",
+    "2000-01-01T06:00:00-0100",
+    "1999-12-31 23:59:59.123456789",
+    "1950-1-1 0:0:0",
+    "2000-01-01 00:00:00 UTC",
+    "1990-01-01 03",
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    unit=st.sampled_from(["days", "day", "Hours", "minutes", "seconds", "milliseconds", "ns"]),
+    reference=st.sampled_from(REFERENCES),
+    calendar=st.sampled_from([None, "standard", "gregorian", "proleptic_gregorian", "STANDARD"]),
+    values=st.lists(st.integers(-20_000, 20_000), min_size=1, max_size=6),
+    dtype=st.sampled_from(["i2", "i4", "i8", "f4", "f8"]),
+    quarters=st.booleans(),
+)
+def test_times_are_those_of_xarray(
+    unit: str,
+    reference: str,
+    calendar: str | None,
+    values: list[int],
+    dtype: str,
+    quarters: bool,
+) -> None:
+    numbers = np.array(values).astype(dtype)
+    if quarters and numbers.dtype.kind == "f":
+        numbers /= 4
+        numbers[0] = np.nan
+        if len(numbers) == 1:
+            return
+    known = "nanoseconds" if unit == "ns" else unit
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = xr.coding.times.decode_cf_datetime(
+            numbers, f"{known} since {reference}", calendar
+        )
+    got = times_of(numbers, f"{unit} since {reference}", calendar)
+    assert got.dtype == np.dtype("M8[ns]")
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "calendar", "expected"),
+    [
+        # The reanalysis of NCEP counts from the year 1, before the calendar's reform.
+        (17067072, "hours since 1-1-1 00:00:0.0", None, "1948-01-01"),
+        (17067072.0, "hours since 1-1-1 00:00:0.0", "standard", "1948-01-01"),
+        (17067078.5, "hours since 1-1-1 00:00:0.0", "gregorian", "1948-01-01T06:30"),
+        (711126, "days since 0001-01-01", "proleptic_gregorian", "1948-01-01"),
+        (1, "days since 1582-10-04", "standard", "1582-10-15"),
+        (10, "days since 1582-10-04", "proleptic_gregorian", "1582-10-14"),
+        (2, "weeks since 2000-01-01", None, "2000-01-15"),
+        (20000101, "days since 20000101", None, "56759-03-01"),
+        (1, "h since 2000", None, "2000-01-01T01"),
+        (-(2**63), "days since 2000-01-01", None, "NaT"),
+        (2**63 - 2, "ns since 1970-01-01", None, "2262-04-11T23:47:16.854775806"),
+    ],
+)
+def test_known_times(value: Any, units: str, calendar: str | None, expected: str) -> None:
+    if "20000101 " in units + " ":
+        value = 1
+        expected = "2000-01-02"
+    got = times_of(np.array([value]), units, calendar)
+    np.testing.assert_array_equal(got, np.array([expected], got.dtype))
+
+
+def test_times_beyond_nanoseconds_are_in_microseconds() -> None:
+    got = times_of(np.array([0, 1_000_000], np.int32), "days since 2000-01-01", None)
+    assert got.dtype == np.dtype("M8[us]")
+    assert got.tolist()[1].isoformat() == "4737-11-28T00:00:00"
+    floats = times_of(np.array([0.5, 1_000_000, np.nan]), "days since 2000-01-01", None)
+    assert floats.dtype == np.dtype("M8[us]")
+    assert str(floats[0]) == "2000-01-01T12:00:00.000000"
+    assert np.isnat(floats[2])
+    far = times_of(np.array([5500, 2**62]), "ns since 5000-01-01", None)
+    assert far.dtype == np.dtype("M8[us]")
+    assert str(far[0]) == "5000-01-01T00:00:00.000005"
+
+
+def test_durations_are_those_of_xarray() -> None:
+    numbers = np.array([0, 6, 12], np.int16)
+    expected = xr.coding.times.decode_cf_timedelta(numbers, "hours")
+    got = times_of(numbers, "hours", None)
+    assert got.dtype == np.dtype("m8[ns]")
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), ()])
+def test_times_keep_their_shape(shape: tuple[int, ...]) -> None:
+    got = times_of(np.zeros(shape, np.int32), "days since 2000-01-01", None)
+    assert got.shape == shape
+    assert np.all(got == np.datetime64("2000-01-01"))
+    assert np.isnat(times_of(np.full((2,), np.nan), "days since 2000-01-01", None)).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "calendar", "message"),
+    [
+        (1, "days since 2000-01-01", "noleap", "calendar 'noleap'.*numbers themselves"),
+        (1, "days since 2000-01-01", "360_day", "calendar '360_day'.*standard, gregorian"),
+        (1, "days since 1500-01-01", "standard", "before 1582-10-15 of the calendar 'standard'"),
+        (-1, "days since 1582-10-15", None, "before 1582-10-15 .*numbers themselves"),
+        (1, "months since 2000-01-01", None, "'months since 2000-01-01' have a unit that is not"),
+        (1, "parsecs", None, "'parsecs' have a unit"),
+        (1, "days since yesterday", None, "count from 'yesterday', which is not a date"),
+        (1, "days since 2001-02-29", None, "count from '2001-02-29', which is not a date"),
+        (1, "days since 2000-13-01", None, "which is not a date"),
+        (1, "days since 2000-01-01 25:00", None, "which is not a date"),
+        (2**62, "days since 2000-01-01", None, "beyond datetime64; the numbers"),
+        (1e300, "days since 2000-01-01", None, "beyond datetime64; the numbers"),
+        (True, "days since 2000-01-01", None, "must be numbers, got bool"),
+    ],
+)
+def test_times_that_are_none_are_refused(
+    value: Any, units: str, calendar: str | None, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        times_of(np.array([value]), units, calendar)

@@ -1,0 +1,713 @@
+"""Coordinates and selection by label, against xarray."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.hypothesis_profiles import examples
+from windrow.errors import ArgumentError, MissingExtraError, ReadError, SourceError
+from windrow.sources.windows.coordinates import (
+    Coordinate,
+    coordinate_of,
+    extra_coordinates,
+    extra_dims,
+    position_of,
+    positions_of,
+    range_of,
+)
+from windrow.sources.zarr.find import find_all
+from windrow.sources.zarr.names import Found
+
+AnyArray = npt.NDArray[Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # zarr-python's, on strings in version 3
+
+DAYS = np.arange("2019-02-26", "2019-04-03", dtype="M8[D]").astype("M8[ns]")
+HOURS = np.arange("2019-02-27T00", "2019-03-03T05", 6, dtype="M8[h]").astype("M8[ns]")
+
+
+def labelled(values: Any, name: str = "x") -> Coordinate:
+    return Coordinate(name, (name,), np.asarray(values))
+
+
+def found_at(place: Any) -> Found:
+    found = find_all("source", place)
+    assert isinstance(found, Found)
+    return found
+
+
+def read(place: Any, dim: str) -> Coordinate:
+    coordinate = coordinate_of(found_at(place), dim)
+    assert coordinate is not None
+    return coordinate
+
+
+def cells_by_xarray(values: AnyArray, wanted: Any, **options: Any) -> AnyArray:
+    """The cells that xarray takes; KeyError and others as it raises them."""
+    array = xr.DataArray(np.arange(len(values)), dims="x", coords={"x": values})
+    found: AnyArray = array.sel(x=wanted, **options).values
+    return found
+
+
+def cells(coordinate: Coordinate, wanted: slice) -> AnyArray:
+    return np.arange(len(coordinate))[range_of(coordinate, wanted)]
+
+
+# Slices
+
+
+@st.composite
+def sorted_numbers(draw: st.DrawFn) -> AnyArray:
+    dtype = np.dtype(draw(st.sampled_from(["i1", "i8", "u1", "u8", "f4", "f8"])))
+    low = 0 if dtype.kind == "u" else -20
+    drawn = draw(st.lists(st.integers(low, 20), max_size=12))
+    values = np.sort(np.array(drawn, np.float64 if dtype.kind == "f" else dtype))
+    if dtype.kind == "f":
+        # pandas compares some labels as float64 if a float32 comes twice.
+        values = np.unique((values / 10).astype(dtype))
+    return values[::-1] if draw(st.booleans()) else values
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(values=sorted_numbers(), data=st.data())
+def test_slices_of_numbers_are_those_of_xarray(values: AnyArray, data: st.DataObject) -> None:
+    tenth = values.dtype.kind == "f"
+    end = st.integers(-25, 25).map(lambda n: n / 10 if tenth else n) | st.none()
+    if not tenth:
+        end = end | st.integers(-250, 250).map(lambda n: n / 10)
+    elif len(values):
+        end = end | st.sampled_from(list(values))
+    wanted = slice(data.draw(end), data.draw(end))
+    expected = cells_by_xarray(values, wanted)
+    np.testing.assert_array_equal(cells(labelled(values), wanted), expected)
+
+
+TIMES = st.one_of(
+    st.sampled_from(
+        ["2019", "2019-03", "2019-02", "2018-12", "2020-01", "2019-03-01", "20190305", "2019-3-2"]
+    ),
+    st.sampled_from(["2019-03-01 12:00", "2019-03-01T06", "2019-03-01T06:00:00.0", "2019-04-02"]),
+    st.sampled_from(list(DAYS[::5]) + list(HOURS[::3])),
+    st.integers(0, 40).map(lambda n: datetime.datetime(2019, 2, 25, 13) + datetime.timedelta(n)),
+    st.integers(0, 40).map(lambda n: datetime.date(2019, 2, 25) + datetime.timedelta(n)),
+    st.none(),
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    values=st.sampled_from([DAYS, HOURS, HOURS[:1], HOURS[:0], np.repeat(DAYS, 2)]),
+    unit=st.sampled_from(["ns", "us", "s"]),
+    start=TIMES,
+    stop=TIMES,
+)
+def test_slices_of_times_are_those_of_xarray(
+    values: AnyArray, unit: str, start: Any, stop: Any
+) -> None:
+    times = values.astype(f"M8[{unit}]")
+    expected = cells_by_xarray(times, slice(start, stop))
+    np.testing.assert_array_equal(cells(labelled(times), slice(start, stop)), expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(start=TIMES, stop=TIMES)
+def test_slices_of_descending_times_are_those_of_ascending_ones_reversed(
+    start: Any, stop: Any
+) -> None:
+    # xarray refuses strings on these; other labels behave as for numbers.
+    ascending = cells(labelled(HOURS), slice(stop, start))
+    descending = cells(labelled(HOURS[::-1]), slice(start, stop))
+    np.testing.assert_array_equal(descending[::-1], len(HOURS) - 1 - ascending)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.text("abc", max_size=3), max_size=8),
+    start=st.text("abcd", max_size=3) | st.none(),
+    stop=st.text("abcd", max_size=3) | st.none(),
+    descending=st.booleans(),
+)
+def test_slices_of_texts_are_those_of_xarray(
+    values: list[str], start: str | None, stop: str | None, descending: bool
+) -> None:
+    texts = np.array(sorted(values, reverse=descending), dtype=object)
+    expected = cells_by_xarray(texts, slice(start, stop))
+    for kept in (texts, texts.astype(np.str_)):
+        np.testing.assert_array_equal(cells(labelled(kept), slice(start, stop)), expected)
+
+
+def test_slices_of_durations() -> None:
+    steps = np.arange(0, 48, 6).astype("m8[h]").astype("m8[ns]")
+    wanted = slice(np.timedelta64(7, "h"), datetime.timedelta(days=1))
+    expected = cells_by_xarray(steps, wanted)
+    assert expected.tolist() == [2, 3, 4]
+    np.testing.assert_array_equal(cells(labelled(steps), wanted), expected)
+
+
+def test_slices_without_labels_are_empty_and_in_place() -> None:
+    ascending = labelled([10, 20, 30])
+    assert range_of(ascending, slice(21, 29)) == slice(2, 2)
+    assert range_of(ascending, slice(30, 10)) == slice(2, 2)
+    assert range_of(ascending, slice(40, 50)) == slice(3, 3)
+    assert range_of(labelled([30, 20, 10]), slice(10, 30)) == slice(2, 2)
+    assert range_of(labelled(np.empty(0)), slice(1, 2)) == slice(0, 0)
+    assert range_of(labelled([3, 1, 2]), slice(None)) == slice(0, 3)
+
+
+def test_ends_beyond_the_dtype_are_beyond_all_labels() -> None:
+    small = labelled(np.array([0, 100, 255], np.uint8))
+    assert range_of(small, slice(-5, 300)) == slice(0, 3)
+    assert range_of(small, slice(float("-inf"), float("inf"))) == slice(0, 3)
+    assert range_of(small, slice(256, None)) == slice(3, 3)
+    large = labelled(np.array([2**63 - 2, 2**63 - 1]))
+    assert range_of(large, slice(2**63 - 1, None)) == slice(1, 2)  # equal as floats
+    days = labelled(np.array(["0001-01-01", "9999-12-31"], "M8[s]"))
+    assert range_of(days, slice("2000", None)) == slice(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "message"),
+    [
+        (
+            [3, 1, 2],
+            slice(1, 2),
+            r"'x' neither ascends nor descends.*from 1 to 2 has no meaning; give a list",
+        ),
+        ([1.0, np.nan, 2.0], slice(1, 2), r"neither ascends nor descends"),
+        (["NaT", "2019-01-01"], slice("2019", None), r"neither ascends nor descends"),
+        ([1, 2, 3], slice(1, 3, 2), r"no step, got slice\(1, 3, 2\)"),
+        ([1, 2, 3], slice(float("nan"), 3), r"label is NaN"),
+        (["2019-01-01"], slice("yesterday", None), r"'yesterday' is not a time; give it as 2019,"),
+        (["2019-01-01"], slice("2019-02-30", None), r"'2019-02-30' is not a time"),
+        (["2019-01-01"], slice("201901", None), r"'201901' is not a time"),
+        (["2019-01-01"], slice("2019 12", None), r"'2019 12' is not a time"),
+        (
+            ["2019-01-01"],
+            slice(datetime.datetime(2019, 1, 1, tzinfo=datetime.UTC), None),
+            r"has a time zone, and the coordinate has none",
+        ),
+    ],
+)
+def test_slices_that_mean_nothing_are_refused(
+    values: list[Any], wanted: slice, message: str
+) -> None:
+    dtype = "M8[ns]" if isinstance(values[0], str) else None
+    with pytest.raises(SourceError, match=message):
+        range_of(labelled(np.array(values, dtype)), wanted)
+
+
+# Single labels
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(values=sorted_numbers(), data=st.data())
+def test_single_labels_are_those_of_xarray(values: AnyArray, data: st.DataObject) -> None:
+    values = values[np.sort(np.unique(values, return_index=True)[1])]
+    label = data.draw(st.integers(-22, 22).map(lambda n: n / 10) | st.integers(-25, 25))
+    coordinate = labelled(values)
+    try:
+        expected = int(cells_by_xarray(values, label))
+    except KeyError:
+        with pytest.raises(SourceError, match="has no label"):
+            position_of(coordinate, label)
+    else:
+        assert position_of(coordinate, label) == expected
+    if len(values) and values.dtype.kind != "u":
+        nearest = int(cells_by_xarray(values, label, method="nearest"))
+        assert position_of(coordinate, label, method="nearest") == nearest
+
+
+def test_floats_are_compared_in_the_coordinates_own_dtype() -> None:
+    narrow = labelled(np.array([0.1, 0.2, 0.3], np.float32))
+    assert position_of(narrow, 0.3) == 2
+    assert range_of(narrow, slice(0.1, 0.2)) == slice(0, 2)
+    assert positions_of(narrow, np.array([0.3, 0.1])).tolist() == [2, 0]
+    with pytest.raises(SourceError, match="has no label"):
+        position_of(labelled(np.array([0.1, 0.2])), np.float32(0.1))
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("2019-03-01T06", 9),
+        ("2019-03-01 06:00:00", 9),
+        (datetime.datetime(2019, 3, 1, 6), 9),
+        (np.datetime64("2019-03-01T06", "h"), 9),
+        (np.asarray(np.datetime64("2019-03-01T06", "ns")), 9),
+        (np.datetime64("2019-03"), 8),  # an instant, not the whole month
+    ],
+)
+def test_single_times(label: Any, expected: int) -> None:
+    assert int(cells_by_xarray(HOURS, label).ravel()[0]) == expected
+    assert position_of(labelled(HOURS), label) == expected
+    assert position_of(labelled(HOURS[::-1]), label) == len(HOURS) - 1 - expected
+
+
+def test_a_date_is_its_first_instant() -> None:
+    assert position_of(labelled(HOURS), datetime.date(2019, 3, 1)) == 8
+    wanted = slice(datetime.date(2019, 3, 1), datetime.date(2019, 3, 2))
+    assert range_of(labelled(HOURS), wanted) == slice(8, 13)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.sampled_from([DAYS, HOURS, HOURS[::-1]]),
+    label=TIMES.filter(lambda label: label is not None),
+    tolerance=st.sampled_from([None, "1h", "90m", "3D"]),
+)
+def test_the_nearest_time_is_that_of_xarray(
+    values: AnyArray, label: Any, tolerance: str | None
+) -> None:
+    limit = None if tolerance is None else np.timedelta64(int(tolerance[:-1]), tolerance[-1:])  # type: ignore[call-overload]
+    try:
+        expected = int(cells_by_xarray(values, label, method="nearest", tolerance=limit))
+    except KeyError:
+        with pytest.raises(SourceError, match="no label within"):
+            position_of(labelled(values), label, method="nearest", tolerance=limit)
+    else:
+        got = position_of(labelled(values), label, method="nearest", tolerance=limit)
+        assert got == expected
+
+
+def test_labels_in_no_order_are_found() -> None:
+    values = labelled(["t850", "z500", "msl"], "variable")
+    assert position_of(values, "msl") == 2
+    assert position_of(values, b"z500") == 1
+    assert positions_of(values, ["msl", "t850"]).tolist() == [2, 0]
+    numbers = labelled([7, -2, 5])
+    assert positions_of(numbers, np.array([5, 7, -2])).tolist() == [2, 0, 1]
+    assert position_of(labelled([2.0, np.nan, 1.0]), 1.0) == 2
+    assert position_of(labelled([True, False]), False) == 1
+    raw = labelled([b"b", b"a"])
+    assert [position_of(raw, label) for label in ("a", b"b")] == [1, 0]
+    assert range_of(raw, slice(None, "b")) == slice(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "label", "message"),
+    [
+        (
+            [90.0, 89.75, -90.0],
+            89.8,
+            r"coordinate 'x' has no label 89.8; it goes from 90.0 to -90.0 \(3 values\), the"
+            r' nearest is 89.75; give method="nearest" to take that one',
+        ),
+        ([1], 2, r"from 1 to 1 \(1 value\), the nearest is 1;"),
+        (
+            [5, 1, 3],
+            4,
+            r"no label 4; it has 3 values from 1 to 5 in no order; give a label that it has",
+        ),
+        (
+            ["a", "b"],
+            "c",
+            r"no label 'c'; it goes from a to b \(2 values\); give a label that it has",
+        ),
+        ([], 1.0, r"no label 1.0; it has no values"),
+        ([1, 1, 2], 1, r"the label 1 names 2 cells; select by position"),
+        ([1.0, 2.0], float("nan"), r"label is NaN"),
+        (["a"], b"\xff", r"label b'\\xff' is not UTF-8 text"),
+        (DAYS, np.datetime64("NaT"), r"label is NaT, which no value equals; give a time"),
+        (np.array([1], "m8[h]"), np.timedelta64("NaT"), r"label is NaT.*give a duration"),
+        (np.array([1], "m8[h]"), np.timedelta64(1, "M"), r"no fixed length; give it in days"),
+    ],
+)
+def test_absent_labels_name_the_range_and_the_nearest(
+    values: Any, label: Any, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        position_of(labelled(values), label)
+
+
+def test_texts_that_cover_several_times_name_the_way_out() -> None:
+    with pytest.raises(
+        SourceError, match=r"'2019-03-01' names 4 cells; give slice\('2019-03-01', '2019-03-01'\)"
+    ):
+        position_of(labelled(HOURS), "2019-03-01")
+    assert position_of(labelled(DAYS), "2019-03-01") == 3
+    with pytest.raises(
+        SourceError,
+        match=r"'2019-03-01T03'; it goes from 2019-02-27 to .* nearest is 2019-03-01T06:00;",
+    ):
+        position_of(labelled(HOURS), "2019-03-01T03")
+
+
+@pytest.mark.parametrize(
+    ("values", "label", "message"),
+    [
+        ([1, 2], "1", r"'x' holds numbers, and '1' is a str; give a number"),
+        ([1, 2], True, r"holds numbers, and True is a bool"),
+        (["a"], 1, r"holds strings, and 1 is a int; give a string"),
+        (DAYS, 5, r"holds times, and 5 is a int; give an ISO string"),
+        ([b"a"], 1, r"holds bytes, and 1 is a int; give bytes or a string"),
+        (np.array([1], "m8[h]"), "1h", r"holds durations, and '1h' is a str"),
+        ([1, 2], None, r"holds numbers, and None is a NoneType"),
+    ],
+)
+def test_labels_of_another_kind_are_refused(values: Any, label: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        position_of(labelled(values), label)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "pad"}, r'method must be None or "nearest", got \'pad\''),
+        ({"tolerance": 1}, r'tolerance is for method="nearest"'),
+        ({"method": "nearest", "tolerance": "1"}, r"tolerance must be a number, got '1'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        position_of(labelled([1, 2]), 1, **options)
+
+
+def test_nearest_needs_an_order_and_distances() -> None:
+    with pytest.raises(SourceError, match="neither ascends nor descends, but method"):
+        position_of(labelled([1, 3, 2]), 1, method="nearest")
+    with pytest.raises(ArgumentError, match="is for numbers and times"):
+        position_of(labelled(["a"]), "a", method="nearest")
+    with pytest.raises(SourceError, match="no label 1; it has no values"):
+        position_of(labelled(np.empty(0)), 1, method="nearest")
+    with pytest.raises(SourceError, match=r"no label within 0.5 of 4; .* the nearest is 3; give a"):
+        position_of(labelled([1, 3]), 4, method="nearest", tolerance=0.5)
+    with pytest.raises(SourceError, match="tolerance must be 0 or more, got -1"):
+        position_of(labelled([1, 3]), 4, method="nearest", tolerance=-1)
+
+
+# Several labels
+
+
+@settings(max_examples=150, deadline=None)
+@given(values=sorted_numbers(), data=st.data())
+def test_lists_of_labels_are_those_of_xarray(values: AnyArray, data: st.DataObject) -> None:
+    values = values[np.sort(np.unique(values, return_index=True)[1])]
+    if not len(values):
+        return
+    labels = data.draw(st.lists(st.sampled_from(list(values)), max_size=6))
+    expected = cells_by_xarray(values, labels) if labels else np.empty(0)
+    for given_labels in (labels, np.array(labels, values.dtype), [one.item() for one in labels]):
+        got = positions_of(labelled(values), given_labels)
+        assert got.dtype == np.int64
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_lists_of_times_and_masks() -> None:
+    hours = labelled(HOURS)
+    wanted = ["2019-03-02T12", datetime.datetime(2019, 2, 27), np.datetime64("2019-03-01")]
+    assert positions_of(hours, wanted).tolist() == [14, 0, 8]
+    assert positions_of(hours, HOURS[[3, 1]].astype("M8[s]")).tolist() == [3, 1]
+    near = positions_of(hours, ["2019-03-01T07", "2019-03-01T10"], method="nearest")
+    assert near.tolist() == [9, 10]
+    mask = np.arange(len(HOURS)) % 5 == 1
+    assert positions_of(hours, mask).tolist() == np.flatnonzero(mask).tolist()
+    assert positions_of(hours, mask.tolist()).tolist() == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ([1, 9], SourceError, r"has no label 9"),
+        (np.array([2, 9]), SourceError, r"has no label .*9.*from 1 to 3"),
+        (np.array([True]), SourceError, r"a mask has one value per cell, got 1 for 3"),
+        ("12", ArgumentError, r"labels must be a list or an array, got '12'"),
+        (5, ArgumentError, r"labels must be a list or an array, got 5"),
+        (np.array([[1]]), ArgumentError, r"one axis, got shape \(1, 1\)"),
+    ],
+)
+def test_wrong_lists_of_labels_are_refused(
+    labels: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        positions_of(labelled([1, 2, 3]), labels)
+
+
+def test_coordinates_pickle() -> None:
+    hours = labelled(HOURS)
+    position_of(hours, HOURS[3])
+    assert position_of(pickle.loads(pickle.dumps(hours)), HOURS[3]) == 3
+
+
+# Reading
+
+
+def weather() -> xr.Dataset:
+    time = HOURS[:5]
+    return xr.Dataset(
+        {"t2m": (("time", "lat", "station"), np.zeros((5, 3, 4), np.float32))},
+        coords={
+            "time": time,
+            "lat": np.array([60.0, 59.75, 59.5], np.float32),
+            "station": np.array(["Oslo", "Bergen", "Å", ""], dtype=object),
+            "valid_time": ("time", time + np.timedelta64(6, "h")),
+            "code": ("station", np.array(["a", "bb", "ccc", "d"])),
+            "short": ("station", np.array([b"a", b"bb", b"", b"d"])),
+            "level": ("lat", np.array([1, 2, 3], np.int16)),
+            "step": 3,
+            "mask": (("lat", "station"), np.ones((3, 4))),
+        },
+    )
+
+
+@pytest.mark.parametrize("place", ["path", "kvstore", "array", "spec", "url"])
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_coordinates_of_xarray_are_read(
+    tmp_path: pathlib.Path, zarr_format: Any, consolidated: bool, place: str
+) -> None:
+    store = tmp_path / "weather.zarr"
+    weather().to_zarr(store, zarr_format=zarr_format, consolidated=consolidated)
+    at: Any = str(store / "t2m")
+    if place == "kvstore":
+        at = ts.KvStore.open(f"file://{at}/").result()
+    elif place == "url":
+        at = f"file://{at}/|zarr{zarr_format}:"
+    elif place != "path":
+        spec = {"driver": "zarr" if zarr_format == 2 else "zarr3", "kvstore": f"file://{at}/"}
+        at = ts.open(spec).result() if place == "array" else spec
+    found = find_all("source", at)
+    assert isinstance(found, Found)
+    expected = xr.open_zarr(store, consolidated=consolidated)
+    for dim in ("time", "lat", "station"):
+        coordinate = coordinate_of(found, dim)
+        assert coordinate is not None
+        assert (coordinate.name, coordinate.dims) == (dim, (dim,))
+        np.testing.assert_array_equal(
+            coordinate.values, expected[dim].values.astype(coordinate.values.dtype)
+        )
+    assert coordinate_of(found, "nowhere") is None
+    if place in ("array", "spec", "url"):
+        return  # these have no names
+    dims = {"valid_time": "time", "code": "station", "short": "station", "level": "lat"}
+    assert extra_dims(found) == dims
+    extra = extra_coordinates(found)
+    assert list(extra) == list(extra_dims(found))
+    for name, coordinate in extra.items():
+        assert coordinate.dims == (dims[name],)
+        texts = coordinate.values.dtype.kind == "U"
+        values = expected[name].values.astype(np.str_ if texts else expected[name].dtype)
+        np.testing.assert_array_equal(coordinate.values, values)
+    assert list(extra_coordinates(found, ["level"])) == ["level"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("values", "encoding"),
+    [
+        (HOURS, {"units": "hours since 1900-01-01 00:00:00.0", "dtype": "i4"}),
+        (HOURS, {"units": "days since 2000-01-01", "dtype": "f8", "calendar": "standard"}),
+        (HOURS, {"units": "minutes since 2019-03-01", "dtype": "i2", "_FillValue": -32768}),
+        (np.arange(4).astype("m8[h]").astype("m8[ns]"), {}),
+        (np.array([0.0, 0.5, 1.0]), {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}),
+        (np.array([False, True]), {}),
+        (np.array([0, 1, 2**40]), {}),
+        (np.empty(0), {}),
+    ],
+)
+def test_values_are_decoded_as_by_xarray(
+    tmp_path: pathlib.Path, values: AnyArray, encoding: dict[str, Any], zarr_format: Any
+) -> None:
+    store = tmp_path / "a.zarr"
+    data = xr.Dataset({"a": ("x", np.zeros(len(values)))}, coords={"x": values})
+    data.to_zarr(store, zarr_format=zarr_format, encoding={"x": encoding})
+    expected = xr.open_zarr(store)["x"].values
+    coordinate = read(str(store / "a"), "x")
+    assert coordinate.values.dtype == expected.dtype
+    np.testing.assert_array_equal(coordinate.values, expected)
+    if encoding:
+        assert coordinate.raw is not None
+        assert coordinate.raw.dtype == np.dtype(encoding["dtype"])
+
+
+def group_of(path: pathlib.Path, zarr_format: Any) -> Any:
+    group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    array_in(group, "a", np.zeros(3), ["x"])
+    return group
+
+
+def array_in(group: Any, name: str, values: AnyArray, dims: list[str] | None, **more: Any) -> Any:
+    modern = group.metadata.zarr_format == 3
+    named = {"dimension_names": dims} if modern and dims else {}
+    array = group.create_array(name, shape=values.shape, dtype=values.dtype, **named, **more)
+    array[...] = values
+    if not modern and dims:
+        array.attrs["_ARRAY_DIMENSIONS"] = dims
+    return array
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_coordinates_of_groups_above_are_inherited(
+    tmp_path: pathlib.Path, zarr_format: Any
+) -> None:
+    group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=zarr_format)
+    array_in(group, "x", np.array([5, 6, 7]), ["x"])
+    array_in(group, "y", np.array([1, 2]), ["y"])
+    inner = group.create_group("inner").create_group("most")
+    array_in(inner, "a", np.zeros((3, 2)), ["x", "y"])
+    array_in(inner, "y", np.array([8, 9]), ["y"])
+    at = str(tmp_path / "g" / "inner" / "most" / "a")
+    assert read(at, "x").values.tolist() == [5, 6, 7]
+    assert read(at, "y").values.tolist() == [8, 9]
+    # An array next to the store does not belong to it.
+    array_in(zarr.open_group(tmp_path / "g2", mode="w"), "z", np.zeros(1), ["z"])
+    assert coordinate_of(found_at(at), "z") is None
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_only_arrays_of_the_dimension_itself_are_its_coordinate(
+    tmp_path: pathlib.Path, zarr_format: Any
+) -> None:
+    group = group_of(tmp_path, zarr_format)
+    array_in(group, "x", np.zeros((3, 2)), ["x", "y"])
+    array_in(group, "y", np.zeros(3), ["x"])
+    array_in(group, "z", np.arange(3), None)
+    group.create_group("g")
+    found = found_at(str(tmp_path / "a"))
+    for dim in ("x", "y", "g", "", ".", "..", "../a", "a\0"):
+        assert coordinate_of(found, dim) is None
+    unnamed = coordinate_of(found, "z")  # named by the user where the store has no names
+    assert unnamed is not None
+    assert unnamed.values.tolist() == [0, 1, 2]
+
+
+def test_views_and_arrays_in_memory_have_no_coordinates() -> None:
+    store = ts.open(
+        {"driver": "array", "array": [1, 2, 3], "dtype": "int32"}, create=False
+    ).result()
+    assert coordinate_of(found_at(store), "x") is None
+    assert extra_dims(found_at(store)) == {}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_numbers_stay_where_their_calendar_is_another(
+    tmp_path: pathlib.Path, zarr_format: Any
+) -> None:
+    time = array_in(group_of(tmp_path, zarr_format), "x", np.array([0, 1, 2]), ["x"])
+    time.attrs["units"] = "days since 2000-01-01"
+    time.attrs["calendar"] = "noleap"
+    coordinate = read(str(tmp_path / "a"), "x")
+    assert coordinate.values.tolist() == [0, 1, 2]
+    assert coordinate.raw is None
+
+
+def test_the_default_fill_value_of_version_2_is_a_label(tmp_path: pathlib.Path) -> None:
+    array_in(group_of(tmp_path, 2), "x", np.array([0, 10, 20]), ["x"], fill_value=0)
+    assert read(str(tmp_path / "a"), "x").values.tolist() == [0, 10, 20]
+
+
+def test_datetimes_stored_as_such_are_read(tmp_path: pathlib.Path) -> None:
+    for zarr_format in (2, 3):
+        path = tmp_path / str(zarr_format)
+        array_in(group_of(path, zarr_format), "x", HOURS[:3].astype("M8[s]"), ["x"])
+        np.testing.assert_array_equal(read(str(path / "a"), "x").values, HOURS[:3])
+
+
+@pytest.mark.parametrize("place", ["path", "kvstore"])
+def test_texts_of_several_chunks_are_read(tmp_path: pathlib.Path, place: str) -> None:
+    texts = np.array([f"station {n}" for n in range(17)])
+    for zarr_format in (2, 3):
+        path = tmp_path / str(zarr_format)
+        array_in(group_of(path, zarr_format), "x", texts, ["x"], chunks=(5,))
+        at: Any = str(path / "a")
+        at = ts.KvStore.open(f"file://{at}/").result() if place == "kvstore" else at
+        assert read(at, "x").values.tolist() == texts.tolist()
+
+
+def test_bytes_are_texts(tmp_path: pathlib.Path) -> None:
+    values = np.array(["å".encode(), b"\xff", b""])  # the second is not UTF-8
+    array_in(group_of(tmp_path, 2), "x", values, ["x"])
+    assert read(str(tmp_path / "a"), "x").values.tolist() == ["å", "ÿ", ""]
+
+
+def edited(path: pathlib.Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("filters", [[{"id": "pickle", "protocol": 5}], [], None])
+def test_python_objects_are_refused(tmp_path: pathlib.Path, filters: Any) -> None:
+    array_in(group_of(tmp_path, 2), "x", np.array(["a", "b", "c"]), ["x"])
+    edited(tmp_path / "x" / ".zarray", dtype="|O", filters=filters, compressor=None)
+    written = tmp_path / "harm"
+
+    class Harm:
+        def __reduce__(self) -> Any:
+            return pathlib.Path.touch, (written,)
+
+    (tmp_path / "x" / "0").write_bytes(pickle.dumps(Harm()))
+    message = "filter 'pickle'" if filters else r"dtype '\|O'"
+    with pytest.raises(SourceError, match=f"coordinate 'x' cannot be read: .*{message}"):
+        read(str(tmp_path / "a"), "x")
+    assert not written.exists()
+
+
+def test_pickling_codecs_of_version_3_are_refused(tmp_path: pathlib.Path) -> None:
+    array_in(group_of(tmp_path, 3), "x", np.array(["a", "b", "c"]), ["x"])
+    inner = [{"name": "numcodecs.pickle", "configuration": {}}]
+    codecs = [{"name": "sharding_indexed", "configuration": {"codecs": inner}}]
+    edited(tmp_path / "x" / "zarr.json", codecs=codecs)
+    with pytest.raises(SourceError, match=r"is not read: codec 'numcodecs.pickle'"):
+        read(str(tmp_path / "a"), "x")
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "message"),
+    [
+        (np.arange(3), {"shape": [2**40]}, r"declares 1,099,511,627,776 values; at most 134,"),
+        (np.array(["a"]), {"chunks": [2**40]}, r"a chunk has 4,398,046,511,104 bytes"),
+        (
+            np.array(["a"]),
+            {"dtype": "<U9999", "shape": [99999]},
+            r"of <U9999, more than 1,073,741,824",
+        ),
+        (np.array(["a"]), {"dtype": "<U1x"}, r"'x' cannot be read: .*dtype '<U1x'"),
+    ],
+)
+def test_absurd_metadata_is_refused(
+    tmp_path: pathlib.Path, values: AnyArray, changes: dict[str, Any], message: str
+) -> None:
+    array_in(group_of(tmp_path, 2), "x", values, ["x"])
+    edited(tmp_path / "x" / ".zarray", **changes)
+    with pytest.raises(SourceError, match=message):
+        read(str(tmp_path / "a"), "x")
+
+
+def test_damaged_texts_are_named(tmp_path: pathlib.Path) -> None:
+    array_in(group_of(tmp_path, 2), "x", np.array(["a", "b", "c"]), ["x"])
+    (tmp_path / "x" / "0").write_bytes(b"damaged")
+    with pytest.raises(ReadError, match=r"/x: the chunk that holds records 0 to 2 cannot be read"):
+        read(str(tmp_path / "a"), "x")
+
+
+def test_texts_without_zarr_python_name_the_extra(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array_in(group_of(tmp_path, 2), "x", np.array(["a", "b", "c"]), ["x"])
+    for module in ("zarr", "windrow.sources.zarr.python_store"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"/x .*'<U1'.* pip install '\.\[zarr\]'"):
+        read(str(tmp_path / "a"), "x")
+
+
+def test_one_long_text_does_not_widen_all(tmp_path: pathlib.Path) -> None:
+    texts = ["a"] * 99 + ["b" * 10**6]
+    group = group_of(tmp_path, 3)
+    array = group.create_array("x", shape=(100,), dtype="string", dimension_names=["x"])
+    array[:] = np.array(texts, dtype=object)
+    coordinate = read(str(tmp_path / "a"), "x")
+    assert coordinate.values.dtype == object
+    assert position_of(coordinate, "b" * 10**6) == 99
+    assert coordinate.values.tolist() == texts

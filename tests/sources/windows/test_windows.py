@@ -1,0 +1,609 @@
+"""Windows of arrays of any rank: by grid, offsets and location, as NumPy would cut and pad them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow import MapDataset, ReadOptions, verify
+from windrow.errors import ArgumentError, RecordIndexError, SourceError
+from windrow.sources import Field, WindowDataSource
+
+AnyArray = npt.NDArray[Any]
+NAMES = ("t", "z", "y", "x")
+WAYS = pytest.mark.parametrize("direct", [True, False])
+
+
+def write(
+    path: Path,
+    array: AnyArray,
+    chunks: Sequence[int],
+    dims: Sequence[str] | None = None,
+    **more: Any,
+) -> Path:
+    store = zarr.create_array(
+        str(path),
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=tuple(chunks),
+        dimension_names=None if dims is None else list(dims),
+        **more,
+    )
+    store[...] = array
+    return path
+
+
+def numbered(shape: Sequence[int], dtype: str = "i4") -> AnyArray:
+    return np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+
+
+def cut(
+    array: AnyArray, first: Sequence[int], size: Sequence[int], pad: str | None, fill: Any
+) -> AnyArray:
+    """The box of an array from `first` on, padded as NumPy pads the whole array."""
+    if pad is not None:
+        widths = [
+            (max(0, -f), max(0, f + s - n))
+            for f, s, n in zip(first, size, array.shape, strict=True)
+        ]
+        more: dict[str, Any] = {"constant_values": fill} if pad == "constant" else {}
+        array = np.pad(array, widths, pad, **more)  # type: ignore[call-overload]
+        first = [f + before for f, (before, _) in zip(first, widths, strict=True)]
+    return array[tuple(slice(f, f + s) for f, s in zip(first, size, strict=True))]
+
+
+def grid(cells: range, size: int, stride: int, pad: bool) -> list[int]:
+    """The origins of windows of a grid, counted one by one."""
+    origins: list[int] = []
+    at = cells.start
+    while True:
+        fits = at + size <= cells.stop
+        needed = not origins or origins[-1] + size < cells.stop
+        if not (fits or (pad and needed and at < cells.stop)):
+            return origins
+        origins.append(at)
+        at += stride
+
+
+# --- by grid -------------------------------------------------------------------------------------
+
+
+@st.composite
+def layouts(draw: Any) -> tuple[AnyArray, tuple[int, ...], dict[str, Any]]:
+    """An array, its chunks and how they are stored."""
+    rank = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(1, (40, 14, 8, 6)[rank - 1])) for _ in range(rank))
+    chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
+    kind = draw(st.sampled_from(["zstd", "raw", "shards"]))
+    more: dict[str, Any] = {}
+    if kind == "raw":
+        more["compressors"] = None
+    elif kind == "shards":
+        more["shards"] = tuple(c * draw(st.integers(1, 3)) for c in chunks)
+    return numbered(shape, draw(st.sampled_from(["i4", "u1", "f8"]))), chunks, more
+
+
+@WAYS
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_grid_of_any_array(direct: bool, data: Any) -> None:
+    array, chunks, more = data.draw(layouts(), "layout")
+    dims = NAMES[: array.ndim]
+    moving = data.draw(st.sets(st.sampled_from(dims), min_size=1), "moving")
+    pad = data.draw(st.none() | st.sampled_from(["constant", "edge", "reflect"]), "pad")
+    sizes: dict[str, int] = {}
+    strides: dict[str, int] = {}
+    start: dict[str, int] = {}
+    stop: dict[str, int] = {}
+    cells, windows = [], []
+    for dim, n in zip(dims, array.shape, strict=True):
+        first, end = 0, n
+        if data.draw(st.booleans(), f"bounds of {dim}"):
+            first = start[dim] = data.draw(st.integers(0, n - 1), f"start of {dim}")
+            end = stop[dim] = data.draw(st.integers(first + 1, n), f"stop of {dim}")
+        if dim in moving:
+            most = end - first + 3 if pad else end - first
+            sizes[dim] = data.draw(st.integers(1, most), f"size along {dim}")
+            stride = sizes[dim]
+            if data.draw(st.booleans(), f"strides of {dim}"):
+                stride = strides[dim] = data.draw(st.integers(1, 6), f"stride along {dim}")
+            cells.append(grid(range(first, end), sizes[dim], stride, pad is not None))
+            windows.append(sizes[dim])
+        else:
+            cells.append([first])
+            windows.append(end - first)
+    bounds = [
+        range(start.get(d, 0), stop.get(d, n)) for d, n in zip(dims, array.shape, strict=True)
+    ]
+    inside = array[tuple(slice(b.start, b.stop) for b in bounds)]
+    expected = np.stack(
+        [
+            cut(inside, [o - b.start for o, b in zip(origin, bounds, strict=True)], windows, pad, 7)
+            for origin in itertools.product(*cells)
+        ]
+    )
+    folder = Path(tempfile.mkdtemp())
+    try:
+        path = write(folder / "a", array, chunks, dims, **more)
+        source = WindowDataSource(
+            path, sizes, strides, start=start, stop=stop, pad=pad, fill=7, direct=direct
+        )
+        assert len(source) == len(expected)
+        check_all(source, expected, data)
+    finally:
+        shutil.rmtree(folder)
+
+
+def check_all(source: WindowDataSource, expected: AnyArray, data: Any) -> None:
+    """By `read`, by chains in any order and budget, after pickling, by block."""
+    n = len(expected)
+    indices = np.array(data.draw(st.lists(st.integers(-n, n - 1), max_size=9), "indices"), np.int64)
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        found = each.read(indices)
+        assert (found.dtype, found.flags.c_contiguous) == (expected.dtype, True)
+        np.testing.assert_array_equal(found, expected[indices])
+    assert source.fingerprint == pickle.loads(pickle.dumps(source)).fingerprint
+    order = data.draw(st.sampled_from(["in order", "shuffle", "blocks"]), "order")
+    dataset: MapDataset[Any] = MapDataset.source(source)
+    numbers: MapDataset[Any] = MapDataset.source(np.arange(n))
+    if order == "shuffle":
+        dataset, numbers = dataset.shuffle(seed=3), numbers.shuffle(seed=3)
+    elif order == "blocks":
+        dataset = dataset.block_shuffle(seed=3, window_blocks=2)
+    options = ReadOptions(
+        resident_bytes=data.draw(st.integers(1, 6 * expected.nbytes), "resident"),
+        in_flight_bytes=data.draw(st.integers(1, expected.nbytes), "in flight"),
+    )
+    batches = list(
+        dataset.repeat(2).batch(data.draw(st.integers(1, 9), "batch")).to_iter_dataset(options)
+    )
+    assert all(batch.flags.c_contiguous and batch.flags.writeable for batch in batches)
+    found = np.concatenate(batches)
+    if order == "blocks":
+        for epoch in (found[:n], found[n:]):
+            assert sorted(map(bytes, epoch)) == sorted(map(bytes, expected))
+    else:
+        wanted = numbers.repeat(2)
+        np.testing.assert_array_equal(found, expected[wanted.read(np.arange(2 * n))])
+
+
+def test_records_are_in_c_order_of_their_origins(tmp_path: Path) -> None:
+    array = numbered((6, 4, 5))
+    path = write(tmp_path / "a", array, (2, 2, 3), ("time", "lat", "lon"))
+    source = WindowDataSource(path, {"lon": 2, "time": 3}, {"lon": 1, "time": 1})
+    assert len(source) == 4 * 4
+    np.testing.assert_array_equal(source[1], array[0:3, :, 1:3])
+    np.testing.assert_array_equal(source[4], array[1:4, :, 0:2])
+    by_axis = WindowDataSource(path, {2: 2, 0: 3}, {-1: 1, 0: 1})
+    np.testing.assert_array_equal(by_axis[5], source[5])
+    assert by_axis.fingerprint == source.fingerprint
+
+
+def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    shape = (360_001, 721, 1_441)
+    zarr.create_array(str(path), shape=shape, dtype="f4", chunks=(1, 721, 1_441), fill_value=0)
+    source = WindowDataSource(path, {0: 3, 1: 32, 2: 32}, {0: 1, 1: 1, 2: 1})
+    counts = (360_001 - 2, 721 - 31, 1_441 - 31)
+    assert len(source) == int(np.prod(counts, dtype=object))
+    assert source[len(source) - 1].shape == (3, 32, 32)
+    with pytest.raises(RecordIndexError, match="out of range"):
+        source[len(source)]
+    last = source.parts[0].needs(np.array([len(source) - 1]))
+    assert last.chunks.tolist() == [359_998, 359_999, 360_000]
+
+
+def test_the_repr_tells_what_is_left_over_or_padded(tmp_path: Path) -> None:
+    path = write(tmp_path / "t2m", numbered((10, 7)), (3, 7), ("time", "x"))
+    assert "1 left over at the end of time, 3 left over at the end of x" in repr(
+        WindowDataSource(path, {"time": 3, "x": 4})
+    )
+    padded = repr(WindowDataSource(path, {"time": 3, "x": 4}, pad="edge"))
+    assert "padded by 2 along time" in padded
+    assert "padded by 1 along x" in padded
+    assert "edge padding" in padded
+    whole = repr(WindowDataSource(path, {"time": 5}))
+    assert "2 windows of int32 [time 5, x 7] in" in whole
+    assert "left over" not in whole
+
+
+# --- by offsets ----------------------------------------------------------------------------------
+
+
+@WAYS
+@pytest.mark.parametrize("chunks", [(1, 5, 6), (7, 5, 6), (4, 2, 3), (100, 3, 6)])
+def test_inputs_and_targets_at_offsets(
+    tmp_path: Path, direct: bool, chunks: tuple[int, ...]
+) -> None:
+    array = numbered((40, 5, 6))
+    path = write(tmp_path / "t2m", array, chunks, ("time", "lat", "lon"))
+    fields = {"x": Field("t2m", {"time": [-12, -6, 0]}), "y": Field("t2m", {"time": 6})}
+    source = WindowDataSource(path, fields=fields, direct=direct)
+    assert len(source) == 40 - 18
+    indices = np.array([0, 21, 7, 7])
+    found = source.read(indices)
+    anchors = indices + 12
+    np.testing.assert_array_equal(
+        found["x"], np.stack([array[anchors + o] for o in (-12, -6, 0)], axis=1)
+    )
+    np.testing.assert_array_equal(found["y"], array[anchors + 6])
+    for batch in MapDataset.source(source).shuffle(seed=1).batch(4):
+        first = batch["x"][:, 0, 0, 0] // 30
+        np.testing.assert_array_equal(batch["x"][:, 2, 0, 0] // 30, first + 12)
+        np.testing.assert_array_equal(batch["y"], array[first + 18])
+
+
+def test_a_list_keeps_the_axis_and_a_size_makes_windows_of_offsets(tmp_path: Path) -> None:
+    array = numbered((20, 3))
+    path = write(tmp_path / "a", array, (4, 3), ("t", "x"))
+    fields = {
+        "one": Field(offsets={"t": [2]}),
+        "run": Field(offsets={"t": (-1, 0, 1)}),
+        "long": Field(sizes={"t": 4}),
+        "two": Field(offsets={"t": [0, 5]}, sizes={"t": 2}),
+        "here": Field(),
+    }
+    found = WindowDataSource(path, fields=fields)[3]  # the origin is 4
+    np.testing.assert_array_equal(found["one"], array[6:7])
+    np.testing.assert_array_equal(found["run"], array[3:6])
+    np.testing.assert_array_equal(found["long"], array[4:8])
+    np.testing.assert_array_equal(found["two"], array[[4, 5, 9, 10]])
+    np.testing.assert_array_equal(found["here"], array[4])
+
+
+@WAYS
+def test_arrays_are_aligned_by_the_names_of_their_axes(tmp_path: Path, direct: bool) -> None:
+    group = zarr.create_group(str(tmp_path / "g"))
+    t2m, flux = numbered((30, 4, 5)), numbered((4, 30), "f4")
+    mask, one = numbered((4, 5), "u1"), numbered((5,), "f8")
+    for name, array, chunks, dims in (
+        ("t2m", t2m, (3, 4, 5), ("time", "lat", "lon")),
+        ("flux", flux, (2, 7), ("lat", "time")),
+        ("mask", mask, (2, 2), ("lat", "lon")),
+        ("one", one, (5,), ("lon",)),
+    ):
+        group.create_array(name, data=array, chunks=chunks, dimension_names=dims)
+    source = WindowDataSource(
+        tmp_path / "g",
+        {"time": 3, "lat": 2},
+        {"time": 1},
+        names=["t2m", "flux", "mask", "one"],
+        direct=direct,
+    )
+    indices = np.array([55, 0, 31, 55])
+    found = source.read(indices)
+    time, lat = indices // 2, indices % 2 * 2
+    for row, (t, y) in enumerate(zip(time, lat, strict=True)):
+        np.testing.assert_array_equal(found["t2m"][row], t2m[t : t + 3, y : y + 2])
+        np.testing.assert_array_equal(found["flux"][row], flux[y : y + 2, t : t + 3])
+        np.testing.assert_array_equal(found["mask"][row], mask[y : y + 2])
+        np.testing.assert_array_equal(found["one"][row], one)
+    found["one"][:] = 0  # the caller's own
+    np.testing.assert_array_equal(source[0]["one"], one)
+    assert (
+        sum(len(batch["one"]) for batch in MapDataset.source(source).block_shuffle(seed=1).batch(5))
+        == 56
+    )
+
+
+def test_a_field_that_does_not_move_is_read_once(tmp_path: Path) -> None:
+    group = zarr.create_group(str(tmp_path / "g"))
+    group.create_array("x", data=numbered((30, 2)), chunks=(3, 2), dimension_names=("t", "x"))
+    group.create_array("still", data=numbered((2, 2)), chunks=(1, 1), dimension_names=("x", "z"))
+    source = WindowDataSource(tmp_path / "g", {"t": 3})
+    assert source[0]["still"].tolist() == [[0, 1], [2, 3]]
+    shutil.rmtree(tmp_path / "g" / "still")
+    assert source[9]["still"].tolist() == [[0, 1], [2, 3]]
+
+
+def test_a_mask_allows_only_windows_without_a_gap(tmp_path: Path) -> None:
+    array = numbered((50,))
+    path = write(tmp_path / "a", array, (8,), ("t",))
+    mask = np.ones(50, np.bool_)
+    mask[[10, 30, 31]] = False
+    source = WindowDataSource(path, {"t": 4}, {"t": 1}, anchors={"t": mask})
+    expected = [t for t in range(47) if mask[t : t + 4].all()]
+    assert [int(window[0]) for window in source.read(np.arange(len(source)))] == expected
+    assert f"{47 - len(expected)} masked along t" in repr(source)
+    fields = {"x": Field(offsets={"t": [-12, 0]}), "y": Field(offsets={"t": 6})}
+    source = WindowDataSource(path, fields=fields, anchors={"t": mask})
+    expected = [t for t in range(12, 44) if mask[[t - 12, t, t + 6]].all()]
+    assert source.read(np.arange(len(source)))["x"][:, 1].tolist() == expected
+    with pytest.raises(SourceError, match="the mask of 't' allows no window"):
+        WindowDataSource(path, {"t": 4}, anchors={"t": np.zeros(50, np.bool_)})
+    with pytest.raises(ArgumentError, match=r"the mask of 't' has 49 values, and there are 50"):
+        WindowDataSource(path, {"t": 4}, anchors={"t": mask[1:]})
+
+
+def test_a_list_gives_the_origins_in_its_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((50, 3)), (8, 2), ("t", "x"))
+    source = WindowDataSource(path, {"t": 4, "x": 2}, {"x": 1}, anchors={"t": [40, 3, -4, 3]})
+    assert len(source) == 8
+    assert source.read(np.arange(8))[:, 0, 0].tolist() == [120, 121, 9, 10, 138, 139, 9, 10]
+    epoch = np.concatenate(
+        [b[:, 0, 0] for b in MapDataset.source(source).block_shuffle(seed=2).batch(3)]
+    )
+    assert sorted(epoch.tolist()) == [9, 9, 10, 10, 120, 121, 138, 139]
+    rows = WindowDataSource(path, anchors={"t": [7, 2]})
+    assert rows.read(np.arange(2)).tolist() == [[21, 22, 23], [6, 7, 8]]
+    with pytest.raises(
+        SourceError, match=r"anchors\['t'\]\[1\] is 47, whose window would be the cells \[47, 51\)"
+    ):
+        WindowDataSource(path, {"t": 4}, anchors={"t": [3, 47]})
+    with pytest.raises(ArgumentError, match="strides cannot"):
+        WindowDataSource(path, {"t": 4}, {"t": 2}, anchors={"t": [3]})
+
+
+# --- by location ---------------------------------------------------------------------------------
+
+
+@WAYS
+@settings(deadline=None, max_examples=50)
+@given(data=st.data())
+def test_windows_around_any_centers(direct: bool, data: Any) -> None:
+    array, chunks, more = data.draw(layouts(), "layout")
+    dims = NAMES[: array.ndim]
+    moving = data.draw(st.permutations(dims), "moving")[: data.draw(st.integers(1, array.ndim))]
+    pad = data.draw(st.sampled_from(["constant", "edge", "reflect"]), "pad")
+    sizes = {dim: data.draw(st.integers(1, 9), f"size along {dim}") for dim in moving}
+    count = data.draw(st.integers(1, 12), "centers")
+    centers = np.array(
+        [
+            [data.draw(st.integers(0, array.shape[dims.index(d)] - 1)) for d in moving]
+            for _ in range(count)
+        ],
+        data.draw(st.sampled_from(["i8", "u2", "i4"]), "dtype"),
+    )
+    boxes = []
+    for center in centers.astype(int):
+        first = [0] * array.ndim
+        for dim, at in zip(moving, center, strict=True):
+            first[dims.index(dim)] = at - sizes[dim] // 2
+        size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
+        boxes.append(cut(array, first, size, pad, 9))
+    folder = Path(tempfile.mkdtemp())
+    try:
+        path = write(folder / "a", array, chunks, dims, **more)
+        source = WindowDataSource(path, sizes, centers=centers, pad=pad, fill=9, direct=direct)
+        check_all(source, np.stack(boxes), data)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_centers_may_be_memory_mapped_and_are_in_the_fingerprint(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((64, 64)), (16, 16))
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "c.npy", random.integers(4, 60, (1_000, 2)))
+    centers = np.load(tmp_path / "c.npy", mmap_mode="r")
+    source = WindowDataSource(path, {0: 8, 1: 8}, centers=centers)
+    sent = pickle.dumps(source)
+    assert len(sent) < 10_000  # the file's name, not its numbers
+    again = pickle.loads(sent)
+    np.testing.assert_array_equal(again[999], source[999])
+    assert again.fingerprint == source.fingerprint
+    other = np.array(centers)
+    other[999, 1] -= 1
+    assert WindowDataSource(path, {0: 8, 1: 8}, centers=other).fingerprint != source.fingerprint
+    assert len(json.dumps(source.fingerprint)) < 600
+
+
+def test_centers_that_can_not_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((20, 30)), (8, 8), ("y", "x"))
+    both = {"y": 4, "x": 4}
+    with pytest.raises(
+        SourceError, match=r"around centers\[1\], \[1, 9\], reaches out of the array"
+    ):
+        WindowDataSource(path, both, centers=[(9, 9), (1, 9)])
+    with pytest.raises(RecordIndexError, match=r"centers\[0\] is \[9, 30\].* \[0, 20\), \[0, 30\)"):
+        WindowDataSource(path, both, centers=[(9, 30)], pad="edge")
+    with pytest.raises(ArgumentError, match=r"shape \(n, 2\), one column for each of \['y', 'x'\]"):
+        WindowDataSource(path, both, centers=[1, 2, 3])
+    with pytest.raises(ArgumentError, match="centers must be integers"):
+        WindowDataSource(path, both, centers=[(1.5, 2.0)])
+    with pytest.raises(ArgumentError, match="centers do not go together with strides"):
+        WindowDataSource(path, both, {"y": 1}, centers=[(9, 9)])
+    assert len(WindowDataSource(path, both, centers=np.zeros((0, 2), np.int64))) == 0
+
+
+def test_block_shuffle_of_patches_keeps_to_home_chunks(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((64, 64)), (16, 16))
+    centers = np.random.default_rng(0).integers(4, 60, (500, 2))
+    source = WindowDataSource(path, {0: 8, 1: 8}, centers=centers)
+    order = MapDataset.source(source).block_shuffle(seed=5, window_blocks=2)
+    first = order.read(np.arange(500))[:, 0, 0]
+    homes = first // 64 // 16 * 4 + first % 64 // 16
+    seen = np.concatenate([[0], np.flatnonzero(np.diff(homes)) + 1])
+    assert len(set(homes.tolist())) == 16
+    # Two blocks at a time: a home that was left for the window after the next is not come back to.
+    last = {home: np.flatnonzero(homes == home).max() for home in set(homes.tolist())}
+    begun = {home: np.flatnonzero(homes == home).min() for home in last}
+    alive = [sum(begun[h] <= k <= last[h] for h in last) for k in range(500)]
+    assert max(alive) <= 2
+    assert len(seen) > 16
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def test_arguments_that_can_not_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((20, 30)), (8, 8), ("y", "x"))
+    for arguments, error, message in (
+        (({"z": 3},), ArgumentError, r"no array has the dimension 'z', they have \['y', 'x'\]"),
+        (({2: 3},), ArgumentError, "no array has the dimension 2"),
+        (({"y": 0},), SourceError, r"sizes\['y'\] must be at least 1, got 0"),
+        (({"y": 2.5},), ArgumentError, r"sizes\['y'\] must be an integer, got 2.5"),
+        ((3,), ArgumentError, "sizes must be a dict by dimension"),
+        (({"y": 21},), SourceError, r"a window of 21 cells along y does not fit into 20"),
+        (({"y": 2}, {"x": 2}), ArgumentError, "strides names 'x', and windows do not move along"),
+        ((), ArgumentError, "the size of windows is not given"),
+    ):
+        with pytest.raises(error, match=message):
+            WindowDataSource(path, *arguments)
+    for more, error, message in (
+        ({"pad": "wrap"}, ArgumentError, "pad must be one of"),
+        ({"start": {"y": 30}}, SourceError, r"start\['y'\] is 30, and there are 20 cells"),
+        ({"pad": "constant", "fill": 0.5}, ArgumentError, "fill 0.5 does not fit the array"),
+        ({"dims": ("y",)}, ArgumentError, r"1 names, and array '' has 2 axes"),
+        ({"fields": {"x": Field("b")}}, ArgumentError, "is of array 'b'"),
+        ({"fields": {"x": 3}}, ArgumentError, "must be a Field, got 3"),
+        ({"select": {"y": "a"}}, SourceError, "the store has no coordinates of 'y'"),
+        ({"decode": 1}, ArgumentError, "decode must be True, False or a float dtype"),
+        ({"coordinates": True}, SourceError, "the store has no coordinates along"),
+    ):
+        with pytest.raises(error, match=message):
+            WindowDataSource(path, {"y": 2}, **more)
+
+
+# --- labels and values ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """Eight days of hours of a packed field on a falling latitude."""
+    group = zarr.create_group(str(tmp_path / "g"))
+    raw = np.arange(192 * 4, dtype="i2").reshape(192, 4)
+    raw[3, 1] = -999
+    told = {"scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -999}
+    field = group.create_array(
+        "t", shape=raw.shape, dtype="i2", chunks=(24, 3), dimension_names=("time", "lat")
+    )
+    field[...] = raw
+    field.attrs.update(told)
+    hours = group.create_array("time", data=np.arange(192), dimension_names=("time",))
+    hours.attrs["units"] = "hours since 2019-02-27"
+    group.create_array("lat", data=np.array([60.0, 50.0, 40.0, 30.0]), dimension_names=("lat",))
+    return tmp_path / "g"
+
+
+@pytest.mark.parametrize("select", ["2019-02", slice("2019-02-27", "2019-02-28")])
+def test_a_text_selects_all_times_that_it_covers(packed: Path, select: Any) -> None:
+    source = WindowDataSource(packed, {"time": 12}, select={"time": select}, coordinates=["time"])
+    assert len(source) == 4
+    assert str(source[3]["time"][-1]) == "2019-02-28T23:00:00.000000000"
+    whole = WindowDataSource(packed, {"lat": 1}, select={"time": select})
+    assert whole.spec["t"].shape == (48, 1)
+    one = WindowDataSource(packed, {"lat": 1}, select={"time": "2019-02-28T05"})
+    assert one[0]["t"].tolist() == [4 * 29]
+
+
+def test_selected_labels_bound_what_is_read_and_what_is_padded(packed: Path) -> None:
+    source = WindowDataSource(
+        packed, {"time": 36}, pad="edge", select={"time": "2019-02-28", "lat": [60, 30, 40]}
+    )
+    found = source[0]["t"]
+    assert found.shape == (36, 3)
+    assert found[:, 0].tolist() == [4 * h for h in range(24, 48)] + [4 * 47] * 12
+    assert (found[0] - found[0, 0]).tolist() == [0, 3, 2]
+
+
+@pytest.mark.parametrize(("decode", "dtype"), [(True, "f8"), ("float32", "f4"), (np.float32, "f4")])
+def test_packed_values_are_decoded_and_padded_as_delivered(
+    packed: Path, decode: Any, dtype: str
+) -> None:
+    source = WindowDataSource(
+        packed, {"time": 5, "lat": 3}, pad="constant", fill=np.nan, decode=decode, coordinates=True
+    )
+    assert source.spec["t"].dtype == np.dtype(dtype)
+    first, last = source[0], source[len(source) - 1]
+    assert first["t"].dtype == np.dtype(dtype)
+    assert first["t"][0].tolist() == [100, 100.5, 101]
+    assert np.isnan(first["t"][3, 1])
+    assert np.isnan(last["t"]).tolist() == [
+        [row > 1 or cell > 0 for cell in range(3)] for row in range(5)
+    ]
+    assert last["t"][1, 0] == 100 + (191 * 4 + 3) / 2
+    assert np.isnat(last["time"]).tolist() == [False, False, True, True, True]
+    assert str(last["lat"]) == "[30. nan nan]"
+    batch = next(iter(MapDataset.source(source).batch(len(source))))
+    np.testing.assert_array_equal(batch["t"][-1], last["t"])
+
+
+def test_a_coordinate_and_a_field_can_not_share_a_name(packed: Path) -> None:
+    with pytest.raises(SourceError, match="both named 'time'; give the field another name"):
+        WindowDataSource(packed, {"time": 2}, fields={"time": Field("t")}, coordinates=True)
+    with pytest.raises(SourceError, match=r"no coordinates 'lon' .* \['time', 'lat'\]"):
+        WindowDataSource(packed, {"time": 2}, coordinates=["lon"])
+
+
+def test_padding_between_bounds_is_verified_and_missing_chunks_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((20, 6)), (4, 6), ("t", "x"))
+    (path / "c" / "2" / "0").unlink()
+    source = WindowDataSource(path, {"t": 5}, start={"t": 2}, stop={"t": 15}, pad="reflect")
+    report = verify(source, progress=False)
+    assert (report.chunks, report.missing, report.untold) == (4, 1, 0)
+    report = verify(source, missing="error", progress=False)
+    assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(1, 2)]
+
+
+def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    zarr.create_array(str(path), shape=(3, 20_000, 20_000), dtype="u1", chunks=(1, 5_000, 5_000))
+    source = WindowDataSource(path, {1: 2, 2: 2}, {1: 1, 2: 1})
+    assert len(source) == 19_999**2
+    report = verify(source, missing="error", progress=False)
+    assert (report.chunks, len(report.bad)) == (48, 48)
+    assert {(bad.first_record, bad.stop_record) for bad in report.bad} == {(0, len(source))}
+
+
+def test_fields_select_levels_of_their_own(tmp_path: Path) -> None:
+    array = numbered((9, 3, 4))
+    group = zarr.create_group(str(tmp_path / "g"))
+    dims = ("time", "level", "x")
+    group.create_array("z", data=array, chunks=(2, 3, 4), dimension_names=dims)
+    group.create_array("u", data=-array, chunks=(9, 1, 4), dimension_names=dims)
+    group.create_array("level", data=np.array([1000, 850, 500]), dimension_names=("level",))
+    fields = {
+        "z500": Field("z", {"time": 1}, select={"level": 500}),
+        "z": Field("z", {"time": [0, 1]}, select={"level": [500, 1000]}),
+        "u": Field("u", {"time": 0}, select={"level": slice(1000, 850)}),
+        "all": Field("u", {"time": 0}),
+    }
+    source = WindowDataSource(tmp_path / "g", fields=fields, coordinates=["level"])
+    assert len(source) == 8
+    found = source.read(np.array([7, 2]))
+    np.testing.assert_array_equal(found["z500"], array[[8, 3], 2])
+    np.testing.assert_array_equal(found["z"], np.stack([array[7:9, [2, 0]], array[2:4, [2, 0]]]))
+    np.testing.assert_array_equal(found["u"], -array[[7, 2], :2])
+    np.testing.assert_array_equal(found["all"], -array[[7, 2]])
+    assert found["z_level"].tolist() == [[500, 1000]] * 2
+    assert found["z500_level"].tolist() == [500, 500]
+    whole = WindowDataSource(tmp_path / "g", fields=fields, select={"level": 850})
+    np.testing.assert_array_equal(whole[0]["all"], -array[0, 1])
+    np.testing.assert_array_equal(whole[0]["z500"], array[1, 2])
+    with pytest.raises(
+        ArgumentError, match="windows move along 'time', so a field cannot select 3"
+    ):
+        WindowDataSource(tmp_path / "g", {"time": 1}, fields={"z": Field("z", select={"time": 3})})
+    with pytest.raises(
+        SourceError, match=r"holds none .* they fall, so write slice\(1000, 850, None\)"
+    ):
+        WindowDataSource(tmp_path / "g", {"time": 1}, select={"level": slice(850, 1000)})
+
+
+def test_without_coordinates_cells_are_selected_as_in_xarray(tmp_path: Path) -> None:
+    array = numbered((9, 4, 5))
+    path = write(tmp_path / "a", array, (2, 4, 5), ("time", "channel", "x"))
+    for label in (2, -1, [3, 0], slice(1, 3), slice(None, None, -2), slice(-2, None)):
+        source = WindowDataSource(path, {"time": 2}, select={"channel": label})
+        np.testing.assert_array_equal(source[1], array[2:4, label])
+    bounded = WindowDataSource(path, {"time": 2}, select={"time": slice(3, 8)})
+    np.testing.assert_array_equal(bounded[0], array[3:5])
+    with pytest.raises(SourceError, match=r"select\['channel'\] is 4, and there are 4 cells"):
+        WindowDataSource(path, {"time": 2}, select={"channel": 4})
+    with pytest.raises(SourceError, match="the label 'red' cannot be found; give cells"):
+        WindowDataSource(path, {"time": 2}, select={"channel": "red"})
+    with pytest.raises(ArgumentError, match="select takes a slice there, got 3"):
+        WindowDataSource(path, {"time": 2}, select={"time": 3})

@@ -1,0 +1,503 @@
+"""Zarr chunks decoded directly: the records, the errors and the layout that TensorStore gives."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import ml_dtypes
+import numcodecs
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import zarr
+import zarr.codecs as codecs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import zstd
+
+from windrow.errors import ArgumentError, ReadError, SourceError
+from windrow.sources import ArrayPart, Span, ZarrDataSource
+from windrow.sources.zarr.local import chunks
+from windrow.sources.zarr.local.chunks import DirectReader, run_on_threads
+from windrow.sources.zarr.local.codecs import ChunkDecoder
+from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+
+AnyArray = npt.NDArray[Any]
+
+SMALL_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz")
+SMALLER_FLOATS = ("float8_e5m2", "float8_e5m2fnuz")
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+    *(*SMALL_FLOATS, *SMALLER_FLOATS),
+)
+V2_CODECS: tuple[Any, ...] = (
+    None,
+    {"id": "zstd", "level": 1},
+    {"id": "zlib", "level": 1},
+    {"id": "gzip", "level": 1},
+    {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
+)
+BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0}
+CRC: Any = {"name": "crc32c"}
+V3_CODECS: tuple[Any, ...] = (
+    [],
+    [{"name": "zstd", "configuration": {"level": 1}}],
+    [{"name": "gzip", "configuration": {"level": 1}}],
+    [{"name": "blosc", "configuration": BLOSC}],
+    [CRC],
+    [{"name": "zstd", "configuration": {"level": 1}}, CRC],
+    [CRC, {"name": "zstd", "configuration": {"level": 1}}],
+    [CRC, {"name": "gzip", "configuration": {"level": 1}}, CRC],
+)
+LIMIT_S = 60
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    small = (*SMALL_FLOATS, *SMALLER_FLOATS)
+    return np.dtype(getattr(ml_dtypes, name) if name in small else name)
+
+
+@st.composite
+def fills(draw: st.DrawFn, name: str, *, version: int) -> Any:
+    """A fill value in one of the spellings of the format."""
+    dtype = numpy_dtype(name)
+    if name == "bool":
+        return draw(st.booleans())
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return draw(st.integers(int(info.min), int(info.max)))
+    special: st.SearchStrategy[Any] = st.sampled_from([0.0, -0.0, 1.5, "NaN"])
+    if name in ("float16", "float32", "float64"):
+        width: Any = dtype.itemsize * 8
+        special |= st.sampled_from(["Infinity", "-Infinity"])
+        special |= st.floats(width=width, allow_nan=False, allow_infinity=False)
+        if version == 3:
+            digits = dtype.itemsize * 2
+            special |= st.integers(0, 16**digits - 1).map(lambda n: f"0x{n:0{digits}x}")
+    if dtype.kind == "c":
+        return [draw(special), draw(special)]
+    return draw(special)
+
+
+@st.composite
+def metadata(draw: st.DrawFn) -> tuple[str, dict[str, Any], np.dtype[Any]]:
+    """Driver, metadata and dtype of an array."""
+    rank = draw(st.integers(1, 3))
+    shape = [draw(st.integers(0, 20)), *(draw(st.integers(1, 5)) for _ in range(rank - 1))]
+    chunk = [draw(st.integers(1, 24)), *(draw(st.integers(1, 6)) for _ in range(rank - 1))]
+    name = draw(st.sampled_from(DTYPES))
+    dtype = numpy_dtype(name)
+    if draw(st.booleans()):
+        meta: dict[str, Any] = {
+            "zarr_format": 2,
+            "shape": shape,
+            "chunks": chunk,
+            "dtype": dtype.newbyteorder(draw(st.sampled_from("<>"))).str,
+            "compressor": draw(st.sampled_from(V2_CODECS)),
+            "fill_value": draw(st.none() | fills(name, version=2)),
+            "order": draw(st.sampled_from("CF")),
+            "filters": None,
+            "dimension_separator": draw(st.sampled_from("./")),
+        }
+        if name in (*SMALL_FLOATS, *SMALLER_FLOATS):
+            meta["dtype"], meta["fill_value"] = name, None
+        return "zarr", meta, dtype
+    return "zarr3", draw(v3_metadata(shape, chunk, name)), dtype
+
+
+@st.composite
+def v3_metadata(draw: st.DrawFn, shape: list[int], chunk: list[int], name: str) -> dict[str, Any]:
+    """Metadata of Zarr v3, with shards or without."""
+    steps: list[Any] = [
+        {"name": "bytes", "configuration": {"endian": draw(st.sampled_from(["little", "big"]))}},
+        *draw(st.sampled_from(V3_CODECS)),
+    ]
+    if draw(st.booleans()):
+        order = draw(st.permutations(range(len(shape))))
+        steps.insert(0, {"name": "transpose", "configuration": {"order": order}})
+    outer = chunk
+    if draw(st.booleans()):
+        index: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+        if draw(st.booleans()):
+            index.append(CRC)
+        sharding = {
+            "chunk_shape": chunk,
+            "codecs": steps,
+            "index_codecs": index,
+            "index_location": draw(st.sampled_from(["start", "end"])),
+        }
+        outer = [c * draw(st.integers(1, 4)) for c in chunk]
+        steps = [{"name": "sharding_indexed", "configuration": sharding}]
+    keys = draw(st.sampled_from(["default", "v2"]))
+    encoding = {"name": keys, "configuration": {"separator": draw(st.sampled_from("./"))}}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
+        "chunk_key_encoding": encoding,
+        "codecs": steps,
+        "fill_value": draw(fills(name, version=3)),
+    }
+
+
+def random_values(dtype: np.dtype[Any], shape: list[int], seed: int) -> AnyArray:
+    rng = np.random.default_rng(seed)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    count = int(np.prod(shape)) * dtype.itemsize
+    return rng.integers(0, 256, count, dtype=np.uint8).view(dtype).reshape(shape)
+
+
+def store_of(folder: str, driver: str, meta: dict[str, Any]) -> Any:
+    file = Path(folder, ".zarray" if driver == "zarr" else "zarr.json")
+    file.write_text(json.dumps(meta))
+    spec = {
+        "driver": driver,
+        "kvstore": {"driver": "file", "path": folder + "/"},
+        # Else a chunk of nothing but the fill value is left out.
+        "store_data_equal_to_fill_value": True,
+    }
+    return ts.open(spec).result()
+
+
+@settings(deadline=None, max_examples=150)
+@given(layout=metadata(), data=st.data())
+def test_direct_and_through_tensorstore(
+    layout: tuple[str, dict[str, Any], np.dtype[Any]], data: st.DataObject
+) -> None:
+    driver, meta, dtype = layout
+    with tempfile.TemporaryDirectory() as folder:
+        store = store_of(folder, driver, meta)
+        values = random_values(dtype, meta["shape"], data.draw(st.integers(0, 9)))
+        rows = meta["shape"][0]
+        # What is not written has no chunk.
+        written = data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows)).map(sorted))
+        if written[0] < written[1]:
+            store[written[0] : written[1]] = values[written[0] : written[1]]
+        source = ZarrDataSource(folder, direct=True)
+        other = ZarrDataSource(folder, direct=False)
+        assert len(source) == len(other) == rows
+        assert source.fingerprint == other.fingerprint
+        assert source.blocks().tolist() == other.blocks().tolist()
+        index = st.integers(0, max(rows - 1, 0))
+        runs = st.tuples(st.integers(0, rows), st.integers(0, rows))
+        wanted = np.asarray(
+            data.draw(
+                st.lists(index, max_size=30 if rows else 0) | runs.map(lambda r: list(range(*r)))
+            ),
+            np.int64,
+        )
+        got, expected = source.read(wanted), other.read(wanted)
+        same(got, expected)
+        plain = plain_array(folder)
+        assert isinstance(plain, PlainArray)
+        # Also where the source has a reader of single records.
+        same(DirectReader(plain).read(wanted), expected)
+        same(
+            got[(wanted >= written[0]) & (wanted < written[1])],
+            values[wanted[(wanted >= written[0]) & (wanted < written[1])]],
+        )
+        if rows:
+            first, stop = sorted(data.draw(st.tuples(index, index)))
+            expected = other.read(np.arange(first, stop + 1))
+            for one in (source, other):
+                same(by_spans(one, first, stop + 1), expected)
+
+
+def same(got: AnyArray, expected: AnyArray) -> None:
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert got.tobytes() == expected.tobytes()
+
+
+def by_spans(source: ZarrDataSource, first: int, stop: int) -> AnyArray:
+    """Rows by the chunks that they lie in, as a prefetcher reader asks for them."""
+    (part,) = source.parts
+    out = np.empty((stop - first, *part.row_shape), part.dtype)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        part.reader.start(spans_of(part, first, stop, out), pool).result(LIMIT_S)
+    return out
+
+
+def spans_of(part: ArrayPart, first: int, stop: int, out: AnyArray) -> list[Span]:
+    spans = []
+    for chunk in np.unique(part.needs(np.arange(first, stop)).chunks).tolist():
+        a, b = part.bounds(chunk)
+        a, b = max(a, first), min(b, stop)
+        spans.append(Span(a, b, out[a - first : b - first]))
+    return spans
+
+
+def chunked(path: Path, values: AnyArray, *, rows: int = 8, **layout: Any) -> Path:
+    """An array by zarr-python in chunks of `rows` records."""
+    settled = {"dtype": values.dtype, "chunks": (rows, *values.shape[1:]), **layout}
+    zarr.create_array(str(path), shape=values.shape, **settled)[...] = values
+    return path
+
+
+ROWS = (np.arange(40 * 3).reshape(40, 3) % 7 + 1).astype("f4")
+EVERY = np.arange(40)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"zarr_format": 2},
+        {"zarr_format": 2, "order": "F"},
+        {"zarr_format": 2, "dtype": ">f4", "order": "F"},
+        {"zarr_format": 2, "compressors": numcodecs.LZ4()},
+        {"zarr_format": 2, "compressors": None},
+        {"zarr_format": 3},
+        {"zarr_format": 3, "compressors": None},
+        {"zarr_format": 3, "compressors": codecs.BloscCodec(cname="zstd")},
+        {"zarr_format": 3, "compressors": codecs.GzipCodec()},
+        {"zarr_format": 3, "shards": (16, 3)},
+        {"zarr_format": 3, "filters": codecs.TransposeCodec(order=(1, 0))},
+    ],
+)
+def test_what_zarr_python_writes(tmp_path: Path, layout: dict[str, Any]) -> None:
+    source = ZarrDataSource(chunked(tmp_path / "a", ROWS, **layout), direct=True)
+    order = np.random.default_rng(0).integers(0, 40, 60)
+    np.testing.assert_array_equal(source.read(order), ROWS[order])
+    assert source.read(order).dtype == np.float32
+    assert repr(source).endswith(f"in {tmp_path}/a, decoded directly)")
+
+
+def spoiled(kind: str, stored: bytes) -> bytes:
+    kinds: dict[str, bytes] = {
+        "cut": stored[: len(stored) // 2],
+        "empty": b"",
+        "garbage": b"\xfe" * len(stored),
+        "another size": zstd.compress(bytes(8), 1),
+        "flipped": stored[:-6] + bytes([stored[-6] ^ 1]) + stored[-5:],
+    }
+    return kinds[kind]
+
+
+SPOILED_LAYOUTS: dict[str, dict[str, Any]] = {
+    "v2 zstd": {"zarr_format": 2, "compressors": numcodecs.Zstd()},
+    "v2 zlib": {"zarr_format": 2, "compressors": numcodecs.Zlib()},
+    "v2 blosc": {"zarr_format": 2, "compressors": numcodecs.Blosc()},
+    "v2 raw": {"zarr_format": 2, "compressors": None},
+    "v3 zstd": {"zarr_format": 3},
+    "v3 gzip": {"zarr_format": 3, "compressors": codecs.GzipCodec()},
+    "v3 crc": {
+        "zarr_format": 3,
+        "compressors": [codecs.ZstdCodec(), codecs.Crc32cCodec()],
+    },
+}
+
+
+KINDS = ("cut", "empty", "garbage", "another size")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(
+            (name, kind)
+            for name in SPOILED_LAYOUTS
+            for kind in KINDS
+            if (name, kind) != ("v2 raw", "garbage")
+        ),
+        # Without a checksum this would be other values, and no damage that can be seen.
+        ("v3 crc", "flipped"),
+    ],
+)
+def test_a_damaged_chunk_is_the_same_error_both_ways(tmp_path: Path, name: str, kind: str) -> None:
+    path = chunked(tmp_path / "a", ROWS, **SPOILED_LAYOUTS[name])
+    chunk = path / ("2.0" if name.startswith("v2") else "c/2/0")
+    chunk.write_bytes(spoiled(kind, chunk.read_bytes()))
+    told = r"array 'x' in .*/a: the chunk that holds records 16 to 23 cannot be read: .*"
+    for direct in (True, False):
+        source = ZarrDataSource({"x": path}, direct=direct)
+        for wanted in (EVERY, EVERY[::-3], np.array([17])):
+            with pytest.raises(ReadError, match=told + str(chunk)):
+                source.read(wanted)
+        (part,) = source.parts
+        out = np.empty((24, 3), "f4")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            whole = part.reader.start(spans_of(part, 0, 24, out), pool)
+            with pytest.raises(ReadError, match=told + str(chunk)):
+                whole.result(LIMIT_S)
+            part.reader.start(spans_of(part, 0, 16, out[:16]), pool).result(LIMIT_S)
+        np.testing.assert_array_equal(out[:16], ROWS[:16])
+        np.testing.assert_array_equal(source.read(EVERY[:16])["x"], ROWS[:16])
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_byte_that_is_no_bool(tmp_path: Path, direct: bool) -> None:
+    path = chunked(tmp_path / "a", np.ones(40, "?"), compressors=None)
+    (path / "c" / "1").write_bytes(bytes([1, 0, 1, 0, 2, 1, 1, 1]))
+    with pytest.raises(ReadError, match=r"records 8 to 15 cannot be read"):
+        ZarrDataSource(path, direct=direct).read(EVERY)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_damaged_inner_chunk_of_a_shard(tmp_path: Path, direct: bool) -> None:
+    path = chunked(tmp_path / "a", ROWS, shards=(16, 3), compressors=None)
+    shard = path / "c" / "1" / "0"
+    content = bytearray(shard.read_bytes())
+    entry = len(content) - 4 - 16  # the second chunk's, before the checksum of the index
+    content[entry + 8 : entry + 16] = (90).to_bytes(8, "little")
+    index = bytes(content[-36:-4])
+    content[-4:] = google_crc32c.value(index).to_bytes(4, "little")
+    shard.write_bytes(content)
+    source = ZarrDataSource(path, direct=direct)
+    with pytest.raises(ReadError, match=r"records 24 to 31 cannot be read: .*/a/c/1/0"):
+        source.read(EVERY)
+    np.testing.assert_array_equal(source.read(EVERY[:24]), ROWS[:24])
+
+
+def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
+    plain = chunked(tmp_path / "a", ROWS)
+    packed = chunked(tmp_path / "b", ROWS, zarr_format=2, compressors=numcodecs.BZ2())
+    assert repr(ZarrDataSource(plain)).endswith("/a, decoded directly)")
+    assert repr(ZarrDataSource(plain, direct=False)).endswith(
+        "/a, read by TensorStore (direct=False))"
+    )
+    assert repr(ZarrDataSource(packed)).endswith("/b, read by TensorStore (codec 'bz2'))")
+    both = ZarrDataSource({"x": plain, "y": packed})
+    assert repr(both).endswith("decoded directly: x; read by TensorStore (codec 'bz2'): y)")
+    same(both.read(EVERY)["x"], both.read(EVERY)["y"])
+    with pytest.raises(SourceError, match=r"array 'y' in .*/b cannot .* directly: codec 'bz2'"):
+        ZarrDataSource({"x": plain, "y": packed}, direct=True)
+    opened = ZarrDataSource(plain).arrays[""]
+    np.testing.assert_array_equal(opened.read().result(), ROWS)
+    assert repr(ZarrDataSource(opened)).endswith("/a/, read by TensorStore)")
+    with pytest.raises(SourceError, match="directly: only arrays given by the path of a local"):
+        ZarrDataSource(opened, direct=True)
+    with pytest.raises(ArgumentError, match=r"direct must be True, False or None, got 1"):
+        ZarrDataSource(plain, direct=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("direct", [None, True, False])
+def test_the_setting_is_pickled(tmp_path: Path, direct: bool | None) -> None:
+    source = ZarrDataSource({"x": chunked(tmp_path / "a", ROWS)}, direct=direct)
+    again = pickle.loads(pickle.dumps(source))
+    assert repr(again) == repr(source)
+    np.testing.assert_array_equal(again.read(EVERY)["x"], ROWS)
+
+
+def test_the_layout_of_a_group(tmp_path: Path) -> None:
+    label = chunked(tmp_path / "b", np.arange(40), rows=16)
+    source = ZarrDataSource({"x": {"image": chunked(tmp_path / "a", ROWS)}, "label": label})
+    image, labels = source.parts
+    assert (image.name, image.chunk_rows, image.chunk_count) == ("x/image", 8, 5)
+    assert (labels.name, labels.chunk_rows, labels.chunk_count) == ("label", 16, 3)
+    assert not image.alone
+    assert source.blocks().tolist() == [0, 16, 32, 40]  # whole chunks of both
+    wanted = np.array([39, 3, 3])
+    columns = source.assembled([part.read(wanted) for part in source.parts], wanted)
+    np.testing.assert_array_equal(columns["x"]["image"], ROWS[wanted])
+    assert columns["label"].tolist() == [39, 3, 3]
+    assert image.stored_bytes(np.array([0, 4])).min() > 0
+
+
+@pytest.mark.parametrize("view", [slice(5, 38), slice(None, None, 3), slice(3, 3)])
+def test_the_layout_of_a_view(tmp_path: Path, view: slice) -> None:
+    store = ZarrDataSource(chunked(tmp_path / "a", ROWS)).arrays[""][view]
+    source = ZarrDataSource(store[ts.d[0].translate_to[100]])
+    expected = ROWS[view]
+    (part,) = source.parts
+    assert source.blocks()[[0, -1]].tolist() == [0, len(expected)]
+    if view == slice(5, 38):
+        assert source.blocks().tolist() == [0, 3, 11, 19, 27, 33]
+    np.testing.assert_array_equal(by_spans(source, 0, len(expected)), expected)
+    np.testing.assert_array_equal(part.read(np.arange(len(expected))[::-1]), expected[::-1])
+
+
+def test_an_array_of_unknown_chunks_has_chunks_too() -> None:
+    source = ZarrDataSource(ts.array(ROWS))
+    assert source.blocks().tolist() == [0, 40]
+    np.testing.assert_array_equal(by_spans(source, 3, 40), ROWS[3:])
+
+
+def test_each_chunk_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+
+    class Counting(ChunkDecoder):
+        def decode(self, data: Any, out: Any) -> None:
+            decoded.append(len(out))
+            super().decode(data, out)
+
+    monkeypatch.setattr(chunks, "ChunkDecoder", Counting)
+    source = ZarrDataSource(chunked(tmp_path / "a", ROWS), direct=True)
+    assert decoded == []
+    for wanted in (EVERY[10:30], np.random.default_rng(0).permutation(EVERY[8:32]).repeat(2)):
+        decoded.clear()
+        np.testing.assert_array_equal(source.read(wanted), ROWS[wanted])
+        assert len(decoded) == 3
+
+
+def test_large_reads_on_many_threads(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 9, (300, 40, 256)).astype("u1")
+    path = chunked(tmp_path / "a", values, rows=16, chunks=(16, 30, 256))
+    source = ZarrDataSource(path, direct=True)
+    order = np.random.default_rng(1).permutation(300)
+
+    def read(_: int) -> bool:
+        return bool(np.array_equal(source.read(order), values[order]))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(8)))
+    for chunk in ("c/18/1/0", "c/7/0/0", "c/9/0/0"):
+        (path / chunk).write_bytes(b"x")
+    with pytest.raises(ReadError, match="records 112 to 127"):
+        source.read(order)
+
+
+def test_run_on_threads_raises_the_first_failure() -> None:
+    def work(k: int) -> None:
+        if k in (3, 5, 90):
+            raise ValueError(f"item {k}")
+
+    for threads in (1, 4):
+        with pytest.raises(ValueError, match="item 3"):
+            run_on_threads(work, 100, threads=threads)
+
+
+@pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
+def test_mapped_shards_of_an_array_that_was_replaced(
+    tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    path = chunked(tmp_path / "a", ROWS, **layout)
+    source = ZarrDataSource(path, direct=True)
+    np.testing.assert_array_equal(source.read(EVERY), ROWS)
+    shutil.rmtree(path)
+    chunked(path, ROWS[:30] * 2, **layout)
+    for read in (lambda: source.read(EVERY[:16]), lambda: by_spans(source, 0, 16)):
+        with pytest.raises(ReadError, match="describes another array"):
+            read()
+
+
+@pytest.mark.parametrize("shards", [None, (16, 3)])
+def test_spans_of_an_array_that_is_gone(tmp_path: Path, shards: Any) -> None:
+    path = chunked(tmp_path / "a", ROWS, shards=shards)
+    for direct in (True, False):
+        shutil.copytree(path, tmp_path / "copy")
+        source = ZarrDataSource(tmp_path / "copy", direct=direct)
+        np.testing.assert_array_equal(by_spans(source, 0, 40), ROWS)
+        shutil.rmtree(tmp_path / "copy")
+        with pytest.raises(ReadError, match=r"was removed or replaced .* is gone"):
+            by_spans(source, 0, 40)
+
+
+def test_a_file_that_can_not_be_opened(tmp_path: Path) -> None:
+    path = chunked(tmp_path / "a", ROWS)
+    (path / "c" / "2" / "0").unlink()
+    (path / "c" / "2" / "0").mkdir()
+    with pytest.raises(ReadError, match=r"records 16 to 23 cannot be read: .*c/2/0"):
+        ZarrDataSource(path, direct=True).read(EVERY)

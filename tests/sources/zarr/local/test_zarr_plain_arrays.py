@@ -1,0 +1,224 @@
+"""Which Zarr arrays are plain, and the codecs of their chunks: whole, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import blosc, lz4, zstd
+
+from windrow.sources import ZarrDataSource
+from windrow.sources.zarr.local.codecs import ChunkDamageError, ChunkDecoder, Codec
+from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+
+PLAIN = bytes(range(64))
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def without_size(data: bytes) -> bytes:
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    return compressor.compress(data)
+
+
+DECODED: list[tuple[str, bytes, bytes]] = [
+    ("zstd", zstd.compress(PLAIN, 1), zstd.compress(PLAIN[:60], 1)),
+    ("zstd", without_size(PLAIN), zstd.compress(PLAIN + b"x", 1)),
+    ("zstd", zstd.compress(PLAIN, 9), without_size(PLAIN + b"x")),
+    ("zstd", zstd.compress(PLAIN, 9), without_size(PLAIN[1:])),
+    ("zstd", zstd.compress(PLAIN, 9), zstd.compress(PLAIN, 1) + b"x"),
+    ("zstd", zstd.compress(PLAIN, 9), zstd.compress(PLAIN[:32], 1) * 2),
+    ("lz4", lz4.compress(PLAIN), lz4.compress(PLAIN[:60])),
+    ("lz4", lz4.compress(PLAIN), b"\x40\0\0\0" + lz4.compress(PLAIN[:60])[4:]),
+    ("lz4", lz4.compress(PLAIN), b"\x40\0"),
+    ("blosc", blosc.compress(PLAIN, b"lz4", 5, 1), blosc.compress(PLAIN + b"x", b"lz4", 5, 1)),
+    ("blosc", blosc.compress(PLAIN, b"zlib", 5, 2), blosc.compress(PLAIN, b"lz4", 5, 1) + b"x"),
+    ("blosc", blosc.compress(PLAIN, b"zstd", 5, 0), b"\x02"),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN[1:], mtime=0)),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN, mtime=0) + b"x"),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(PLAIN, mtime=0)[:-2]),
+    ("gzip", gzip.compress(PLAIN, mtime=0), flipped(gzip.compress(PLAIN, mtime=0), -6)),
+    ("gzip", gzip.compress(PLAIN, mtime=0), gzip.compress(bytes(10**6), mtime=0)),
+    ("zlib", zlib.compress(PLAIN), gzip.compress(PLAIN, mtime=0)),
+    ("zlib", zlib.compress(PLAIN), flipped(zlib.compress(PLAIN), -1)),
+    ("crc32c", numcodecs.CRC32C().encode(PLAIN).tobytes(), flipped(PLAIN + bytes(4), 3)),
+    ("crc32c", numcodecs.CRC32C().encode(PLAIN).tobytes(), b"abc"),
+    (
+        "crc32c",
+        numcodecs.CRC32C().encode(PLAIN).tobytes(),
+        bytes(numcodecs.CRC32C().encode(PLAIN[1:])),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), DECODED)
+def test_a_codec_fills_the_memory_or_refuses(name: str, right: bytes, wrong: bytes) -> None:
+    decoder = ChunkDecoder([Codec(name, {})], len(PLAIN))
+    out = np.zeros(len(PLAIN), np.uint8)
+    decoder.decode(right if decoder.takes_bytes else memoryview(bytearray(right)), out)
+    assert out.tobytes() == PLAIN
+    with pytest.raises(ChunkDamageError, match=r"."):
+        decoder.decode(wrong, out)
+
+
+@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_prefix_and_no_garbage_is_decoded(name: str, data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from([1, 64, 100_000]))
+    values = (np.arange(size) // 3).astype(np.uint8).tobytes()
+    pack = {
+        "zstd": lambda v: zstd.compress(v, 1),
+        "blosc": lambda v: blosc.compress(v, b"lz4", 5, 1),
+        "lz4": lz4.compress,
+        "gzip": gzip.compress,
+        "zlib": zlib.compress,
+    }[name]
+    stored = pack(values)
+    decoder = ChunkDecoder([Codec(name, {})], size)
+    out = np.empty(size, np.uint8)
+    decoder.decode(stored, out)
+    assert out.tobytes() == values
+    with pytest.raises(ChunkDamageError, match=r"."):
+        decoder.decode(stored[: data.draw(st.integers(0, len(stored) - 1))], out)
+    with pytest.raises(ChunkDamageError, match=r"."):
+        decoder.decode(data.draw(st.binary(max_size=40)), out)
+
+
+V2: dict[str, Any] = {
+    "zarr_format": 2,
+    "shape": [40, 3],
+    "chunks": [8, 3],
+    "dtype": "<f4",
+    "compressor": None,
+    "fill_value": 0.0,
+    "order": "C",
+    "filters": None,
+}
+V3: dict[str, Any] = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [40, 3],
+    "data_type": "float32",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 3]}},
+    "chunk_key_encoding": {"name": "default"},
+    "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    "fill_value": 0.0,
+}
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+INDEX = {"index_codecs": [LITTLE], "index_location": "end"}
+SHARDED = {
+    "name": "sharding_indexed",
+    "configuration": {"chunk_shape": [1], "codecs": [LITTLE], **INDEX},
+}
+SHARDED_BY_2 = {
+    "name": "sharding_indexed",
+    "configuration": {"chunk_shape": [2], "codecs": [LITTLE], **INDEX},
+}
+GRID_OF_3 = {"name": "regular", "configuration": {"chunk_shape": [3]}}
+GRID_OF_1 = {"name": "regular", "configuration": {"chunk_shape": [1]}}
+
+
+def described(path: Path, meta: dict[str, Any]) -> PlainArray | str:
+    file = path / (".zarray" if meta["zarr_format"] == 2 else "zarr.json")
+    file.write_text(json.dumps(meta))
+    return plain_array(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (V2 | {"compressor": {"id": "bz2", "level": 1}}, "codec 'bz2'"),
+        (V2 | {"compressor": {"id": "zstd", "dictionary": "x"}}, "'zstd' with 'dictionary'"),
+        (V2 | {"filters": [{"id": "delta"}]}, "it has filters"),
+        (V2 | {"dtype": [["a", "<f4"]]}, "dtype"),
+        (V2 | {"dtype": "|O"}, r"dtype '\|O'"),
+        (V2 | {"fill_value": "AAAAAA=="}, "fill_value 'AAAAAA=='"),
+        (V2 | {"order": "A"}, "order 'A'"),
+        (V2 | {"dimension_separator": "-"}, "dimension_separator '-'"),
+        (V2 | {"chunks": [8]}, "another number of axes"),
+        (V2 | {"chunks": [8, 0]}, "not an integer of at least 1"),
+        (V2 | {"chunks": [2**40, 3]}, "larger than 2 GiB"),
+        (V2 | {"shape": [2**61, 3]}, "absurdly large"),
+        (V2 | {"shape": []}, "not a list of 1 to 32 sizes"),
+        (V2 | {"shape": [True, 3]}, "not an integer of at least 0"),
+        (V2 | {"zarr_format": 2, "new": 1}, "it has 'new' in its metadata"),
+        (V3 | {"codecs": [LITTLE, {"name": "packbits"}]}, "codec 'packbits'"),
+        (V3 | {"codecs": [{"name": "vlen-utf8"}]}, "codec 'vlen-utf8'"),
+        (V3 | {"codecs": [{"name": "bytes"}]}, "endian None"),
+        (V3 | {"codecs": [LITTLE, {"name": "zstd"}, {"name": "gzip"}]}, "compressed twice"),
+        (V3 | {"codecs": [{"name": "transpose", "configuration": {"order": "C"}}, LITTLE]}, "tra"),
+        (V3 | {"storage_transformers": [{"name": "x"}]}, "storage transformers"),
+        (V3 | {"chunk_grid": {"name": "rectilinear"}}, "chunk_grid 'rectilinear'"),
+        (V3 | {"chunk_key_encoding": {"name": "odd"}}, "chunk_key_encoding 'odd'"),
+        (V3 | {"data_type": "int4"}, "data_type 'int4'"),
+        (V3 | {"data_type": {"name": "x"}}, "data_type"),
+        (V3 | {"data_type": "uint8", "fill_value": 256}, "fill_value 256"),
+        (V3 | {"fill_value": "0x00"}, "fill_value '0x00'"),
+        (V3 | {"fill_value": 1e300}, "fill_value 1e.300"),
+        (V3 | {"fill_value": float("nan")}, "fill_value nan"),
+        (V3 | {"node_type": "group"}, "not an array of Zarr v3"),
+        (V3 | {"shape": [2**50], "chunk_grid": GRID_OF_1, "codecs": [SHARDED]}, "than 268,435,456"),
+        (V3 | {"codecs": [SHARDED]}, "another number of axes"),
+        (
+            V3 | {"shape": [9], "chunk_grid": GRID_OF_3, "codecs": [SHARDED_BY_2]},
+            "not a whole number",
+        ),
+        (V3 | {"codecs": [SHARDED, {"name": "zstd"}]}, "codec 'sharding_indexed'"),
+    ],
+)
+def test_what_is_not_plain(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    assert not isinstance(described(tmp_path, V2), str)
+    (tmp_path / ".zarray").unlink()
+    found = described(tmp_path, change)
+    assert isinstance(found, str)
+    assert re.search(why, found)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(base=st.sampled_from([V2, V3]), data=st.data())
+def test_crafted_metadata_raises_nothing(base: dict[str, Any], data: st.DataObject) -> None:
+    meta = json.loads(json.dumps(base))
+    at: Any = meta
+    while True:
+        key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+        inside = isinstance(at[key], dict | list) and len(at[key]) > 0
+        if not inside or data.draw(st.booleans()):
+            break
+        at = at[key]
+    at[key] = data.draw(JSON)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, ".zarray" if base is V2 else "zarr.json")
+        file.write_text(json.dumps(meta))
+        assert isinstance(plain_array(folder), str | PlainArray)
+
+
+def test_a_huge_array_of_which_little_is_stored(tmp_path: Path) -> None:
+    described(tmp_path, V3 | {"shape": [2**50, 3], "fill_value": 7.0})
+    source = ZarrDataSource(tmp_path, direct=True)
+    assert len(source) == 2**50
+    assert source.read(np.array([2**50 - 1, 5])).tolist() == [[7.0] * 3] * 2

@@ -1,0 +1,460 @@
+"""Zarr arrays and groups: rows as NumPy gives them, whatever the layout, and damage named."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pickle
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.errors import (
+    ArgumentError,
+    ConversionError,
+    NotFoundError,
+    ReadError,
+    RecordIndexError,
+    SourceError,
+)
+from windrow.sources import RemoteOptions, ZarrDataSource
+from windrow.sources.zarr import tensorstore
+from windrow.sources.zarr.local import presence
+
+AnyArray = npt.NDArray[Any]
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "v2": {"zarr_format": 2, "chunks": (16, 3)},
+    "v3": {"zarr_format": 3, "chunks": (16, 4)},
+    "v3 one record per chunk": {"zarr_format": 3, "chunks": (1, 4)},
+    "sharded": {"zarr_format": 3, "chunks": (8, 4), "shards": (32, 4)},
+    "sharded, one record per chunk": {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
+}
+
+
+WAYS = pytest.mark.parametrize("direct", [True, False])
+
+
+def values(rows: int = 100, dtype: Any = "f4") -> AnyArray:
+    return np.arange(rows * 4).reshape(rows, 4).astype(dtype)
+
+
+def write(path: Path, array: AnyArray, **layout: Any) -> Path:
+    store = zarr.create_array(str(path), shape=array.shape, dtype=array.dtype, **layout)
+    store[...] = array
+    return path
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("zarr")
+    return {
+        name: write(folder / str(n), values(), **layout)
+        for n, (name, layout) in enumerate(LAYOUTS.items())
+    }
+
+
+@WAYS
+@pytest.mark.parametrize("name", LAYOUTS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_any_indices_of_any_layout(
+    stores: dict[str, Path], name: str, direct: bool, data: Any
+) -> None:
+    source = ZarrDataSource(stores[name], direct=direct)
+    one = st.integers(-100, 99)
+    runs = st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda r: list(range(*r)))
+    wanted = np.asarray(data.draw(st.lists(one, max_size=150) | runs), np.int64)
+    if data.draw(st.booleans()):
+        wanted = wanted[::-1]
+    got = source.read(wanted)
+    np.testing.assert_array_equal(got, values()[wanted])
+    assert got.dtype == np.float32
+    assert got.flags.writeable
+    got[...] = -1
+    np.testing.assert_array_equal(source.read(wanted), values()[wanted])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 16, 17])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_short_arrays(tmp_path: Path, rows: int, zarr_format: Any) -> None:
+    path = write(tmp_path / "a", values(rows), chunks=(16, 4), zarr_format=zarr_format)
+    source = ZarrDataSource(path)
+    assert len(source) == rows
+    np.testing.assert_array_equal(source.read(np.arange(rows)[::-1]), values(rows)[::-1])
+    with pytest.raises(RecordIndexError, match=f"out of range for {rows} records"):
+        source[rows]
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i8", "f2", ">f4", "c8", ml_dtypes.bfloat16])
+def test_dtypes(tmp_path: Path, dtype: Any) -> None:
+    array = values(20).astype(dtype)
+    fits = np.dtype(dtype).newbyteorder("=")
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path)}}
+    ts.open(spec, create=True, dtype=fits, shape=[20, 4]).result()[...] = array.astype(fits)
+    got = ZarrDataSource(tmp_path).read(np.array([19, 0, 7]))
+    assert got.dtype == fits
+    np.testing.assert_array_equal(got, array[[19, 0, 7]])
+
+
+def test_rows_of_any_rank(tmp_path: Path) -> None:
+    flat = write(tmp_path / "1", np.arange(30), chunks=(7,))
+    deep = write(tmp_path / "4", np.arange(480).reshape(10, 2, 4, 6), chunks=(3, 1, 4, 5))
+    assert ZarrDataSource(flat)[5] == 5
+    order = np.array([9, 0, 3, 3, 4, 5, 2, 1])
+    expected = np.arange(480).reshape(10, 2, 4, 6)[order]
+    np.testing.assert_array_equal(ZarrDataSource(deep).read(order), expected)
+
+
+def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
+    store = zarr.create_array(
+        str(tmp_path / "a"), shape=(40,), chunks=(10,), dtype="i4", fill_value=7
+    )
+    store[:10] = 1
+    assert ZarrDataSource(tmp_path / "a").read(np.array([5, 35])).tolist() == [1, 7]
+
+
+@WAYS
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("fill", [0, np.nan])
+def test_a_store_that_is_gone_is_no_fill_value(
+    tmp_path: Path, name: str, fill: float, direct: bool
+) -> None:
+    path = write(tmp_path / "a", values() + 1, fill_value=fill, **LAYOUTS[name])
+    source = ZarrDataSource({"x": path}, direct=direct)
+    source.read(np.arange(100))
+    shutil.rmtree(path)
+    for wanted in (np.array([37]), np.arange(20, 70), np.array([9, 90, 3])):
+        with pytest.raises(ReadError, match=r"array in .*/a was removed or replaced .* is gone"):
+            source.read(wanted)
+
+
+@WAYS
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_cut_shorter_is_no_fill_value(
+    tmp_path: Path, zarr_format: Any, direct: bool
+) -> None:
+    path = write(tmp_path / "a", values() + 1, chunks=(16, 4), zarr_format=zarr_format)
+    source = ZarrDataSource(path, direct=direct)
+    zarr.open_array(str(path), mode="r+").resize((40, 4))
+    np.testing.assert_array_equal(source.read(np.arange(32)), values()[:32] + 1)
+    for wanted in (np.arange(0, 60), np.array([3, 60, 3]), np.array([99])):
+        with pytest.raises(ReadError, match=r"describes another array"):
+            source.read(wanted)
+
+
+def test_a_file_in_place_of_the_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", values() + 1, chunks=(16, 4))
+    source = ZarrDataSource(path)
+    shutil.rmtree(path)
+    path.mkdir()
+    for content in ("", "[]", "{}"):
+        (path / "zarr.json").write_text(content)
+        with pytest.raises(ReadError, match=r"was removed or replaced"):
+            source[3]
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i8", "f2", "c16", ml_dtypes.bfloat16])
+def test_sparse_arrays_that_grow_and_get_attributes_are_read(tmp_path: Path, dtype: Any) -> None:
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path)}}
+    ts.open(spec, create=True, dtype=np.dtype(dtype), shape=[40, 3]).result()[0] = 1
+    source = ZarrDataSource(tmp_path)
+    expected = np.zeros((40, 3), dtype)
+    expected[0] = 1
+    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
+    meta = json.loads((tmp_path / "zarr.json").read_text())
+    grown = {**meta, "shape": [50, 3], "attributes": {"units": "K"}}
+    (tmp_path / "zarr.json").write_text(json.dumps(grown))
+    np.testing.assert_array_equal(source.read(np.arange(40)), expected)
+
+
+@WAYS
+def test_only_rows_of_fill_value_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    stats: list[str] = []
+
+    class CountingOs:
+        @staticmethod
+        def stat(path: str) -> os.stat_result:
+            stats.append(path)
+            return os.stat(path)
+
+    data = values() + 1
+    data[50:] = 0
+    source = ZarrDataSource(write(tmp_path / "a", data, chunks=(16, 4)), direct=direct)
+    monkeypatch.setattr(presence, "os", CountingOs)
+    for wanted in (np.arange(40), np.array([3, 48, 3]), np.array([], np.int64)):
+        source.read(wanted)
+    assert stats == []
+    source.read(np.arange(100))
+    source.read(np.array([99, 3, 70, 60]))
+    assert len(stats) == 2
+
+
+def test_rounds_within_the_byte_budget(
+    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorstore, "IN_FLIGHT_BYTES", 300)
+    wanted = np.random.default_rng(0).integers(0, 100, 500)
+    for path in stores.values():
+        source = ZarrDataSource(path, direct=False)
+        np.testing.assert_array_equal(source.read(wanted), values()[wanted])
+
+
+def group(path: Path, zarr_format: Any = 3) -> dict[str, AnyArray]:
+    root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
+    arrays = {"image": values(50), "label": np.arange(50, dtype="u1")}
+    for name, array in arrays.items():
+        root.create_array(name, shape=array.shape, dtype=array.dtype, chunks=(8, *array.shape[1:]))[
+            ...
+        ] = array
+    inner = root.create_group("meta")
+    inner.create_array("id", shape=(50,), dtype="i8", chunks=(50,))[...] = np.arange(50)
+    return arrays
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool) -> None:
+    arrays = group(tmp_path / "g", zarr_format)
+    if consolidated:
+        zarr.consolidate_metadata(str(tmp_path / "g"), zarr_format=zarr_format)
+    source = ZarrDataSource(tmp_path / "g")
+    wanted = np.array([49, 3, 3, 12])
+    got = source.read(wanted)
+    assert list(got) == ["image", "label", "meta"]
+    np.testing.assert_array_equal(got["image"], arrays["image"][wanted])
+    np.testing.assert_array_equal(got["meta"]["id"], wanted)
+    assert source[7]["label"] == 7
+    assert set(source.arrays) == {"image", "label", "meta/id"}
+
+
+def test_ways_to_name_an_array(stores: dict[str, Path]) -> None:
+    path = stores["v3"]
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    for named in (path, str(path), path.as_uri(), spec, ts.Spec(spec), ts.open(spec).result()):
+        np.testing.assert_array_equal(ZarrDataSource(named)[42], values()[42])
+    source = ZarrDataSource({"a": path, "b": {"c": ts.open(spec).result()}})
+    assert source[3]["b"]["c"].tolist() == source[3]["a"].tolist()
+
+
+def test_views_of_an_open_store(stores: dict[str, Path]) -> None:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(stores["sharded"])}}
+    store = ts.open(spec).result()
+    views: list[tuple[Any, AnyArray]] = [
+        (store[10:50], values()[10:50]),
+        (store[10:50][::-1], values()[10:50][::-1]),
+        (store[::3], values()[::3]),
+        (store.T, values().T),
+        (store[5:90, 1:3].T, values()[5:90, 1:3].T),
+        (store[ts.d[0].translate_by[-33]], values()),
+        (store.oindex[[7, 3, 3]], values()[[7, 3, 3]]),
+        (ts.array(values()), values()),
+    ]
+    for view, expected in views:
+        source = ZarrDataSource(view)
+        assert len(source) == len(expected)
+        order = np.random.default_rng(0).integers(0, len(expected), 60)
+        np.testing.assert_array_equal(source.read(order), expected[order])
+        np.testing.assert_array_equal(source.read(np.arange(len(expected))), expected)
+        again = pickle.loads(pickle.dumps(source))
+        np.testing.assert_array_equal(again.read(order), expected[order])
+
+
+def test_lengths_must_agree(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", values(10), chunks=(4, 4))
+    b = write(tmp_path / "b", values(12), chunks=(4, 4))
+    with pytest.raises(SourceError, match=r"differ in length\n  x: 10\n  y/z: 12"):
+        ZarrDataSource({"x": a, "y": {"z": b}})
+
+
+def test_arrays_without_a_first_axis(tmp_path: Path) -> None:
+    zarr.create_array(str(tmp_path / "s"), shape=(), dtype="i4")
+    with pytest.raises(SourceError, match=r"has shape \(\), and the first axis counts records"):
+        ZarrDataSource(tmp_path / "s")
+
+
+def test_raw_bits_are_refused_and_do_not_abort(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", np.zeros(4, "u2"), chunks=(2,))
+    meta = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps({**meta, "data_type": "r16"}))
+    with pytest.raises(SourceError, match=r"the array in .*/a is not read: dtype 'r16'"):
+        ZarrDataSource(path)
+
+
+def test_paths_that_name_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "data.zarr", values(4), chunks=(2, 4))
+    with pytest.raises(NotFoundError, match=r"did you mean .*/data\.zarr\?"):
+        ZarrDataSource(tmp_path / "date.zarr")
+    with pytest.raises(NotFoundError, match=r"has no zarr\.json, .* it holds data\.zarr"):
+        ZarrDataSource(tmp_path)
+    with pytest.raises(NotFoundError, match="is a file, not the folder"):
+        ZarrDataSource(tmp_path / "data.zarr" / "zarr.json")
+    zarr.open_group(str(tmp_path / "empty"), mode="w")
+    with pytest.raises(SourceError, match="holds no arrays"):
+        ZarrDataSource(tmp_path / "empty")
+    with pytest.raises(SourceError, match="cannot be opened"):
+        ZarrDataSource("nonsense://x/y")
+    with pytest.raises(ArgumentError, match=r"got a int; give a path or URL"):
+        ZarrDataSource(3)
+    with pytest.raises(ArgumentError, match="'a' is a list"):
+        ZarrDataSource({"a": [1]})
+    with pytest.raises(SourceError, match="holds no arrays; give it at least one"):
+        ZarrDataSource({})
+
+
+def test_a_server_that_does_not_answer() -> None:
+    limits = RemoteOptions(timeout_s=0.2, retries=0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/a.zarr"
+        with pytest.raises(
+            SourceError, match=r"zarr\.json cannot be read: no answer within 0\.2 s"
+        ):
+            ZarrDataSource(url, remote=limits)
+
+
+def test_unreadable_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", values(4), chunks=(2, 4))
+    whole = (path / "zarr.json").read_text()
+    for content, message in (
+        (whole[:40], r"zarr\.json in .*/a is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"node_type": "tree"}', "node_type 'tree'"),
+        (whole.replace("regular", "odd"), "cannot be opened: .*odd"),
+    ):
+        (path / "zarr.json").write_text(content)
+        with pytest.raises(SourceError, match=message):
+            ZarrDataSource(path)
+
+
+def test_an_unfinished_conversion_is_refused(tmp_path: Path) -> None:
+    group(tmp_path / "g")
+    (tmp_path / "g" / "_WINDROW_UNFINISHED").write_text("{}")
+    for path in (tmp_path / "g", tmp_path / "g" / "image"):
+        with pytest.raises(ConversionError, match="run the same conversion again"):
+            ZarrDataSource(path)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 2] = b"\xff" * (len(content) // 2)
+    path.write_bytes(content)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("layout", "key", "held"),
+    [
+        ({"zarr_format": 2, "chunks": (16, 4)}, "3.0", "records 48 to 63"),
+        ({"zarr_format": 3, "chunks": (16, 4)}, "c/6/0", "records 96 to 99"),
+        (
+            {"zarr_format": 3, "chunks": (1, 4), "shards": (32, 4)},
+            "c/1/0",
+            r"record (3[2-9]|[45]\d|6[0-3])",
+        ),
+    ],
+)
+def test_a_corrupt_chunk_is_named(
+    tmp_path: Path, layout: Any, key: str, held: str, direct: bool
+) -> None:
+    write(tmp_path / "g" / "a", values(), **layout)
+    write(tmp_path / "g" / "b", values(), chunks=(10, 4))
+    damage(tmp_path / "g" / "a" / key)
+    source = ZarrDataSource({name: tmp_path / "g" / name for name in "ab"}, direct=direct)
+    everything = np.arange(100)
+    for order in (everything, np.random.default_rng(0).permutation(100), everything[::-3]):
+        with pytest.raises(ReadError, match="array 'a'") as caught:
+            source.read(order)
+        assert re.search(f"the chunk that holds {held} ", str(caught.value))
+        assert str(tmp_path / "g" / "a" / key) in str(caught.value)
+        assert "tensorstore_spec" not in str(caught.value)
+    assert source[0]["a"].tolist() == [0, 1, 2, 3]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_pickles_as_a_spec_and_opens_lazily(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", values(), chunks=(16, 4))
+    sent = pickle.dumps(ZarrDataSource({"x": path}))
+    assert len(sent) < 3000
+    again = pickle.loads(sent)
+    np.testing.assert_array_equal(again[9]["x"], values()[9])
+    shutil.rmtree(path)
+    lazy = pickle.loads(sent)
+    assert len(lazy) == 100
+    assert lazy.fingerprint == "zarr(x: float32 [100, 4] chunks [16, 4])"
+    with pytest.raises(NotFoundError, match="there is no array at"):
+        lazy[0]
+    write(path, values(99), chunks=(16, 4))
+    with pytest.raises(SourceError, match=r"changed since the source was made\n  then: .*100"):
+        lazy[0]
+
+
+def test_fingerprint_and_repr(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", values(), chunks=(16, 4))
+    other = write(tmp_path / "b", values() + 1, chunks=(16, 4))
+    source = ZarrDataSource(path)
+    assert source.fingerprint == "zarr(float32 [100, 4] chunks [16, 4])"
+    assert ZarrDataSource(other).fingerprint == source.fingerprint
+    assert repr(source) == f"ZarrDataSource(100 records of float32 [4] in {path}, decoded directly)"
+    wide = ZarrDataSource({f"name{i}": path for i in range(20)})
+    assert wide.fingerprint.startswith("zarr(100 records, 20 arrays, sha256:")
+    assert "and 16 more arrays" in repr(wide)
+
+
+def test_sixteen_threads_at_once(stores: dict[str, Path]) -> None:
+    source = pickle.loads(pickle.dumps(ZarrDataSource(stores["sharded"])))
+
+    def read(seed: int) -> bool:
+        wanted = np.random.default_rng(seed).integers(0, 100, 40)
+        return bool(np.array_equal(source.read(wanted), values()[wanted]))
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(read, range(64)))
+
+
+def test_a_group_is_shown_by_its_own_folder(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "g.zarr")
+    for name in ("image", "imagination"):
+        array = zarr.create_array(tmp_path / "g.zarr" / name, shape=(4, 2), dtype="float32")
+        array[:] = 1
+    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr, decoded directly)")
+
+
+def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) -> None:
+    def written(name: str, width: int, chunk_rows: int) -> str:
+        path = tmp_path / name
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+        metadata = {
+            "shape": [600, width],
+            "data_type": "uint8",
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [chunk_rows, width]},
+            },
+            "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}],
+        }
+        ts.open({**spec, "metadata": metadata}, create=True).result()
+        return str(path)
+
+    image, depth = written("image", 48, 10), written("depth", 40, 100)
+    label = written("label", 1, 200)
+    both = ZarrDataSource({"image": image, "depth": depth, "label": label})
+    # Blocks of 10 would have each chunk of depth decoded for every window that has some of it.
+    assert both.blocks().tolist() == list(range(0, 601, 100))
+    # Labels weigh nothing: their chunks may be decoded many times.
+    small = ZarrDataSource({"image": image, "label": label})
+    assert small.blocks().tolist() == list(range(0, 601, 10))

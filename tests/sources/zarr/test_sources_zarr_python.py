@@ -1,0 +1,531 @@
+"""Arrays that zarr-python reads: what TensorStore has no codec or dtype for, and what is refused."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import pickle
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numcodecs
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import xarray as xr
+import zarr
+import zarr.codecs.numcodecs as v3
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow import MapDataset, verify
+from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources.zarr.tree import ArrayTree, open_arrays
+
+AnyArray = npt.NDArray[Any]
+pytestmark = pytest.mark.filterwarnings("ignore")  # zarr-python warns writers of such arrays
+
+INTEGERS = np.arange(1, 145, dtype="i4").reshape(36, 4)
+FLOATS = INTEGERS.astype("f8")
+TIMES = INTEGERS.astype("M8[h]")
+V2: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
+    "delta": (INTEGERS, {"filters": [numcodecs.Delta(dtype="i4")]}, "filter 'delta'"),
+    "fixed scale": (
+        FLOATS,
+        {"filters": [numcodecs.FixedScaleOffset(0, 1, "f8", "u1")]},
+        "filter 'fixedscaleoffset'",
+    ),
+    "shuffle": (
+        INTEGERS,
+        {"filters": [numcodecs.Shuffle(4)], "compressors": numcodecs.BZ2()},
+        "filter 'shuffle'",
+    ),
+    "lzma": (INTEGERS, {"compressors": numcodecs.LZMA()}, "compressor 'lzma'"),
+    "bits": (INTEGERS % 3 == 0, {"filters": [numcodecs.PackBits()]}, "filter 'packbits'"),
+    "big endian": (
+        INTEGERS.astype(">i4"),
+        {"filters": [numcodecs.Delta(dtype=">i4")], "order": "F"},
+        "filter 'delta'",
+    ),
+    "S": (INTEGERS.astype("S10"), {}, r"dtype '\|S10'"),
+    "U": (INTEGERS.astype("U5"), {}, r"dtype '<U5'"),
+    "times": (TIMES.astype("M8[ns]"), {}, r"dtype '<M8\[ns\]'"),
+    "durations": (INTEGERS.astype("m8[s]"), {}, r"dtype '<m8\[s\]'"),
+}
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # these codecs warn who makes them
+    V3: dict[str, tuple[AnyArray, dict[str, Any], str]] = {
+        "delta": (
+            INTEGERS,
+            {"filters": [v3.Delta(dtype="i4")], "compressors": [v3.BZ2()]},
+            "codec 'numcodecs.delta'",
+        ),
+        "sharded": (
+            INTEGERS,
+            {"filters": [v3.Delta(dtype="i4")], "compressors": [v3.LZMA()], "shards": (20, 4)},
+            "codec 'numcodecs.delta'",
+        ),
+        "S": (INTEGERS.astype("S10"), {}, "dtype 'null_terminated_bytes'"),
+        "U": (INTEGERS.astype("U5"), {}, "dtype 'fixed_length_utf32'"),
+        "times": (TIMES, {"shards": (20, 4)}, r"dtype 'numpy\.datetime64'"),
+        "durations": (INTEGERS.astype("m8[10s]"), {}, r"dtype 'numpy\.timedelta64'"),
+        "two axes of one name": (
+            INTEGERS,
+            {"dimension_names": ["x", "x"], "chunks": (10, 3)},
+            "two axes have one name",
+        ),
+    }
+CASES = [(2, *case) for case in V2.values()] + [(3, *case) for case in V3.values()]
+IDS = [f"v2 {name}" for name in V2] + [f"v3 {name}" for name in V3]
+
+
+def write(path: Path, version: Any, values: AnyArray, **layout: Any) -> Path:
+    layout = {"chunks": (10, 4), **layout}
+    array = zarr.create_array(
+        str(path), shape=values.shape, dtype=values.dtype, zarr_format=version, **layout
+    )
+    array[...] = values
+    return path
+
+
+@pytest.mark.parametrize(("version", "values", "layout", "why"), CASES, ids=IDS)
+def test_what_tensorstore_can_not_decode(
+    tmp_path: Path, version: int, values: AnyArray, layout: dict[str, Any], why: str
+) -> None:
+    path = write(tmp_path / "a", version, values, **layout)
+    direct = False if "one name" in why else None
+    source = ZarrDataSource(path, direct=direct)
+    native = values.dtype.newbyteorder("=")
+    assert re.search(rf", read by zarr-python \({why}\)\)$", repr(source))
+    wanted = np.array([35, 0, 7, 7, 12, -1])
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        got = again.read(wanted)
+        assert got.dtype == native
+        np.testing.assert_array_equal(got, values[wanted])
+    batches = list(MapDataset.source(source).seed(3).shuffle().batch(5).to_iter_dataset())
+    whole = np.concatenate(batches)
+    np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(values.astype(native), axis=0))
+    dims = ("a", "b") if "one name" in why else None
+    windows = WindowDataSource(path, sizes={0: 3}, strides={0: 2}, dims=dims, direct=direct)
+    np.testing.assert_array_equal(windows[4], values[8:11])
+    if direct is None:
+        with pytest.raises(SourceError, match="cannot be decoded directly"):
+            ZarrDataSource(path, direct=True)
+    with pytest.raises(SourceError, match=r"is read by zarr-python .* open it with zarr\.open_arr"):
+        _ = source.arrays
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_boxes(tmp_path: Path, version: Any) -> None:
+    values = np.arange(9 * 10 * 3, dtype="i4").reshape(9, 10, 3)
+    codec = numcodecs.Delta(dtype="i4") if version == 2 else v3.Delta(dtype="i4")
+    path = write(tmp_path / "a", version, values, chunks=(4, 4, 5), filters=[codec], fill_value=3)
+    sizes, strides = {0: 3, 1: 4}, {0: 2, 1: 3}
+    source = WindowDataSource(path, sizes=sizes, strides=strides)
+    expected = [values[a : a + 3, b : b + 4] for a in (0, 2, 4, 6) for b in (0, 3, 6)]
+    np.testing.assert_array_equal(source.read(np.arange(12)[::-1]), expected[::-1])
+    chain = MapDataset.source(source).seed(0).shuffle().batch(5).to_iter_dataset()
+    got = np.concatenate(list(chain))
+    np.testing.assert_array_equal(
+        got[np.argsort(got[:, 0, 0, 0])], sorted(expected, key=lambda box: int(box[0, 0, 0]))
+    )
+    (array,) = ArrayTree("source", path).open()
+    assert array.missing_value == (3 if version == 2 else None)
+
+
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_any_indices(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    rows = data.draw(st.integers(0, 12))
+    chunk = data.draw(st.integers(1, 14))
+    values = np.arange(rows * 2, dtype="i8").reshape(rows, 2)
+    path = write(
+        tmp_path_factory.mktemp("a") / "a",
+        2,
+        values,
+        chunks=(chunk, 2),
+        filters=[numcodecs.Delta(dtype="i8")],
+    )
+    wanted = np.array(
+        data.draw(st.lists(st.integers(0, rows - 1), max_size=20) if rows else st.just([])),
+        np.int64,
+    )
+    np.testing.assert_array_equal(ZarrDataSource(path).read(wanted), values[wanted])
+
+
+def test_settings_that_tensorstore_does_not_take(tmp_path: Path) -> None:
+    codec = numcodecs.Zstd(level=1, checksum=True)
+    path = write(tmp_path / "a", 2, INTEGERS, compressors=codec)
+    source = ZarrDataSource(path, direct=False)
+    np.testing.assert_array_equal(source.read(np.array([35, 2])), INTEGERS[[35, 2]])
+    assert repr(source).endswith("read by zarr-python (TensorStore cannot open it))")
+
+
+def test_categories(tmp_path: Path) -> None:
+    words = np.array([["a", "bb"], ["bb", "ccc"], ["a", "a"]], "<U3")
+    codec = numcodecs.Categorize(["a", "bb", "ccc"], dtype="<U3")
+    path = write(tmp_path / "a", 2, words, chunks=(2, 2), filters=[codec])
+    np.testing.assert_array_equal(ZarrDataSource(path).read(np.array([2, 1])), words[[2, 1]])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_texts_of_any_length_are_coordinates_and_no_records(tmp_path: Path, version: Any) -> None:
+    words = np.array(["a", "", "ccc\x00d", "long" * 9], object)
+    data = xr.Dataset({"t": ("name", np.arange(4))}, coords={"name": ("name", words)})
+    data.to_zarr(tmp_path / "g", zarr_format=version)
+    source = ZarrDataSource(tmp_path / "g")
+    assert source[2] == {"t": 2}
+    (name,) = open_arrays("source", ArrayTree("source", tmp_path / "g").left_out)
+    assert name.part.read(np.array([3, 0, 2, 1])).tolist() == [words[k] for k in (3, 0, 2, 1)]
+    with pytest.raises(SourceError, match=r"array 'name' in .*/g/name is not read: .* any length"):
+        ZarrDataSource(tmp_path / "g", names=["name"])
+
+
+def test_a_group_read_in_three_ways(tmp_path: Path) -> None:
+    write(tmp_path / "a", 3, INTEGERS)
+    write(tmp_path / "b", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    write(tmp_path / "c", 2, INTEGERS, compressors=numcodecs.BZ2())
+    source = ZarrDataSource({name: tmp_path / name for name in "abc"})
+    got = source.read(np.array([30, 3]))
+    for name in "abc":
+        np.testing.assert_array_equal(got[name], INTEGERS[[30, 3]])
+    assert "decoded directly: a; read by zarr-python (filter 'delta'): b; read by Ten" in repr(
+        source
+    )
+
+
+def test_out_of_key_value_stores(tmp_path: Path) -> None:
+    for name in ("delta", "sharded"):
+        values, layout, _ = V3[name]
+        write(tmp_path / "g" / name, 3, values, **layout)
+    zarr.open_group(str(tmp_path / "g"), mode="a")
+    zipped = shutil.make_archive(str(tmp_path / "g"), "zip", tmp_path / "g")
+    source = ZarrDataSource(f"file://{zipped}|zip:")
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        got = again.read(np.array([33, 2]))
+        np.testing.assert_array_equal(got["delta"], INTEGERS[[33, 2]])
+        np.testing.assert_array_equal(got["sharded"], INTEGERS[[33, 2]])
+    memory = ts.KvStore.open("memory://").result()
+    for file in (tmp_path / "g").rglob("*"):
+        if file.is_file():
+            memory.write(str(file.relative_to(tmp_path / "g")), file.read_bytes()).result()
+    np.testing.assert_array_equal(ZarrDataSource(memory)[35]["delta"], INTEGERS[35])
+
+
+def test_chunks_that_are_missing_damaged_or_gone(tmp_path: Path) -> None:
+    delta = {"filters": [numcodecs.Delta(dtype="i4")], "fill_value": 7}
+    path = write(tmp_path / "a", 2, INTEGERS, **delta)
+    (path / "1.0").unlink()
+    damaged = path / "2.0"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    source = ZarrDataSource(path)
+    assert source[12].tolist() == [7] * 4
+    with pytest.raises(ReadError, match=r"holds records 20 to 29 cannot be read: zarr-python says"):
+        source.read(np.array([3, 25]))
+    with pytest.raises(ReadError, match="records 20 to 29"):
+        list(MapDataset.source(source).batch(4).to_iter_dataset())
+    lazy = pickle.loads(pickle.dumps(source))
+    shutil.rmtree(path)
+    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
+        source[0]
+    with pytest.raises(NotFoundError, match="there is no array at"):
+        lazy[0]
+
+
+@pytest.mark.parametrize(("version", "values", "layout", "why"), CASES, ids=IDS)
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_verifying_sees_chunks_that_are_missing(
+    tmp_path: Path,
+    version: int,
+    values: AnyArray,
+    layout: dict[str, Any],
+    why: str,
+    windows: bool,
+    zipped: bool,
+) -> None:
+    # A chunk of fill values alone is stored all the same.
+    values = values.copy()
+    values[:20] = np.zeros((), values.dtype)
+    path = write(tmp_path / "a", version, values, config={"write_empty_chunks": True}, **layout)
+    place: Any = path
+    direct = False if "one name" in why else None
+
+    def source() -> ZarrDataSource | WindowDataSource:
+        if not windows:
+            return ZarrDataSource(place, direct=direct)
+        dims = ("a", "b") if "one name" in why else None
+        return WindowDataSource(place, sizes={0: 3}, strides={0: 1}, dims=dims, direct=direct)
+
+    def reported(missing: Any) -> Any:
+        nonlocal place
+        if zipped:
+            place = f"file://{shutil.make_archive(str(tmp_path / missing), 'zip', path)}|zip:"
+        return verify(source(), progress=False, missing=missing)
+
+    whole = reported("error")
+    assert whole.ok
+    assert (whole.missing, whole.untold) == (0, 0)
+    assert whole.decoded_bytes == values.nbytes
+    sharded = "shards" in layout
+    file = path / ("2.0" if version == 2 else "c/1/0" if sharded else "c/2/0")
+    file.unlink()
+    lost = (2 if sharded else 1) * (whole.chunks // 4)
+    if layout.get("chunks") == (10, 3):
+        lost = 1
+    report = reported("fill")
+    assert (report.ok, report.missing, report.untold) == (True, lost, 0)
+    report = reported("error")
+    assert len(report.bad) == lost
+    assert report.bad[0].error.startswith("it is not stored")
+    assert {bad.file for bad in report.bad} == {None if zipped else str(file)}
+    first, stop = report.bad[0].first_record, report.bad[-1].stop_record
+    assert first == (18 if windows else 20)
+    assert stop == min(len(source()), 36 if sharded else 30)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_verifying_sees_missing_chunks_of_shards(
+    tmp_path: Path, location: Any, checksum: bool, zipped: bool
+) -> None:
+    index_codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    settings: dict[str, Any] = {
+        "chunk_shape": [5, 2],
+        "index_location": location,
+        "index_codecs": index_codecs + ([{"name": "crc32c"}] if checksum else []),
+        "codecs": [v3.Delta(dtype="i4").to_dict(), *index_codecs],
+    }
+    path = write(tmp_path / "a", 3, INTEGERS, **V3["sharded"][1])
+    shutil.rmtree(path / "c")
+    meta = json.loads((path / "zarr.json").read_text())
+    meta["codecs"] = [{"name": "sharding_indexed", "configuration": settings}]
+    (path / "zarr.json").write_text(json.dumps(meta))
+    stored = np.zeros((8, 2), bool)
+    stored[[0, 1, 3, 6], [1, 0, 0, 1]] = True
+    array = zarr.open_array(str(path), mode="r+")
+    for row, column in np.argwhere(stored):
+        here = slice(row * 5, row * 5 + 5), slice(column * 2, column * 2 + 2)
+        array[here] = INTEGERS[here]
+    place: Any = path
+    if zipped:
+        place = f"file://{shutil.make_archive(str(tmp_path / 'z'), 'zip', path)}|zip:"
+    report = verify(ZarrDataSource(place), progress=False)
+    assert (report.ok, report.chunks, report.missing, report.untold) == (True, 16, 12, 0)
+    report = verify(ZarrDataSource(place), progress=False, missing="error")
+    assert [bad.chunk for bad in report.bad] == np.flatnonzero(~stored).tolist()
+
+
+def test_verifying_reports_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    (path / "2.0").write_bytes(b"no chunk")
+    (path / "3.0").unlink()
+    report = verify(ZarrDataSource(path), progress=False)
+    (bad,) = report.bad
+    assert (bad.chunk, bad.file, bad.first_record) == (2, str(path / "2.0"), 20)
+    assert bad.error.startswith("zarr-python says")
+    assert (report.chunks, report.missing) == (4, 1)
+    sharded = write(tmp_path / "s", 3, INTEGERS, **V3["sharded"][1])
+    (sharded / "c/1/0").write_bytes(b"short")
+    report = verify(ZarrDataSource(sharded), progress=False)
+    assert [(bad.chunk, bad.file) for bad in report.bad] == [
+        (2, str(sharded / "c/1/0")),
+        (3, str(sharded / "c/1/0")),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8", "?", "U5", "S3", "M8[ns]"])
+def test_arrays_of_v2_without_a_fill_value(tmp_path: Path, dtype: str) -> None:
+    values = INTEGERS.astype(dtype)
+    path = write(tmp_path / "a", 2, values, filters=[numcodecs.Shuffle(4)])
+    meta = json.loads((path / ".zarray").read_text())
+    (path / ".zarray").write_text(json.dumps({**meta, "fill_value": None}))
+    (path / "1.0").unlink()
+    source = ZarrDataSource(path)
+    np.testing.assert_array_equal(source[3], values[3])
+    np.testing.assert_array_equal(source[13], zarr.open_array(str(path), mode="r")[13])
+    report = verify(source, progress=False)
+    assert (report.ok, report.missing, report.untold) == (True, 1, 0)
+    lazy = pickle.loads(pickle.dumps(source))
+    lazy[3]
+    shutil.rmtree(path)
+    with pytest.raises(ReadError, match="was removed or replaced since the source was made"):
+        lazy[13]
+
+
+def hostile(path: Path, **changed: Any) -> Path:
+    """An array of v2 whose metadata say something else than what is stored."""
+    write(path, 2, INTEGERS)
+    meta = json.loads((path / ".zarray").read_text())
+    (path / ".zarray").write_text(json.dumps({**meta, **changed}))
+    return path
+
+
+class Touch:
+    """Unpickling one makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "filter 'pickle'"),
+        ({"filters": [{"id": "pickle", "protocol": 5}]}, "filter 'pickle'"),
+        ({"compressor": {"id": "pickle"}}, "compressor 'pickle'"),
+        ({"dtype": "|O", "filters": [{"id": "json2"}]}, "filter 'json2'"),
+        ({"dtype": "|O", "filters": [{"id": "msgpack2"}]}, "filter 'msgpack2'"),
+        ({"dtype": "|O", "filters": [{"id": "delta", "dtype": "i4"}]}, "any length"),
+        ({"filters": [{"id": "delta", "dtype": "O"}]}, "with dtype 'O'"),
+        ({"filters": [{"id": "delta", "dtype": ["i4"]}]}, "with dtype"),
+        ({"filters": [{"id": "astype", "encode_dtype": "|O", "decode_dtype": "i4"}]}, "encode_dty"),
+        ({"filters": [{"id": "zlib"}, {"id": "delta", "dtype": "f8"}]}, "compressed twice"),
+        ({"filters": [{"id": "zlib"}]}, "compressed twice"),
+        ({"filters": {"id": "delta"}}, "zarr-python says|is not read"),
+        ({"compressor": {"id": "lzma", "format": 3}}, "'lzma' with format 3"),
+        ({"filters": [{"id": "os.system"}]}, "filter 'os.system'"),
+        ({"filters": ["delta"]}, "is not read"),
+        ({"filters": [3]}, "filter 3"),
+        ({"filters": [{"id": "delta", "odd": 3}]}, "zarr-python says"),
+        ({"filters": [{"id": "delta", "dtype": "i4"}], "dtype": [["a", "<i4"]]}, "dtype"),
+    ],
+)
+def test_codecs_that_could_run_anything_are_refused(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    path = hostile(tmp_path / "a", **changed)
+    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
+    with pytest.raises(SourceError, match=why):
+        ZarrDataSource(path)
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        {"numcodecs.pickle": {}},
+        ["bytes", {"name": "numcodecs.pickle"}],
+        [{"name": "numcodecs.delta"}, "bytes", {"name": "sharding_indexed"}],
+        [{"name": "sharding_indexed", "configuration": {"codecs": {"numcodecs.pickle": 0}}}],
+    ],
+)
+def test_codecs_of_v3_that_are_refused(tmp_path: Path, codecs: Any) -> None:
+    path = write(tmp_path / "a", 3, INTEGERS, filters=[v3.Delta(dtype="i4")])
+    meta = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps({**meta, "codecs": codecs}))
+    with pytest.raises(SourceError, match=r"is not read: (codec|.*shape)"):
+        ZarrDataSource(path)
+
+
+def packed(codec: str, size: int) -> bytes:
+    """Zeros, compressed; more than is in memory at a time."""
+    part = bytes(2**20)
+    if codec == "zstd":
+        stream: Any = zstandard.ZstdCompressor().compressobj()  # it does not say its size
+    elif codec in ("zlib", "gzip"):
+        stream = zlib.compressobj(9, wbits=15 if codec == "zlib" else 31)
+    else:
+        stream = {"bz2": bz2.BZ2Compressor, "lzma": lzma.LZMACompressor}[codec]()
+    found = [stream.compress(part) for _ in range(size // len(part))]
+    return b"".join([*found, stream.flush()])
+
+
+@pytest.mark.parametrize("codec", ["zlib", "gzip", "bz2", "lzma", "zstd"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_chunks_that_decompress_to_far_more(
+    tmp_path: Path, codec: str, version: Any, zipped: bool
+) -> None:
+    names = {"zlib": "Zlib", "gzip": "GZip", "bz2": "BZ2", "lzma": "LZMA", "zstd": "Zstd"}
+    of = numcodecs if version == 2 else v3
+    filters = [of.Delta(dtype="i4")]
+    compressor = getattr(of, names[codec])()
+    path = write(tmp_path / "a", version, INTEGERS, filters=filters, compressors=compressor)
+    (path / ("2.0" if version == 2 else "c/2/0")).write_bytes(packed(codec, 8 * 2**20))
+    place: Any = path
+    if zipped:
+        place = f"file://{shutil.make_archive(str(tmp_path / 'z'), 'zip', path)}|zip:"
+    source = ZarrDataSource(place)
+    np.testing.assert_array_equal(source[3], INTEGERS[3])
+    with pytest.raises(ReadError, match=r"records 20 to 29 .*: it decompresses to more than 68,09"):
+        source[22]
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("shard", [10, 20, 40])
+def test_chunks_of_shards_that_decompress_to_far_more(
+    tmp_path: Path, shard: int, location: Any
+) -> None:
+    path = write(
+        tmp_path / "a",
+        3,
+        INTEGERS,
+        shards={"shape": (shard, 4), "index_location": location},
+        filters=[v3.Delta(dtype="i4")],
+        compressors=[v3.BZ2()],
+    )
+    file = path / "c/0/0"
+    whole, bomb = file.read_bytes(), packed("bz2", 8 * 2**20)
+    count = shard // 10
+    at = 0 if location == "start" else len(whole) - 16 * count - 4
+    index = np.frombuffer(whole[at : at + 16 * count], "<u8").reshape(count, 2).copy()
+    head, body = (whole[: 16 * count + 4], whole[16 * count + 4 :])
+    if location == "end":
+        head, body = b"", whole[:at]
+    index[0] = len(head) + len(body), len(bomb)
+    told = index.tobytes() + struct.pack("<I", google_crc32c.value(index.tobytes()))
+    file.write_bytes(told + body + bomb if location == "start" else body + bomb + told)
+    source = ZarrDataSource(path)
+    for wanted in (np.array([3]), np.arange(36)):
+        with pytest.raises(ReadError, match="it decompresses to more than 68,096 bytes"):
+            source.read(wanted)
+    np.testing.assert_array_equal(source[35], INTEGERS[35])
+    if shard > 10:
+        np.testing.assert_array_equal(source[12], INTEGERS[12])
+
+
+def test_objects_of_an_own_codec_are_refused_as_coordinates_too(tmp_path: Path) -> None:
+    path = hostile(tmp_path / "g" / "x", dtype="|O", filters=[{"id": "pickle"}])
+    (path / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["x", "y"]}')
+    (path / "0.0").write_bytes(pickle.dumps(Touch(tmp_path / "touched")))
+    data = write(tmp_path / "g" / "t", 2, INTEGERS)
+    (data / ".zattrs").write_text('{"_ARRAY_DIMENSIONS": ["t", "y"], "coordinates": "x"}')
+    (tmp_path / "g" / ".zgroup").write_text('{"zarr_format": 2}')
+    tree = ArrayTree("source", tmp_path / "g")
+    with pytest.raises(SourceError, match="filter 'pickle'"):
+        open_arrays("source", tree.left_out)
+    assert not (tmp_path / "touched").exists()
+
+
+def test_without_zarr_python(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", 2, INTEGERS, filters=[numcodecs.Delta(dtype="i4")])
+    code = f"""
+import sys
+sys.modules["zarr"] = None
+from windrow.errors import MissingExtraError
+from windrow.sources import ZarrDataSource
+try:
+    ZarrDataSource({str(path)!r})
+except MissingExtraError as error:
+    sys.exit(0 if "(filter 'delta') needs the packages of windrow[zarr]" in str(error) else str(error))
+sys.exit("read")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,482 @@
+"""Zarr over URLs: through TensorStore and through fsspec the same values as from the local disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import tensorstore as ts
+import xarray
+import zarr
+
+from tests.far_arrays import (
+    AnyArray,
+    in_memory,
+    objects,
+    put_all,
+    values,
+    write,
+    write_filtered,
+    write_old,
+)
+from tests.object_store import ObjectStore
+from tests.range_server import RangeServer
+from windrow import MapDataset, ReadOptions
+from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, SourceError
+from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources.zarr import urls
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.tree import ArrayTree
+from windrow.sources.zarr.urls import joined_url, parent_url, route_of
+
+ORDER = np.random.default_rng(1).permutation(37)
+
+
+@pytest.fixture(scope="module")
+def data() -> AnyArray:
+    return values(37, 6)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
+    """Arrays: in chunks, in shards, of v2; and groups of two of them, consolidated and not."""
+    top = tmp_path_factory.mktemp("far")
+    write(top / "plain", data, (4, 6))
+    write(top / "shard", data, (2, 3), (16, 6))
+    write_old(top / "old", data, (5, 6))
+    write_filtered(top / "filter", data, (5, 4))
+    for name in ("group", "listed"):
+        group = zarr.open_group(str(top / name), mode="w")
+        for key in ("a", "deep/b"):
+            group.create_array(key, data=data if key == "a" else -data, chunks=(4, 6))
+    zarr.consolidate_metadata(str(top / "group"))
+    return top
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[RangeServer]:
+    with RangeServer(folder) as running:
+        yield running
+
+
+# --- which library ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        ("http://h/a", {}, {"driver": "http", "base_url": "http://h", "path": "/a"}),
+        (
+            "https://h/a?sig=1",
+            {"headers": {"A": "b"}, "block_size": 1},
+            {"driver": "http", "base_url": "https://h?sig=1", "path": "/a", "headers": ["A: b"]},
+        ),
+        (
+            "http://user:p%40ss@h:1/a",
+            {"client_kwargs": {"headers": {"A": "b"}}},
+            {
+                "driver": "http",
+                "base_url": "http://h:1",
+                "path": "/a",
+                "headers": ["A: b", "Authorization: Basic dXNlcjpwQHNz"],
+            },
+        ),
+        (
+            "http://h/a",
+            {"client_kwargs": {"auth": ("user", "p@ss", "latin1")}},
+            {
+                "driver": "http",
+                "base_url": "http://h",
+                "path": "/a",
+                "headers": ["Authorization: Basic dXNlcjpwQHNz"],
+            },
+        ),
+        ("s3://bucket/a", {}, {"driver": "s3", "bucket": "bucket", "path": "a"}),
+        (
+            "s3a://bucket/a",
+            {
+                "anon": True,
+                "client_kwargs": {"endpoint_url": "http://h", "region_name": "r"},
+                "requester_pays": True,
+            },
+            {
+                "driver": "s3",
+                "bucket": "bucket",
+                "path": "a",
+                "endpoint": "http://h",
+                "aws_region": "r",
+                "aws_credentials": {"type": "anonymous"},
+                "requester_pays": True,
+            },
+        ),
+        (
+            "s3://bucket/a",
+            {"profile": "p", "endpoint_url": "http://h", "use_ssl": True},
+            {
+                "driver": "s3",
+                "bucket": "bucket",
+                "path": "a",
+                "endpoint": "http://h",
+                "aws_credentials": {"type": "profile", "profile": "p"},
+            },
+        ),
+        ("gcs://bucket/a", {"token": "anon"}, {"driver": "gcs", "bucket": "bucket", "path": "a"}),
+        (
+            "gs://bucket/a",
+            {"project": "p", "requester_pays": True},
+            {
+                "driver": "gcs",
+                "bucket": "bucket",
+                "path": "a",
+                "gcs_user_project": {"project_id": "p"},
+            },
+        ),
+    ],
+)
+def test_what_tensorstore_is_told(
+    url: str, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    way = route_of("source", url, options)
+    assert way.spec == expected
+    assert not way.is_array
+    assert "Basic" not in repr(way)
+    assert "sig" not in repr(way)
+    ts.KvStore.Spec(dict(way.spec))  # TensorStore takes it
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "why"),
+    [
+        ("memory://a", {}, "fsspec protocol 'memory'"),
+        ("zip://a::s3://bucket/a.zip", {}, "fsspec protocol 'zip'"),
+        ("simplecache::http://h/a", {}, "fsspec protocol 'simplecache'"),
+        ("sftp://h/a", {}, "fsspec protocol 'sftp'"),
+        ("s3://bucket/a", {"key": "k", "secret": "s"}, "TensorStore has no storage option 'key'"),
+        ("s3://bucket/a", {"use_ssl": False}, "TensorStore has no storage option 'use_ssl'"),
+        (
+            "s3://bucket/a",
+            {"client_kwargs": 1},
+            "TensorStore has no storage option 'client_kwargs'",
+        ),
+        ("http://h/a", {"client_kwargs": {"x": 1}}, "TensorStore has no storage option 'x'"),
+        ("http://h/a", {"auth": "x"}, "TensorStore has no storage option 'auth'"),
+        ("gs://bucket/a", {"token": "t.json"}, "TensorStore has no storage option 'token'"),
+        (
+            "gs://bucket/a",
+            {"requester_pays": True},
+            "TensorStore has no storage option 'requester_pays' without 'project'",
+        ),
+    ],
+)
+def test_what_fsspec_reads(url: str, options: dict[str, Any], why: str) -> None:
+    way = route_of("source", url, options)
+    assert way.spec is None
+    assert way.why == why
+
+
+def test_adapters_of_tensorstore() -> None:
+    way = route_of("source", "s3://bucket/a.zip|zip:in/", {"anon": True})
+    base = {"driver": "s3", "bucket": "bucket", "path": "a.zip"}
+    anonymous = {**base, "aws_credentials": {"type": "anonymous"}}
+    assert way.spec == {"driver": "zip", "base": anonymous, "path": "in/"}
+    assert not way.is_array
+    way = route_of("source", "http://h/a/|zarr3:", {"headers": {"A": "b"}})
+    assert way.is_array
+    assert way.spec is not None
+    assert way.spec["kvstore"]["headers"] == ["A: b"]
+    with pytest.raises(
+        ArgumentError, match=r"no setting for the storage option 'key'; leave it out"
+    ):
+        route_of("source", "s3://bucket/a.zip|zip:", {"key": "k"})
+
+
+def test_urls_of_fsspec() -> None:
+    assert joined_url("zip://in::s3://bucket/a.zip", "k/l") == "zip://in/k/l::s3://bucket/a.zip"
+    assert joined_url("simplecache::http://h/a?sig=1", "k") == "simplecache::http://h/a/k?sig=1"
+    assert joined_url("memory://a/", "k") == "memory://a/k"
+    assert parent_url("zip://in/deep::s3://b/a.zip") == ("zip://in/::s3://b/a.zip", "deep")
+    assert parent_url("http://h/a/b?sig=1") == ("http://h/a/?sig=1", "b")
+    assert parent_url("http://h") is None
+    assert urls.lists_cheaply("zip://a::s3://b/c")
+    assert not urls.lists_cheaply("s3://b")
+
+
+# --- the same values -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
+def test_over_http(server: RangeServer, data: AnyArray, name: str) -> None:
+    source = ZarrDataSource(server.url(name))
+    way = "zarr-python" if name == "filter" else "TensorStore"
+    assert f"{server.url(name)}/, read by {way}" in repr(source)
+    np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
+    np.testing.assert_array_equal(source.read(np.arange(37)), data)
+    stream = MapDataset.source(source).block_shuffle(seed=3).batch(5)
+    got = np.concatenate(list(stream.to_iter_dataset()))
+    assert sorted(map(bytes, got)) == sorted(map(bytes, data))
+    assert source.is_remote_source
+    assert source.stats()["requests"] > 0
+    assert source.stats()["bytes"] > 0
+    assert source.stats()["faults"] == {}
+
+
+@pytest.mark.parametrize("name", ["plain", "shard", "old", "filter"])
+def test_through_fsspec(folder: Path, data: AnyArray, name: str) -> None:
+    source = ZarrDataSource(in_memory(folder / name, f"far/{name}"))
+    why = "filter 'shuffle'" if name == "filter" else "fsspec protocol 'memory'"
+    assert f"read by zarr-python ({why})" in repr(source)
+    np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
+    got = list(MapDataset.source(source).batch(5).to_iter_dataset())
+    np.testing.assert_array_equal(np.concatenate(got), data)
+
+
+def test_zip_files_and_chains(folder: Path, data: AnyArray, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        for key, raw in objects(folder / "listed").items():
+            file.writestr(f"in/{key}", raw)
+    with RangeServer(tmp_path) as server:
+        for base in (f"file://{tmp_path}/a.zip", server.url("a.zip")):
+            source = ZarrDataSource(f"zip://in::{base}")
+            assert "read by zarr-python (fsspec protocol 'zip')" in repr(source)
+            found = source.read(ORDER)
+            np.testing.assert_array_equal(found["a"], data[ORDER])
+            np.testing.assert_array_equal(found["deep"]["b"], -data[ORDER])
+
+
+def test_groups(server: RangeServer, data: AnyArray, folder: Path) -> None:
+    whole = ZarrDataSource(server.url("group"))
+    np.testing.assert_array_equal(whole.read(ORDER)["deep"]["b"], -data[ORDER])
+    with pytest.raises(SourceError, match=r"no consolidated metadata, and listing a remote"):
+        ZarrDataSource(server.url("listed"))
+    chosen = ZarrDataSource(server.url("listed"), names=["deep/b", "a"])
+    np.testing.assert_array_equal(chosen.read(ORDER)["a"], data[ORDER])
+    with pytest.raises(
+        SourceError, match=r"names has 'deep/c', and the group .* holds no such array"
+    ):
+        ZarrDataSource(server.url("listed"), names=["deep/c"])
+    mixed = ZarrDataSource({"far": server.url("plain"), "near": folder / "plain"})
+    found = mixed.read(ORDER)
+    np.testing.assert_array_equal(found["far"], found["near"])
+    through = ZarrDataSource(in_memory(folder / "group", "far/group"))  # listed or not
+    np.testing.assert_array_equal(through.read(ORDER)["deep"]["b"], -data[ORDER])
+
+
+def test_windows_and_labels(tmp_path: Path) -> None:
+    grid = np.arange(24 * 4 * 6, dtype="f4").reshape(24, 4, 6) + 1
+    times = np.arange("2020-01-01", "2020-01-25", dtype="M8[D]").astype("M8[ns]")
+    coords = {"time": times, "lat": np.linspace(0, 3, 4), "lon": np.linspace(0, 5, 6)}
+    dataset = xarray.Dataset(
+        {"t": (("time", "lat", "lon"), grid), "u": (("time", "lat", "lon"), -grid)}, coords
+    )
+    dataset.to_zarr(tmp_path / "w", zarr_format=3, encoding={"t": {"chunks": (5, 2, 6)}})
+    with RangeServer(tmp_path) as server:
+        for url in (server.url("w"), in_memory(tmp_path / "w", "far/w")):
+            source = WindowDataSource(
+                url,
+                {"time": 3, "lat": 2},
+                {"time": 1},
+                select={"time": slice("2020-01-05", None)},
+                coordinates=True,
+            )
+            found, near = (
+                source[7],
+                WindowDataSource(
+                    tmp_path / "w",
+                    {"time": 3, "lat": 2},
+                    {"time": 1},
+                    select={"time": slice("2020-01-05", None)},
+                    coordinates=True,
+                )[7],
+            )
+            assert found.keys() == near.keys() == {"t", "u", "time", "lat", "lon"}
+            for key, value in near.items():
+                np.testing.assert_array_equal(found[key], value)
+            wanted = np.arange(len(source))
+            np.testing.assert_array_equal(source.read(wanted)["t"][7], near["t"])
+            assert source.is_remote_source
+            assert source.stats()["requests"] > 0
+
+
+# --- S3 --------------------------------------------------------------------------------------------
+
+
+def test_s3(folder: Path, data: AnyArray, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ObjectStore() as store:
+        put_all(folder / "shard", lambda key, raw: store.put(f"shard/{key}", raw))
+        endpoint = {
+            "endpoint_url": store.faults.address,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        by_keys = ZarrDataSource(store.url("shard"), storage_options=store.storage_options)
+        assert "zarr-python (TensorStore has no storage option 'key')" in repr(by_keys)
+        np.testing.assert_array_equal(by_keys.read(ORDER), data[ORDER])
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNOTTOBESEEN")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-not-to-be-seen")
+        public = fsspec.filesystem("s3", **store.storage_options)
+        for key in public.find(store.url("shard")):
+            public.chmod(key, "public-read")
+        for options in (endpoint, {**endpoint, "anon": True}):
+            source = ZarrDataSource(store.url("shard"), storage_options=options)
+            assert "read by TensorStore" in repr(source)
+            np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
+
+
+# --- requests --------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_one_request(tmp_path: Path) -> None:
+    data = values(64, 4)
+    write(tmp_path / "a", data, (2, 4), (64, 4))
+    with RangeServer(tmp_path) as server:
+        source = ZarrDataSource(server.url("a"))
+        server.reset_counts()
+        got = list(MapDataset.source(source).batch(8).to_iter_dataset())
+        np.testing.assert_array_equal(np.concatenate(got), data)
+        assert server.counts().requests <= 4  # 32 chunks, and the index
+        server.reset_counts()
+        source.read(np.array([3]))
+        source.read(np.array([60]))
+        assert server.counts().requests <= 2  # the index is kept
+
+
+def test_metadata_of_many_arrays_are_asked_for_at_once(tmp_path: Path) -> None:
+    for k in range(12):
+        write(tmp_path / f"{k}", values(4, 2), (2, 2))
+    with RangeServer(tmp_path) as server:
+        server.gather(6)
+        source = ZarrDataSource({f"{k}": server.url(f"{k}") for k in range(12)})
+        assert server.counts().most_in_flight >= 6
+        server.reset_counts()
+        server.gather(12)
+        source.read(np.arange(4))
+        assert server.counts().most_in_flight >= 12
+
+
+def test_reads_through_fsspec_are_side_by_side(tmp_path: Path) -> None:
+    data = values(64, 4)
+    write_filtered(tmp_path / "a", data, (2, 4))
+    write(tmp_path / "s", data, (2, 4), (64, 4))
+    with RangeServer(tmp_path, latency_s=0.2) as server:
+        source = ZarrDataSource(server.url("a"))
+        got = list(MapDataset.source(source).batch(8).to_iter_dataset())
+        np.testing.assert_array_equal(np.concatenate(got), data)
+        assert server.counts().most_in_flight >= 8
+        server.latency_s = 0.0
+        sharded = ZarrDataSource(server.url("s"), storage_options={"cookies": {}})
+        server.reset_counts()
+        np.testing.assert_array_equal(sharded.read(ORDER), data[ORDER])
+        counts = server.counts()
+        assert all(asked[2] for asked in counts.asked), counts.asked  # ranges, no whole objects
+        assert counts.body_bytes <= data.nbytes + 4096
+
+
+def test_limit_of_requests(tmp_path: Path) -> None:
+    write(tmp_path / "a", values(64, 4), (2, 4))
+    with RangeServer(tmp_path, latency_s=0.01) as server:
+        source = ZarrDataSource(server.url("a"), remote=RemoteOptions(max_requests=3))
+        server.gather(3)
+        source.read(np.arange(64))
+        assert server.counts().most_in_flight == 3
+
+
+# --- settings and secrets --------------------------------------------------------------------------
+
+
+def test_wrong_settings(server: RangeServer) -> None:
+    with pytest.raises(ArgumentError, match="storage_options must be a dict with string keys"):
+        ZarrDataSource(server.url("plain"), storage_options=[1])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"remote must be a windrow\.sources\.RemoteOptions"):
+        WindowDataSource(server.url("plain"), {0: 2}, remote=3)  # type: ignore[arg-type]
+
+
+def test_formats_that_fsspec_does_not_read(tmp_path: Path) -> None:
+    ts.open(
+        {"driver": "n5", "kvstore": {"driver": "file", "path": f"{tmp_path}/n5/"}},
+        create=True,
+        dtype=ts.uint8,
+        shape=[4, 4],
+    ).result()
+    with pytest.raises(SourceError, match="only TensorStore reads its format"):
+        ZarrDataSource(in_memory(tmp_path / "n5", "far/n5"))
+
+
+def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> None:
+    with RangeServer(folder, user=("user", "pass-to-hide")) as server:
+        base = server.address.removeprefix("http://")
+        secret = ("user", "pass-to-hide")
+        for url, options in (
+            (f"http://user:pass-to-hide@{base}/plain", {}),
+            (server.url("plain"), {"client_kwargs": {"auth": secret}}),
+            (server.url("plain") + "?sig=pass-to-hide", {"auth": secret}),
+        ):
+            source = ZarrDataSource(url, storage_options=options)
+            np.testing.assert_array_equal(source.read(ORDER), data[ORDER])
+            tree = ArrayTree("tree", url, access=Access("tree", options))
+            shown = [repr(source), source.fingerprint, repr(source.parts), repr(tree.open())]
+            assert not any("pass-to-hide" in text or "dXNlcj" in text for text in shown)
+        wrong = f"http://user:wrong-to-hide@{base}/plain?sig=also-to-hide"
+        with pytest.raises(SourceError, match=r"check your credentials") as caught:
+            ZarrDataSource(wrong)
+        _hidden(caught.value)
+
+
+def _hidden(error: BaseException | None) -> None:
+    while error is not None:
+        assert "to-hide" not in f"{error} {error!r}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _read(source: Any, answers: Any) -> None:
+    answers.put((np.asarray(source.read(ORDER)), repr(source)))
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("name", ["shard", "filter"])
+def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) -> None:
+    with RangeServer(folder, need_header=("X-Key", "pass-to-hide")) as server:
+        remote = RemoteOptions(max_requests=7)
+        options = {"headers": {"X-Key": "pass-to-hide"}}
+        source = ZarrDataSource(server.url(name), storage_options=options, remote=remote)
+        spawn = multiprocessing.get_context("spawn")
+        answers = spawn.Queue()
+        child = spawn.Process(target=_read, args=(source, answers))
+        child.start()
+        found, shown = answers.get(timeout=600)
+        child.join(60)
+        np.testing.assert_array_equal(found, data[ORDER])
+        assert shown == repr(source)
+        again = pickle.loads(pickle.dumps(source))
+        assert again.stats()["requests"] == 0  # opened when it is read
+        np.testing.assert_array_equal(again.read(ORDER), data[ORDER])
+
+
+def test_workers_read_the_same_stream(server: RangeServer) -> None:
+    chain = MapDataset.source(ZarrDataSource(server.url("shard"))).block_shuffle(seed=2).batch(5)
+    here = [batch.tobytes() for batch in chain.to_iter_dataset()]
+    ahead = chain.to_iter_dataset(ReadOptions(num_threads=0))
+    assert [batch.tobytes() for batch in ahead] == here
+
+
+def test_nothing_is_there(server: RangeServer) -> None:
+    with pytest.raises(NotFoundError, match=r"/none/ is not a Zarr array or group"):
+        ZarrDataSource(server.url("none"))
+    with pytest.raises(NotFoundError, match=r"memory://nowhere/? is not a Zarr array or group"):
+        ZarrDataSource("memory://nowhere")
+    with pytest.raises(SourceError, match="cannot be opened"):
+        ZarrDataSource("nonsense://x/y")
+
+
+def test_without_zarr_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = in_memory(folder / "plain", "far/without")
+    monkeypatch.setitem(sys.modules, "windrow.sources.zarr.python_store", None)
+    with pytest.raises(MissingExtraError, match=r"fsspec protocol 'memory'.*windrow\[zarr\]"):
+        ZarrDataSource(url)
+    assert fsspec.filesystem("memory").exists("/far/without/zarr.json")

@@ -1,0 +1,340 @@
+"""Faults of the network under Zarr: the stream is the undisturbed one, or an error that says why."""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore as ts
+
+from tests.far_arrays import (
+    PATIENT,
+    SHORT,
+    TWICE,
+    AnyArray,
+    objects,
+    put_all,
+    values,
+    write,
+    write_filtered,
+)
+from tests.limits import at_last, within
+from tests.object_store import ObjectStore
+from tests.range_server import Fault, RangeServer, cut, drip, reset, s3_error, stall, status
+from windrow import MapDataset
+from windrow.errors import NotFoundError, ReadError, SourceError
+from windrow.sources import RemoteOptions, Span, WindowDataSource, ZarrDataSource
+from windrow.sources.zarr import remote
+
+TENSORSTORE = ["plain", "shard"]
+FSSPEC = ["filter", "cookies"]
+WAYS = [*TENSORSTORE, *FSSPEC]
+
+
+@pytest.fixture(scope="module")
+def data() -> AnyArray:
+    return values(96, 6)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
+    top = tmp_path_factory.mktemp("faults")
+    write(top / "plain", data, (4, 6))
+    write(top / "shard", data, (2, 3), (16, 6))
+    write_filtered(top / "filter", data, (4, 6))
+    return top
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[RangeServer]:
+    with RangeServer(objects(folder)) as running:
+        yield running
+
+
+def source_of(server: RangeServer, way: str, remote: RemoteOptions = PATIENT) -> ZarrDataSource:
+    """An array read by TensorStore, or through fsspec; 'cookies' is in shards."""
+    if way == "cookies":
+        url, options = server.url("shard"), {"cookies": {"a": "b"}}
+        return ZarrDataSource(url, storage_options=options, remote=remote)
+    return ZarrDataSource(server.url(way), remote=remote)
+
+
+def stream(source: Any, shuffled: bool = True) -> list[bytes]:
+    chain = MapDataset.source(source)
+    chain = chain.block_shuffle(seed=5) if shuffled else chain
+    return [batch.tobytes() for batch in chain.batch(7).to_iter_dataset()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_through_faults(server: RangeServer, folder: Path, way: str) -> None:
+    undisturbed = stream(source_of(server, way))
+    faults: list[Fault] = [status(503), status(429), status(500), reset(), cut()]
+    server.chance(0.1, faults, seed=3)
+    for _ in range(3):
+        assert stream(source_of(server, way)) == undisturbed  # what was read is not kept
+    assert sum(server.counts().faults.values()) > 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", [status(503), status(429), reset(), cut()], ids=lambda f: f.kind)
+def test_faults_without_end(server: RangeServer, way: str, fault: Fault) -> None:
+    source = source_of(server, way, TWICE)
+    server.chance(1.0, [fault])
+    server.reset_counts()
+    with pytest.raises(ReadError, match=rf"127\.0\.0\.1:{server.port}/.*cannot be read") as caught:
+        source.read(np.array([9]))
+    first, stop = caught.value.records or (0, 0)
+    assert first <= 9 < stop
+    assert caught.value.__cause__ is None
+    assert 2 <= server.counts().requests <= 5  # twice, each of which curl may send once more
+    assert source.stats()["faults"]
+    server.heal()
+    assert len(source_of(server, way).read(np.array([9]))) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("code", "text"), [(403, "credentials"), (401, "credentials")])
+def test_refused(server: RangeServer, way: str, code: int, text: str) -> None:
+    source = source_of(server, way, PATIENT)
+    server.chance(1.0, [status(code)])
+    server.reset_counts()
+    with pytest.raises(ReadError, match=text):
+        source.read(np.array([9]))
+    assert server.counts().requests == 1  # never again
+    with pytest.raises((SourceError, ReadError), match=text):
+        source_of(server, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("fault", [stall(), stall(body=True), drip(0.1)], ids=lambda f: f.kind)
+def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> None:
+    source = at_last(lambda: source_of(server, way, SHORT))
+    server.chance(1.0, [fault])
+    told = r"no answer within|2 attempts in .* s: timeout \(2\)"
+    with within(3 * SHORT.longest_s), pytest.raises(ReadError, match=told) as caught:
+        source.read(np.arange(8, 20))
+    assert str(server.port) in str(caught.value)
+    if way in TENSORSTORE:
+        assert "RemoteOptions(timeout_s=0.25, retries=1)" in str(caught.value)
+        assert source.stats()["faults"].get("timeout")
+    if fault.kind == "stall":
+        with pytest.raises((SourceError, ReadError)):
+            source_of(server, way, SHORT)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way: str) -> None:
+    source = at_last(lambda: source_of(server, way, SHORT))
+    part = source.parts[0]
+    out = np.zeros((2, 6), "f4")
+    server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
+    with ThreadPoolExecutor(1) as pool:
+        ended = part.reader.start([Span(8, 10, out)], pool)
+        try:
+            ended.result(timeout=30)
+        except ReadError:
+            server.heal()
+            source_of(server, way).read(np.arange(96))  # longer than what came late took
+            assert not out.any()
+        else:
+            np.testing.assert_array_equal(out, data[8:10])
+
+
+def _read_past_a_stall(url: str, stalled: Any, answers: Any) -> None:
+    for name in [name for name in os.environ if name.startswith("TENSORSTORE_CURL")]:
+        del os.environ[name]  # what this process's parent set for curl
+    remote = RemoteOptions(stall_s=1, retries=20, backoff_s=0.01)
+    source = ZarrDataSource(url, remote=remote)
+    stalled.put("opened")
+    stalled.join()
+    answers.put(np.asarray(source.read(np.array([9, 50]))))
+
+
+def test_a_stall_is_asked_for_again(server: RangeServer, data: AnyArray) -> None:
+    """In a process of its own: curl takes its limits once, with the first request."""
+    spawn = multiprocessing.get_context("spawn")
+    opened, answers = spawn.JoinableQueue(), spawn.Queue()
+    child = spawn.Process(target=_read_past_a_stall, args=(server.url("plain"), opened, answers))
+    child.start()
+    assert opened.get(timeout=60) == "opened"
+    server.plan([stall()])
+    opened.task_done()
+    np.testing.assert_array_equal(answers.get(timeout=60), data[[9, 50]])
+    child.join(60)
+    assert server.counts().faults == {"stall": 1}
+
+
+def test_stores_that_are_open_have_limits_too(server: RangeServer, data: AnyArray) -> None:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": server.url("plain/")}}
+    store = ts.open(spec).result()
+    for given in (store, store.kvstore, spec, store[10:]):
+        source = at_last(functools.partial(ZarrDataSource, given, remote=SHORT))
+        first = 10 if given is not store.kvstore and len(source) < 96 else 0
+        found = at_last(functools.partial(source.read, np.arange(5)))
+        np.testing.assert_array_equal(found, data[first : first + 5])
+        server.chance(1.0, [stall()])
+        with pytest.raises(ReadError, match=r"no answer within .*timeout_s=0\.25"):
+            source.read(np.array([40]))
+        server.heal()
+
+
+def test_a_server_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for url, text in (
+        (f"http://127.0.0.1:{port}/a", "connect"),
+        ("http://no-such-host.invalid/a", "resolve"),
+    ):
+        told = rf"(?is)zarr\.json cannot be read.*{text}"
+        with within(5.0), pytest.raises(SourceError, match=told):
+            ZarrDataSource(url, remote=TWICE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_array_that_is_removed(server: RangeServer, folder: Path, way: str) -> None:
+    source = source_of(server, way)
+    source.read(np.arange(4))
+    name = "shard" if way == "cookies" else way
+    for key in objects(folder / name, f"{name}/"):
+        server.remove(key)
+    with pytest.raises(
+        ReadError, match=r"removed or replaced since the source was made: .* is gone"
+    ):
+        source.read(np.arange(32, 64))
+    with pytest.raises(NotFoundError):
+        source_of(server, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chunk_that_was_never_stored(server: RangeServer, data: AnyArray, way: str) -> None:
+    source = source_of(server, way)
+    name = "shard" if way == "cookies" else way
+    server.remove({"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0"))
+    expected = data.copy()
+    expected[slice(32, 48) if name == "shard" else slice(32, 36)] = 0
+    np.testing.assert_array_equal(source.read(np.arange(96)), expected)
+    windows = WindowDataSource(server.url(name), {0: 3}, {0: 1})
+    np.testing.assert_array_equal(windows.read(np.arange(94))[:, 0], expected[:94])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_array_that_is_replaced(
+    server: RangeServer, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(server, way)
+    source.read(np.arange(4))
+    monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
+    key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
+    key = key if way in ("plain", "filter") else "shard/zarr.json"
+    meta = json.loads(_file(server, key))
+    server.put(key, json.dumps(_of_another_dtype(meta)).encode())
+
+    def read_until_noticed() -> None:
+        for _ in range(50):  # the metadata are asked for beside the reads
+            source.read(np.array([9]))
+
+    with pytest.raises(ReadError, match=r"replaced since .* describes another array"):
+        read_until_noticed()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_array_that_grows_is_the_same(
+    server: RangeServer, data: AnyArray, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(server, way)
+    monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
+    key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
+    key = key if way in ("plain", "filter") else "shard/zarr.json"
+    meta = json.loads(_file(server, key))
+    server.put(key, json.dumps({**meta, "shape": [192, 6]}).encode())
+    for _ in range(10):
+        np.testing.assert_array_equal(source.read(np.array([9])), data[[9]])
+
+
+def _of_another_dtype(meta: dict[str, Any]) -> dict[str, Any]:
+    return {**meta, "dtype": "<i4"} if "dtype" in meta else {**meta, "data_type": "int32"}
+
+
+def _file(server: RangeServer, key: str) -> bytes:
+    store = ts.KvStore.open(server.address + "/").result()
+    found: bytes = store.read(key).result().value
+    return found
+
+
+@pytest.mark.parametrize("way", ["shard", "cookies"])
+def test_a_shard_that_is_written_again(
+    server: RangeServer, data: AnyArray, way: str, tmp_path: Path
+) -> None:
+    source = source_of(server, way)
+    np.testing.assert_array_equal(source.read(np.array([0])), data[[0]])
+    other = np.concatenate([data[::-1], data[::-1]])[:96]
+    write(tmp_path / "shard", other, (2, 3), (16, 6))
+    put_all(tmp_path, server.put)
+    if way == "cookies":
+        with pytest.raises(ReadError, match="changed"):
+            source.read(np.arange(8, 16))
+        return
+    got = source.read(np.arange(8, 16))  # of the new version throughout, or of the old
+    assert any(np.array_equal(got, version[8:16]) for version in (data, other))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chunk_that_is_damaged(server: RangeServer, way: str) -> None:
+    name = "shard" if way == "cookies" else way
+    key = {"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0")
+    server.put(key, b"not what was written" * 40)
+    with pytest.raises(ReadError, match=rf"/{name}/.*records? 3[2-5]") as caught:
+        source_of(server, way).read(np.arange(96))
+    first, stop = caught.value.records or (32, 36)
+    assert 32 <= first < stop <= 36
+
+
+def test_a_fault_of_one_round_leaves_the_next(server: RangeServer, data: AnyArray) -> None:
+    source = source_of(server, "plain", TWICE)
+    batches = iter(MapDataset.source(source).batch(8).to_iter_dataset())
+    server.chance(1.0, [status(503)])
+    failed = None
+    for _ in range(3):
+        try:
+            next(batches)
+        except ReadError as error:
+            failed = error
+            break
+    assert failed is not None
+    assert "503" in str(failed)
+    server.heal()
+    rest = list(MapDataset.source(source).batch(8).to_iter_dataset())
+    np.testing.assert_array_equal(np.concatenate(rest), data)
+
+
+@pytest.mark.parametrize("anonymous", [True, False])
+def test_s3_through_faults(
+    folder: Path, data: AnyArray, anonymous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ObjectStore() as store:
+        put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))
+        options = dict(store.storage_options)
+        if anonymous:  # as far as the options say: then TensorStore reads
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
+        source = ZarrDataSource(store.url("plain"), storage_options=options, remote=PATIENT)
+        assert ("read by TensorStore" in repr(source)) is anonymous
+        store.faults.chance(0.1, [s3_error(503, "SlowDown"), status(500), reset(), cut()], seed=1)
+        for _ in range(2):
+            np.testing.assert_array_equal(source.read(np.arange(96)), data)
+        assert store.faults.counts().faults
+        store.faults.chance(1.0, [s3_error(403, "ExpiredToken")])
+        store.faults.reset_counts()
+        with pytest.raises(ReadError, match="credentials") as caught:
+            source.read(np.array([50]))
+        assert "AKIDNOTTOBESEEN" not in str(caught.value)
+        assert store.faults.counts().requests == 1

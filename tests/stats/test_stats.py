@@ -1,0 +1,434 @@
+"""What iterators measure, with a clock that moves only on command and sources that count."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from benchmarks import measuring
+from tests.laid_out import pieced
+from tests.processes import until
+from windrow import ReadOptions
+from windrow.stats.costs import Amount
+from windrow.stats.profiler import OTHER, READING, ROOM, WORKERS, Profiler, calling, doing
+from windrow.stats.stats import NOTHING_YET, BlockTimes, Stats
+from windrow.transforms.nodes import STREAM
+
+M = windrow.MapDataset
+IN_TURN = ReadOptions(num_threads=0)
+
+
+class Clock:
+    """Seconds that pass on command."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_by(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def timed(dataset: Any) -> tuple[windrow.DatasetIterator[Any], Clock]:
+    """An iterator that measures by a clock of its own."""
+    clock = Clock()
+    iterator = iter(dataset)
+    iterator._meter = Profiler(iterator._node, clock)
+    return iterator, clock
+
+
+def in_turn(dataset: Any) -> Any:
+    """The same elements, each made when it is asked for, by the thread that asks."""
+    return dataset.to_iter_dataset(ReadOptions(num_threads=0, prefetch_buffer_size=0))
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def test_nothing_was_asked_for_yet() -> None:
+    stats = iter(M.range(3)).stats()
+    assert stats.sentence == str(stats) == NOTHING_YET
+    assert (stats.elements, stats.passed_s, stats.timeline) == (0, 0.0, ())
+
+
+def test_the_time_is_parted_into_what_the_loop_waited_for_and_its_own() -> None:
+    def two_seconds(value: int) -> int:
+        clock.pass_by(2)
+        return value
+
+    def one_second(value: int) -> bool:
+        clock.pass_by(1)
+        return True
+
+    iterator, clock = timed(in_turn(M.range(5).map(two_seconds).filter(one_second)))
+    for _ in iterator:
+        clock.pass_by(9)
+    clock.pass_by(1000)  # after the end the loop does not wait, and no time counts
+    stats = iterator.stats()
+    assert stats.elements == 5
+    assert (stats.passed_s, stats.waited_s, stats.loop_s) == (60, 15, 45)
+    first, second = (
+        f"test_the_time_is_parted_into_what_the_loop_waited_for_and_its_own.<locals>.{n}"
+        for n in ("two_seconds", "one_second")
+    )
+    assert stats.mapping_s == {f"map({first})": 10, f"filter({second})": 5}
+    assert stats.waited_for == {f"map({first})": 10, f"filter({second})": 5}
+    assert stats.sentence == f"the loop waits for data 25% of the time; 67% of that is map({first})"
+
+
+def test_a_look_in_the_middle_sees_the_time_up_to_then() -> None:
+    seen: list[Stats] = []
+
+    def look(value: int) -> int:
+        clock.pass_by(3)
+        seen.append(iterator.stats())
+        return value
+
+    iterator, clock = timed(in_turn(M.range(2).map(look)))
+    next(iterator)
+    clock.pass_by(4)
+    assert (seen[0].passed_s, seen[0].waited_s) == (3, 3)
+    assert list(seen[0].waited_for.values()) == [3]
+    assert (iterator.stats().passed_s, iterator.stats().loop_s) == (7, 4)
+
+
+def test_every_block_is_in_the_timeline() -> None:
+    def two_seconds(value: int) -> int:
+        clock.pass_by(2)
+        return value
+
+    iterator, clock = timed(in_turn(M.range(3).map(two_seconds)))
+    for _ in iterator:
+        clock.pass_by(5)
+    assert iterator.stats().timeline == tuple(
+        BlockTimes(1, at, 0.0, 2.0, at + 2, 2.0) for at in (0.0, 7.0, 14.0)
+    )
+
+
+def test_blocks_that_come_at_once_are_one_in_the_timeline() -> None:
+    iterator, clock = timed(in_turn(M.range(10)))
+    for value in iterator:
+        if value == 6:
+            clock.pass_by(1)
+    assert [times.elements for times in iterator.stats().timeline] == [1, 7, 2]
+
+
+def test_the_timeline_has_the_last_blocks() -> None:
+    iterator, clock = timed(in_turn(M.range(1_010)))
+    for _ in iterator:
+        clock.pass_by(1)
+    timeline = iterator.stats().timeline
+    assert (len(timeline), timeline[0].started_s, timeline[-1].started_s) == (1_000, 10, 1_009)
+
+
+def test_the_first_block_of_a_thread_ahead_is_begun_with_the_thread() -> None:
+    iterator, clock = timed(M.source(np.arange(20)).batch(10))
+    for _ in iterator:
+        clock.pass_by(1)
+    assert iterator.stats().timeline[0].started_s == 0
+
+
+def test_what_a_thread_ahead_does_is_waited_for_only_while_the_loop_waits() -> None:
+    clock = Clock()
+    meter = Profiler(M.range(3)._node, clock)
+    maker = meter.renew(in_turn=False)
+    node = M.range(3).map(abs)._node
+    with maker.working():
+        with doing(READING):
+            clock.pass_by(5)  # ahead of all
+        meter.asked(is_ready=False)
+        with doing(READING):
+            clock.pass_by(1)
+        with calling(node):
+            clock.pass_by(2)
+        clock.pass_by(3)
+        made = maker.made_block()
+        meter.got()
+        meter.took(4, 32, made)
+        with calling(node):
+            clock.pass_by(10)
+        with doing(ROOM):
+            clock.pass_by(20)
+        meter.asked(is_ready=True)
+        meter.got()
+        meter.took(4, 32, maker.made_block())
+    stats = meter.stats(0)
+    assert (stats.waited_s, stats.loop_s) == (6, 30)
+    assert stats.waited_for == {OTHER: 3, "map(abs)": 2, READING: 1}
+    assert (stats.reading_s, stats.mapping_s, stats.blocked_s) == (6, {"map(abs)": 12}, 20)
+    assert [(t.reading_s, t.mapping_s) for t in stats.timeline] == [(6, 2), (0, 10)]
+
+
+def test_a_wait_under_way_is_told_as_it_is() -> None:
+    clock = Clock()
+    meter = Profiler(M.range(3)._node, clock)
+    maker = meter.renew(in_turn=False)
+    with maker.working(), doing(READING):
+        meter.asked(is_ready=False)
+        clock.pass_by(7)
+        assert meter.stats(0).waited_for == {READING: 7}
+        assert meter.stats(0).sentence == (
+            "the loop waits for data 100% of the time; 100% of that is reading"
+        )
+
+
+def test_waits_for_workers_are_parted_into_what_these_did() -> None:
+    clock = Clock()
+    meter = Profiler(M.range(3)._node, clock)
+    maker = meter.renew(in_turn=False)
+    with maker.working():
+        meter.asked(is_ready=False)
+        with doing(WORKERS):
+            clock.pass_by(10)
+        meter.got()
+        meter.took(1, 8, None)
+        assert meter.stats(0).waited_for == {WORKERS: 10}  # they start, and say nothing yet
+        maker.heard({"map(f)": 3.0, OTHER: 1.0})
+        assert meter.stats(0).waited_for == {WORKERS: 7, "map(f)": 3}
+        maker.heard({"map(f)": 27.0, READING: 9.0})
+    stats = meter.stats(0)
+    assert stats.waited_for == {"map(f)": 7.5, READING: 2.25, WORKERS: 0.25}
+    assert (stats.reading_s, stats.mapping_s) == (9, {"map(f)": 30})
+
+
+def test_a_function_that_iterates_by_itself_is_one_time() -> None:
+    def inner(value: int) -> int:
+        clock.pass_by(1)
+        return value
+
+    def outer(value: int) -> int:
+        clock.pass_by(1)
+        mine = M.range(2).map(inner)
+        return sum([value, *mine.read(np.array([1])), *in_turn(mine)])
+
+    iterator, clock = timed(in_turn(M.range(2).map(outer)))
+    assert list(iterator) == [2, 3]
+    ((name, spent_s),) = iterator.stats().mapping_s.items()
+    assert name.endswith("outer)")
+    assert spent_s == 8
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (M.range(4).map(abs), "map(abs)"),
+        (M.range(4).map(np.negative, batched=True), "map(negative)"),
+        (M.range(4).filter(bool), "filter(bool)"),
+        (M.range(4).map_with_index(max), "map_with_index(max)"),
+        (M.range(4).random_map(max, seed=1), "random_map(max)"),
+        (M.range(4).batch(2), "batch(2)"),
+        (M.range(4).batch(2, batch_fn=sum), "batch(2, sum)"),
+    ],
+)
+def test_functions_have_names(dataset: Any, name: str) -> None:
+    assert dataset._node.work_label == name
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_batches_have_a_time_of_their_own(stream: bool) -> None:
+    dataset: Any = M.range(6).to_iter_dataset(IN_TURN) if stream else M.range(6)
+    iterator = iter(dataset.batch(2))
+    for _ in iterator:
+        pass
+    assert set(iterator.stats().mapping_s) == {"batch(2)"}
+
+
+def test_the_sentence() -> None:
+    rest = {"loop_s": 0.0, "reading_s": 0.0, "mapping_s": {}, "blocked_s": 0.0}
+    more = {"delivered_bytes": 0, "sources": (), "buffers_bytes": 0, "peak_buffers_bytes": 0}
+    last: Any = {**rest, **more, "buffers_by": {}, "peak_by": {}, "timeline": ()}
+
+    def sentence(waited_s: float, waited_for: dict[str, float]) -> str:
+        return Stats(1, 100.0, waited_s, waited_for=waited_for, **last).sentence
+
+    assert sentence(40, {"map(f)": 36.0, "reading": 4.0}) == (
+        "the loop waits for data 40% of the time; 90% of that is map(f)"
+    )
+    assert sentence(0.4, {"map(f)": 0.4}) == (
+        "the loop does not wait for data: it is slower than the loader"
+    )
+    assert sentence(40, {}) == "the loop waits for data 40% of the time"
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+def test_stats_count_on_over_states_and_stay_when_all_is_closed() -> None:
+    source = pieced(48, 8)
+    iterator = iter(M.source(source).batch(4))
+    start = iterator.get_state()
+    list(itertools.islice(iterator, 5))
+    iterator.set_state(start)
+    assert iterator.stats().elements == 5
+    assert len(list(iterator)) == 12
+    iterator.close()
+    stats = iterator.stats()
+    assert stats.elements == 17
+    assert stats.delivered_bytes == 17 * 4 * 32
+    assert stats.sources[0].reads == Amount.exactly(len(source.started))
+
+
+def test_elements_of_a_block_that_was_dropped_do_not_count() -> None:
+    iterator = iter(M.source(np.arange(100)).to_iter_dataset(IN_TURN))
+    list(itertools.islice(iterator, 7))
+    iterator.set_state(iterator.get_state())
+    assert (iterator.stats().elements, iterator.stats().delivered_bytes) == (7, 56)
+
+
+def test_an_error_is_waited_for_too_and_the_loop_goes_on() -> None:
+    failing = [True]
+
+    def once(value: int) -> int:
+        clock.pass_by(2)
+        if value == 1 and failing:
+            failing.clear()
+            raise ValueError("once")
+        return value
+
+    iterator, clock = timed(in_turn(M.range(3).map(once)))
+    assert next(iterator) == 0
+    with pytest.raises(ValueError, match="once"):
+        next(iterator)
+    clock.pass_by(5)
+    assert list(iterator) == [1, 2]
+    stats = iterator.stats()
+    assert stats.loop_s == 5
+    assert stats.passed_s == stats.waited_s + 5
+    assert sum(stats.mapping_s.values()) == stats.waited_s
+
+
+def test_a_pickled_iterator_counts_anew() -> None:
+    calls: list[Stats] = []
+    iterator = iter(M.range(10).map(abs))
+    iterator.on_stats(calls.append, every_s=0)
+    next(iterator)
+    calls.clear()
+    again = pickle.loads(pickle.dumps(iterator))
+    assert again.stats().sentence == NOTHING_YET
+    assert next(again) == 1
+    assert (again.stats().elements, calls) == (1, [])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_iterator_counts_anew(threads: int) -> None:
+    iterator = iter(M.range(10).to_iter_dataset(ReadOptions(num_threads=threads)))
+    next(iterator)
+    child = os.fork()
+    if not child:
+        os._exit(0 if iterator.stats().sentence == NOTHING_YET else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert iterator.stats().elements == 1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_any_thread_may_look_at_any_time(threads: int) -> None:
+    options = ReadOptions(num_threads=threads, prefetch_buffer_size=8)
+    dataset = M.source(pieced(3_000, 8)).shuffle(seed=1).map(np.sum).to_iter_dataset(options)
+    iterator = iter(dataset.batch(4))
+    seen: list[Stats] = []
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        try:
+            while not ended.is_set():
+                seen.append(iterator.stats())
+        except BaseException as error:
+            failures.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    taken = sum(1 for _ in iterator)
+    assert until(lambda: len(seen) > 3 or bool(failures))
+    ended.set()
+    looking.join()
+    assert failures == []
+    assert taken == 750
+    elements = [stats.elements for stats in seen]
+    assert elements == sorted(elements)
+    passed = [stats.passed_s for stats in seen]
+    assert passed == sorted(passed)
+    for stats in seen:
+        assert stats.passed_s == pytest.approx(stats.waited_s + stats.loop_s)
+
+
+def test_what_is_waited_for_adds_up() -> None:
+    iterator = iter(M.source(pieced(500, 8)).map(np.sum).batch(4))
+    for _ in iterator:
+        pass
+    stats = iterator.stats()
+    assert sum(stats.waited_for.values()) == pytest.approx(stats.waited_s, rel=0.01)
+    spent = list(stats.waited_for.values())
+    assert spent == sorted(spent, reverse=True)
+
+
+# --- as text and JSON ----------------------------------------------------------------------------
+
+
+def test_stats_are_printed_as_tables() -> None:
+    iterator, clock = timed(in_turn(M.source(pieced(10, 4)).map(np.sum)))
+    for _ in iterator:
+        clock.pass_by(1)
+    said = str(iterator.stats())
+    assert said.startswith("the loop does not wait for data")
+    for line in (
+        r"the loop's own +10\.000 s +100%",
+        r"map\(sum\) +0\.000 s +0%",
+        r"elements +10",
+        r"given to the loop +80 bytes",
+    ):
+        assert re.search(line, said), line
+    assert "decoded bytes" in said
+
+
+def test_stats_are_json_and_pickle() -> None:
+    iterator = iter(M.source(pieced(10, 4)).map(np.sum))
+    for _ in iterator:
+        pass
+    stats = iterator.stats()
+    values = json.loads(json.dumps(stats.to_json()))
+    assert values["elements"] == 10
+    assert values["sources"][0]["reads"] == {"low": 3, "high": 3}
+    assert values["sentence"] == stats.sentence
+    assert pickle.loads(pickle.dumps(stats)) == stats
+
+
+# --- what it costs -------------------------------------------------------------------------------
+
+
+@pytest.mark.jobs
+def test_the_benchmark_leaves_nothing_measured_and_puts_all_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with measuring.unmeasured():
+        iterator = iter(M.source(pieced(10, 4)).map(np.sum))
+        assert len(list(iterator)) == 10
+        assert iterator.stats().sentence == NOTHING_YET
+        assert iterator.stats().sources[0].reads == Amount.exactly(0)
+    assert measuring.main(["--small"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        f"| {case.what}" for case in measuring.CASES
+    ]
+    again = iter(M.range(3))
+    assert len(list(again)) == again.stats().elements == 3
+
+
+def test_streams_are_counted_by_elements() -> None:
+    iterator = iter(M.range(9).to_iter_dataset().filter(bool))
+    assert iterator._node.length == STREAM
+    assert (sum(1 for _ in iterator), iterator.stats().elements) == (8, 8)

@@ -1,0 +1,84 @@
+"""`tools.house` counts what it says, on a toy house."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import house
+
+SETTINGS = """
+[tool.setuptools.package-dir]
+windrow = "loader"
+"windrow.core" = "loader/core"
+"windrow.transforms" = "transforms"
+"""
+FILES = {
+    "loader/__init__.py": "",
+    "loader/core/__init__.py": "",
+    "loader/core/tools.py": "from windrow.transforms.nodes import Node\n\nclass Box: ...\n",
+    "loader/run.py": (
+        "from windrow.transforms.nodes import MapNode, Node\n\n"
+        "class _Box: ...\n\n"
+        "def run(node: Node) -> int:\n"
+        "    match node:\n"
+        "        case MapNode():\n"
+        "            return 1\n"
+        "    if isinstance(node, (int, MapNode)):\n"
+        "        return 2\n"
+        "    return {MapNode: 3, int: 4}[type(node)]\n"
+    ),
+    "transforms/__init__.py": "",
+    "transforms/nodes.py": "class Node: ...\n\n\nclass MapNode(Node): ...\n",
+}
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(SETTINGS, encoding="utf-8")
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_toy_house_is_measured(toy: Path) -> None:
+    found = house.House.of(toy)
+    assert {m.name: m.lines for m in found.modules.values() if m.lines} == {
+        "windrow.core.tools": 3,
+        "windrow.run": 11,
+        "windrow.transforms.nodes": 4,
+    }
+    assert [(a.name, b.name) for a, b in found.arrows()] == [
+        ("windrow.run", "windrow.transforms.nodes"),
+        ("windrow.core.tools", "windrow.transforms.nodes"),
+    ]
+    assert found.arms(found.modules["windrow.run"], found.node_classes()) == [7, 9, 11]
+    assert {n: w for n, w in found.classes().items() if len(w) > 1} == {
+        "Box": ["windrow.run", "windrow.core.tools"]
+    }
+
+
+def test_the_table_counts_back_edges_and_names(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.main(["--root", str(toy)])
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
+        for line in capsys.readouterr().out.splitlines()
+        if len(cells := line.split("|")) > 3
+    }
+    assert rows["windrow.core"] == ["2", "3", "3", "1", "1", "0", "1"]
+    assert rows["windrow"] == ["2", "11", "11", "1", "0", "3", "1"]
+    assert rows["in all"] == ["6", "18", "11", "2", "1", "3", "1"]
+
+
+def test_names_and_arms_are_listed(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    house.main(["--root", str(toy), "--names"])
+    house.main(["--root", str(toy), "--arms"])
+    assert capsys.readouterr().out.splitlines() == [
+        "Box: windrow.run, windrow.core.tools",
+        "windrow.run: 3 (lines 7, 9, 11)",
+    ]

@@ -1,0 +1,641 @@
+"""A node knows itself: nodes of our own, one of each kind, go through all that chains go through.
+
+Nothing in the package knows the nodes of this file. They follow the contract in the header of
+`windrow.transforms.nodes.base`, and the tests hold them, and with them the package, to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import windrow
+from tests.workers.test_workers_stream import spread
+from windrow import IterDataset, MapDataset
+from windrow.errors import PlanError
+from windrow.sources import ArraySpec
+from windrow.transforms import tables
+from windrow.transforms.amounts import Amount
+from windrow.transforms.nodes import (
+    STREAM,
+    EachNode,
+    IndexNode,
+    Indices,
+    IntArray,
+    JoinNode,
+    LeafNode,
+    Node,
+    RegroupNode,
+    RoutingNode,
+    Step,
+    StreamLimitNode,
+    StreamNode,
+    ValueNode,
+)
+from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group
+from windrow.transforms.tables import Columnar, Listed, Table
+
+INTEGER = ArraySpec((), np.int64)
+
+
+# --- the nodes -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SquaresNode(LeafNode):
+    """The first square numbers."""
+
+    size: int
+
+    def count(self) -> int:
+        return self.size
+
+    @property
+    def label(self) -> str:
+        return f"squares({self.size})"
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return INTEGER
+
+    def table(self, at: Positions) -> Table:
+        return Listed((at.offsets**2).tolist())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RotatedNode(IndexNode):
+    """Each epoch from element `by` on, and then the elements before that."""
+
+    by: int
+
+    def count(self) -> int:
+        if self.by < 0:
+            raise PlanError(f"rotated: by must be at least 0, got {self.by}")
+        return self.parent.length
+
+    @property
+    def label(self) -> str:
+        return f"rotated({self.by})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        return Positions(at.epochs, (at.offsets + self.by) % self.length)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TurnsNode(RoutingNode):
+    """Elements of two parents of one length in turn."""
+
+    def count(self) -> int:
+        return 2 * self.parent.length
+
+    @property
+    def label(self) -> str:
+        return "turns"
+
+    def route(self, at: Positions) -> tuple[IntArray, Positions]:
+        return at.offsets % 2, Positions(at.epochs, at.offsets // 2)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SumsNode(JoinNode):
+    """The sum of the elements that the parents have at one index."""
+
+    def count(self) -> int:
+        return min(parent.length for parent in self.parents)
+
+    @property
+    def label(self) -> str:
+        return "sums"
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return parents[0]
+
+    def join(self, parts: Sequence[Table]) -> Table:
+        return Listed([sum(values) for values in zip(*map(tables.elements, parts), strict=True)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledNode(ValueNode):
+    """Each element times a factor, whole columns at a time."""
+
+    factor: int
+
+    @property
+    def label(self) -> str:
+        return f"scaled({self.factor})"
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return parents[0]
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        if isinstance(table, Columnar) and table.present is None:
+            return Columnar(table.tree * self.factor, table.rows)
+        return Listed([None if e is None else e * self.factor for e in tables.elements(table)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NumberedNode(ValueNode):
+    """Each element plus 1000 times its index."""
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return "numbered"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return parents[0]
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        pairs = zip(tables.elements(table), indices.tolist(), strict=True)
+        return Listed([None if e is None else e + 1000 * i for e, i in pairs])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TwiceNode(EachNode):
+    """A function of each element, called twice."""
+
+    @property
+    def label(self) -> str:
+        return "twice"
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        return map(self.function, map(self.function, values))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EveryOtherNode(EachNode):
+    """Drops the elements of odd indices for which a predicate is false."""
+
+    position_width: ClassVar[int] = 1
+    drops: ClassVar[bool] = True
+    needs_many: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "every_other"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return parents[0]
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        pairs = zip(values, indices.tolist(), strict=True)
+        return (i % 2 == 0 or bool(self.function(value)) for value, i in pairs)
+
+    def made(self, table: Table, results: list[Any]) -> Table:
+        return tables.filtered(table, results)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        found = super().elements(once=once)
+        return Amount(0, found.high) if self.length == STREAM else found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairsNode(RegroupNode):
+    """Each element with the one after it."""
+
+    def count(self) -> int:
+        return max(0, self.parent.length - 1)
+
+    @property
+    def label(self) -> str:
+        return "pairs"
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return (parents[0], parents[0])
+
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        offsets = (at.offsets[:, None] + np.arange(2)).ravel()
+        return Positions(np.repeat(at.epochs, 2), offsets), np.arange(0, 2 * len(at) + 1, 2)
+
+    def gather(self, table: Table, bounds: Sequence[int]) -> Table:
+        values = tables.elements(table)
+        return Listed([tuple(values[start:stop]) for start, stop in itertools.pairwise(bounds)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CopiesNode(StreamNode):
+    """Each element as often as its remainder by `most` says: none, once or several times.
+
+    Its own integer is the copies that were given of the parent's next element.
+    """
+
+    most: int
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return f"copies({self.most})"
+
+    def elements(self, *, once: bool = True) -> Amount:
+        return Amount(0, (self.most - 1) * self.parent.elements(once=once).high)
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        before, given = np.array(position[:-1], np.int64), position[-1]
+        for block in inputs.blocks(0, position[:-1]):
+            for value, after in zip(tables.elements(block.table), block.marks, strict=True):
+                copies = value % self.most
+                if copies:
+                    check_inside(given, copies)
+                    marks = marks_in_group(before, after, copies)
+                    yield Block(Listed([value] * copies), marks).sliced(given, copies)
+                before, given = after, 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PacksNode(StreamNode):
+    """Consecutive elements in lists whose sums are at most `room`, as long as they can be.
+
+    It has no integers of its own: a list ends where an element of the parent ends.
+    """
+
+    room: int
+
+    @property
+    def label(self) -> str:
+        return f"packs({self.room})"
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        return list
+
+    def elements(self, *, once: bool = True) -> Amount:
+        most = self.parent.elements(once=once)
+        return Amount(min(1, most.low), most.high)
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        held: list[int] = []
+        before: IntArray = np.array(position, np.int64)
+        for block in inputs.blocks(0, position):
+            for value, after in zip(tables.elements(block.table), block.marks, strict=True):
+                if held and sum(held) + value > self.room:
+                    with inputs.calling():
+                        pack = list(held)
+                    yield Block(Listed([pack]), before[None])
+                    held = []
+                held.append(value)
+                before = after
+        if held:
+            yield Block(Listed([held]), before[None])
+
+
+# --- chains of them, and what they give ----------------------------------------------------------
+
+
+def plus_one(number: int) -> int:
+    return number + 1
+
+
+def on(dataset: Any, make: Callable[..., Node], *fields: Any) -> Any:
+    """The dataset with one more node."""
+    node = make((dataset._node,), *fields)
+    return IterDataset(node) if node.length == STREAM else MapDataset(node)
+
+
+def chain() -> MapDataset[Any]:
+    return MapDataset.source(np.arange(23))
+
+
+def squares() -> MapDataset[Any]:
+    return MapDataset(SquaresNode((), 23))
+
+
+def copies_of(values: Sequence[int]) -> list[int]:
+    return [value for value in values for _ in range(value % 4)]
+
+
+def packs_of(values: Sequence[int], room: int) -> list[list[int]]:
+    out: list[list[int]] = []
+    for value in values:
+        if out and sum(out[-1]) + value <= room:
+            out[-1].append(value)
+        else:
+            out.append([value])
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    make: Callable[[], Any]
+    wanted: list[Any]
+    label: str
+    is_known: bool = True  # whether the length is
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it has random access."""
+        return isinstance(self.make(), MapDataset)
+
+
+ORDER = [*range(5, 23), *range(5)]
+CASES = {
+    "leaf": Case(squares, [n**2 for n in range(23)], "squares(23)"),
+    "index": Case(lambda: on(chain(), RotatedNode, 5), ORDER, "rotated(5)"),
+    "routing": Case(
+        lambda: MapDataset(TurnsNode((chain()._node, squares()._node))),
+        [value for n in range(23) for value in (n, n**2)],
+        "turns",
+    ),
+    "join": Case(
+        lambda: MapDataset(SumsNode((chain()._node, squares()._node))),
+        [n + n**2 for n in range(23)],
+        "sums",
+    ),
+    "value": Case(
+        lambda: on(on(chain(), RotatedNode, 5), ScaledNode, 3), [3 * n for n in ORDER], "scaled(3)"
+    ),
+    "value with its index": Case(
+        lambda: on(on(chain(), RotatedNode, 5), NumberedNode),
+        [n + 1000 * i for i, n in enumerate(ORDER)],
+        "numbered",
+    ),
+    "function of each": Case(
+        lambda: on(chain(), TwiceNode, plus_one), [n + 2 for n in range(23)], "twice(plus_one)"
+    ),
+    "regrouping": Case(
+        lambda: on(on(chain(), RotatedNode, 5), PairsNode), list(itertools.pairwise(ORDER)), "pairs"
+    ),
+    "value of a stream": Case(
+        lambda: on(chain().to_iter_dataset(), ScaledNode, 3),
+        [3 * n for n in range(23)],
+        "scaled(3)",
+    ),
+    "value of a stream with its number": Case(
+        lambda: on(chain().filter(_is_odd).to_iter_dataset(), NumberedNode),
+        [n + 1000 * i for i, n in enumerate(range(1, 23, 2))],
+        "numbered",
+        is_known=False,
+    ),
+    "filter of a stream with its number": Case(
+        lambda: on(chain().shuffle(seed=1).to_iter_dataset(), EveryOtherNode, _is_odd),
+        [int(n) for i, n in enumerate(chain().shuffle(seed=1)) if i % 2 == 0 or n % 2],
+        "every_other(_is_odd)",
+        is_known=False,
+    ),
+    "regrouping of a stream, more": Case(
+        lambda: on(chain().to_iter_dataset(), CopiesNode, 4),
+        copies_of(range(23)),
+        "copies(4)",
+        is_known=False,
+    ),
+    "regrouping of a stream, less": Case(
+        lambda: on(chain().shuffle(seed=2).to_iter_dataset(), PacksNode, 40),
+        packs_of(list(chain().shuffle(seed=2)), 40),
+        "packs(40)",
+        is_known=False,
+    ),
+    "all together": Case(
+        lambda: on(
+            on(
+                on(on(on(chain(), RotatedNode, 5), ScaledNode, 3).to_iter_dataset(), CopiesNode, 4),
+                TwiceNode,
+                plus_one,
+            ).repeat(2),
+            PacksNode,
+            99,
+        ),
+        packs_of([n + 2 for n in copies_of([3 * n for n in ORDER])] * 2, 99),
+        "copies(4)",
+        is_known=False,
+    ),
+}
+
+
+def _is_odd(number: int) -> bool:
+    return number % 2 == 1
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def plain(element: Any) -> Any:
+    if isinstance(element, (tuple, list)):
+        return type(element)(map(plain, element))
+    return int(element)
+
+
+def rest_of(iterator: Any) -> list[Any]:
+    return [plain(element) for element in iterator]
+
+
+# --- through everything --------------------------------------------------------------------------
+
+
+def test_iteration_gives_the_elements(case: Case) -> None:
+    assert rest_of(case.make()) == case.wanted
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_random])
+def test_random_access_gives_the_elements_of_any_epoch(name: str) -> None:
+    case = CASES[name]
+    dataset = case.make()
+    assert len(dataset) == len(case.wanted)
+    wanted = [-1, 0, 7, 7, 2, len(dataset) + 3]
+    got = rest_of(dataset.__getitems__(wanted))
+    if case.label != "numbered":  # indices count on over the epochs
+        assert got == [case.wanted[n % len(dataset)] for n in wanted]
+    assert got == [plain(dataset[n]) for n in wanted]
+
+
+def test_a_state_restores_at_every_element(case: Case) -> None:
+    iterator = iter(case.make())
+    for at in range(len(case.wanted) + 1):
+        again = iter(case.make())
+        again.set_state(json.loads(json.dumps(iterator.get_state())))
+        assert rest_of(again) == case.wanted[at:]
+        next(iterator, None)
+
+
+def test_a_function_of_each_applies_to_tables_too() -> None:
+    node = TwiceNode((chain()._node,), plus_one)
+    made = node.apply(Listed([1, None, 3]), np.arange(3), [0, 3])
+    assert tables.elements(made) == [3, None, 5]
+
+
+def test_other_fields_are_another_chain() -> None:
+    state = iter(on(chain(), RotatedNode, 5)).get_state()
+    with pytest.raises(windrow.errors.StateError, match=r"rotated\(6\)"):
+        iter(on(chain(), RotatedNode, 6)).set_state(state)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_random])
+@pytest.mark.parametrize("buffer", [0, 16])
+def test_threads_and_blocks_change_nothing(name: str, buffer: int) -> None:
+    options = windrow.ReadOptions(num_threads=4, prefetch_buffer_size=buffer)
+    assert rest_of(CASES[name].make().to_iter_dataset(options)) == CASES[name].wanted
+
+
+def test_workers_give_the_same(case: Case) -> None:
+    assert rest_of(spread(case.make(), 2)) == case.wanted
+
+
+@pytest.mark.parametrize("name", ["regrouping", "all together"])
+def test_a_state_does_not_depend_on_worker_processes(name: str) -> None:
+    case = CASES[name]
+    with iter(case.make().mp_prefetch(1)) as iterator:
+        taken = [plain(next(iterator)) for _ in range(3)]
+        state = iterator.get_state()
+    again = iter(case.make())
+    again.set_state(state)
+    assert taken + rest_of(again) == case.wanted
+
+
+def test_batches_filters_and_windows_after_it(case: Case) -> None:
+    dataset = case.make()
+    stream = dataset.to_iter_dataset() if isinstance(dataset, MapDataset) else dataset
+    shuffled = rest_of(stream.window_shuffle(4, seed=1))
+    assert sorted(shuffled) == sorted(plain(case.wanted))
+    batches = stream.batch(3, batch_fn=list)
+    assert [plain(e) for b in batches for e in b] == case.wanted
+    assert rest_of(stream.limit(5).repeat(2)) == case.wanted[:5] * 2
+
+
+def test_the_spec_is_that_of_an_element(case: Case) -> None:
+    dataset = case.make()
+    if case is CASES["function of each"]:
+        return  # it declares nothing: see the next test
+    declared = dataset.element_spec
+    assert declared == (list if isinstance(case.wanted[0], list) else dataset.read_spec())
+
+
+def test_a_node_that_declares_nothing_has_no_spec() -> None:
+    with pytest.raises(PlanError, match="element_spec: twice has none"):
+        _ = on(chain(), TwiceNode, plus_one).batch(2).element_spec
+
+
+def test_explain_predicts_what_stats_counts(case: Case) -> None:
+    dataset = case.make()
+    explanation = dataset.explain()
+    assert case.label in [line.label for line in explanation.nodes]
+    assert all(line.runs for line in explanation.nodes)
+    with iter(dataset) as iterator:
+        elements = len(list(iterator))
+        stats = iterator.stats()
+    assert elements == len(case.wanted) == stats.elements
+    assert elements in explanation.batches
+    assert (explanation.length == elements) == case.is_known
+    for predicted, counted in zip(explanation.epoch, stats.sources, strict=True):
+        assert counted.records.low in predicted.records
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("function of each", "twice(plus_one)"),
+        ("value", "scaled(ScaledNode.apply)"),
+        ("regrouping", "pairs"),
+        ("regrouping of a stream, less", "packs"),
+    ],
+)
+def test_stats_name_the_work(name: str, work: str) -> None:
+    with iter(CASES[name].make()) as iterator:
+        list(iterator)
+        assert work in iterator.stats().mapping_s
+
+
+def test_a_report_shows_it(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    path = windrow.report(case.make(), tmp_path / "report.html")
+    assert case.label in path.read_text(encoding="utf-8")
+
+
+class Sized:
+    """Rows without values, as a dry run has them."""
+
+    def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
+        for rows in (3, 0, 4):
+            yield Block(Listed([None] * rows), np.zeros((rows, len(position)), np.int64))
+
+    def row_count(self) -> Any:
+        raise NotImplementedError
+
+    def now_s(self) -> float:
+        return 0.0
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize(("make", "rows"), [(CopiesNode, 7), (PacksNode, 7), (StreamLimitNode, 5)])
+def test_a_dry_run_looks_at_no_values(make: Any, rows: int) -> None:
+    node = make((chain().to_iter_dataset()._node,), 5)
+    blocks = list(node.blocks_without_values([0] * node.width, Sized(), None))
+    assert sum(map(len, blocks)) == rows
+    assert {block.marks.shape[1] for block in blocks} == {node.width}
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def fails_at_7(number: int) -> int:
+    if number == 7:
+        raise ValueError("seven")
+    return number
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FailingNode(ScaledNode):
+    """Fails where a table has a 7."""
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        return Listed([fails_at_7(element) for element in tables.elements(table)])
+
+
+@pytest.mark.parametrize("workers", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("make", "argument"), [(FailingNode, 1), (TwiceNode, fails_at_7)])
+def test_an_error_comes_after_all_elements_before_it(
+    make: Any, argument: Any, stream: bool, workers: bool
+) -> None:
+    dataset = on(chain().to_iter_dataset() if stream else chain(), make, argument)
+    iterator = spread(dataset, 2) if workers else iter(dataset)
+    assert [int(next(iterator)) for _ in range(7)] == list(range(7))
+    with pytest.raises(ValueError, match="seven") as raised:
+        next(iterator)
+    assert any(make((chain()._node,), argument).label in note for note in raised.value.__notes__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShortNode(ScaledNode):
+    """Loses a row."""
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        return Listed(tables.elements(table)[1:])
+
+
+def test_a_table_of_other_rows_is_refused() -> None:
+    with pytest.raises(windrow.errors.ElementError, match=r"scaled\(1\).* 3 rows of 4"):
+        on(chain(), ShortNode, 1).__getitems__([0, 1, 2, 3])
+
+
+def test_a_node_checks_its_fields() -> None:
+    with pytest.raises(PlanError, match="rotated: by must be at least 0, got -1"):
+        on(chain(), RotatedNode, -1)
+
+
+def test_a_block_shuffle_says_that_the_layout_is_hidden() -> None:
+    with pytest.raises(PlanError, match=r"rotated\(5\) hides"):
+        on(chain(), RotatedNode, 5).block_shuffle(seed=1)
+
+
+def test_a_node_without_random_access_is_named() -> None:
+    with pytest.raises(TypeError, match="CopiesNode has no random access"):
+        MapDataset(CopiesNode((chain()._node,), 4)).__getitems__([0])

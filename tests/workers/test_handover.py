@@ -1,0 +1,651 @@
+"""Handover: what is opened equals what was sent, and nothing is copied without need."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from ml_dtypes import bfloat16
+
+from windrow.errors import ElementError, ReadError
+from windrow.transforms import columns
+from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened, slots_used
+from windrow.workers.shared_memory import SharedMemory
+from windrow.workers.stacking import as_tree, stacked, unstacked
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class PairWithNote(Pair):
+    """A NamedTuple whose instances have attributes of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    array: npt.NDArray[Any]
+
+
+def memory_of(size_bytes: int) -> Bytes:
+    return np.zeros(size_bytes, np.uint8)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal with equal types all the way down."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        return bool(a.tolist() == b.tolist() if a.dtype.hasobject else a.tobytes() == b.tobytes())
+    if isinstance(a, np.generic):
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, dict):
+        return same(list(a.items()), list(b.items()))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+DTYPES = st.one_of(
+    hnp.scalar_dtypes(),
+    hnp.unicode_string_dtypes(),
+    hnp.byte_string_dtypes(),
+    hnp.array_dtypes(max_size=3),
+    st.just(np.dtype(bfloat16)),
+)
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=12)
+
+
+@st.composite
+def arrays(draw: st.DrawFn, dtypes: st.SearchStrategy[Any] = DTYPES) -> npt.NDArray[Any]:
+    """Arrays of any dtype, shape and layout, some large enough for a place of their own."""
+    dtype, shape = draw(dtypes), draw(SHAPES)
+    size = int(np.prod(shape)) * dtype.itemsize
+    numbers = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 2, size, np.uint8)
+    # Text needs code points, and bytes of 0 and 1 are not code points in all places.
+    text = dtype.kind in "US" or dtype.names is not None
+    made = np.zeros(shape, dtype) if text else np.frombuffer(numbers, dtype).reshape(shape)
+    layout = draw(st.sampled_from(["C", "F", "gaps", "read-only", "backwards"]))
+    if layout == "F":
+        return np.asfortranarray(made)
+    if layout == "gaps" and made.ndim:
+        return np.repeat(made, 2, axis=-1)[..., ::2]
+    if layout == "backwards" and made.ndim:
+        return made[::-1]
+    made = made.copy()
+    made.flags.writeable = layout != "read-only"
+    return made
+
+
+LEAVES = st.one_of(
+    arrays(),
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.floats(allow_nan=False),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.sampled_from([np.float32(1), np.int8(3), np.bool_(True), np.str_("a")]),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda children: st.one_of(
+        st.lists(children, max_size=3),
+        st.tuples(children, children),
+        st.builds(Pair, children, children),
+        st.dictionaries(st.one_of(st.text(max_size=2), st.integers(0, 2)), children, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+# --- parcels -------------------------------------------------------------------------------------
+
+
+@given(value=TREES, room_bytes=st.sampled_from([None, 0, 700, 5_000, 1 << 20]))
+def test_what_is_opened_equals_what_was_sent(value: Any, room_bytes: int | None) -> None:
+    memory = None if room_bytes is None else memory_of(room_bytes)
+    message = Message.of(value).packed(memory)
+    elsewhere = None if memory is None else memory.copy()
+    assert same(opened(message, elsewhere), value)
+    assert same(opened(bytearray(message), elsewhere), value)
+
+
+@given(array=arrays())
+def test_opened_arrays_can_be_written_to(array: npt.NDArray[Any]) -> None:
+    memory = memory_of(1 << 18)
+    for where in (memory, None):
+        found = opened(Message.of([array]).packed(where), where)[0]
+        assert found.flags.writeable
+        assert found.flags.aligned
+
+
+@given(sizes=st.lists(st.integers(512, 3_000), max_size=6), missing=st.integers(0, 3))
+def test_outside_bytes_are_the_room_that_is_needed(sizes: list[int], missing: int) -> None:
+    parcel = Message.of([np.full(size, 7, np.uint8) for size in sizes])
+    message = parcel.packed(memory := memory_of(parcel.slot_bytes))
+    assert slots_used(message) == (bool(sizes), False)
+    assert len(message) < 500 + 100 * len(sizes)
+    assert [len(a) for a in opened(message, memory)] == sizes
+    # With one line of the cache less for each array missing, some are in the message instead.
+    less = memory_of(max(0, parcel.slot_bytes - 64 * missing))
+    assert [a.tolist() for a in opened(parcel.packed(less), less)] == [[7] * n for n in sizes]
+
+
+def test_arrays_start_on_lines_of_the_cache() -> None:
+    memory = memory_of(1 << 16)
+    message = Message.of([np.ones(700, np.uint8), np.ones(700, np.uint8)]).packed(memory)
+    starts = [
+        a.__array_interface__["data"][0] - memory.ctypes.data for a in opened(message, memory)
+    ]
+    assert starts == [0, 704]
+
+
+def test_views_give_lent_memory_back() -> None:
+    memory, calls = SharedMemory.create(1 << 16), [0]
+    message = Message.of({"a": np.arange(999), "b": 3}).packed(memory.view(0, 1 << 15))
+    found = opened(message, memory.lend(0, 1 << 15, lambda: calls.append(1)))
+    part = found["a"][5:7]
+    del found
+    assert calls == [0]
+    assert part.tolist() == [5, 6]
+    del part
+    assert calls == [0, 1]
+
+
+def test_arrays_that_lie_in_the_memories_are_not_copied() -> None:
+    memory, other = memory_of(1 << 16), memory_of(1 << 16)
+    room = MessageBuffer(memory)
+    mine = room.empty((30, 40), np.float32)
+    mine[:] = 3
+    theirs = other[64 : 64 + 8_000].view(np.int64).reshape(20, 50)
+    theirs[:] = 4
+    value = [mine, theirs.T, theirs[3:9]]
+    message = Message.of(value).packed(room, other)
+    assert slots_used(message) == (True, True)
+    assert len(message) < 1_000
+    found = opened(message, memory, other)
+    assert all(map(same, found, value))
+    assert np.shares_memory(found[0], mine)
+    assert np.shares_memory(found[1], theirs)
+    assert found[1].flags.f_contiguous
+    assert room.used_bytes == mine.nbytes
+
+
+def test_copies_leave_alone_what_the_memory_holds_already() -> None:
+    memory = memory_of(10_000)
+    room = MessageBuffer(memory)
+    unsent = room.empty((1_000,), np.uint8)
+    unsent[:] = 9
+    not_of_the_room = memory[3_000:4_000]
+    not_of_the_room[:] = 8
+    message = Message.of([not_of_the_room, np.full(1_000, 7, np.uint8)]).packed(room)
+    found = opened(message, memory)
+    assert [set(a.tolist()) for a in (unsent, *found)] == [{9}, {8}, {7}]
+    assert slots_used(message) == (True, False)
+
+
+def test_gaps_are_copied_once_into_the_memory() -> None:
+    memory = memory_of(1 << 16)
+    given_memory = np.arange(1 << 14, dtype=np.uint8)
+    message = Message.of(given_memory[::2]).packed(memory, given_memory)
+    assert slots_used(message) == (True, False)
+    assert np.array_equal(opened(message, memory, given_memory), given_memory[::2])
+
+
+def test_a_message_without_arrays_refers_to_nothing() -> None:
+    message = Message.of([1, "a", np.float32(2), np.arange(3)]).packed(memory_of(100), memory_of(9))
+    assert slots_used(message) == (False, False)
+    assert same(opened(message), [1, "a", np.float32(2), np.arange(3)])
+
+
+def test_a_large_pickle_goes_to_memory_too() -> None:
+    value = [b"x" * 5_000, "é" * 40_000] * 9
+    parcel = Message.of(value)
+    message = parcel.packed(memory := memory_of(parcel.slot_bytes))
+    assert len(message) < 100
+    assert slots_used(message) == (True, False)
+    assert opened(message, memory) == value
+    assert opened(parcel.packed(None)) == value
+    assert opened(parcel.packed(short := memory_of(1_000)), short) == value
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["[]", "['a' * 999] * 100", "[b'x' * (1 << 16), bytearray(1 << 20), 'é' * 99_999]"],
+)
+def test_classes_of_the_main_program_are_found_in_a_pickle_of_any_size(before: str) -> None:
+    program = f"""
+from windrow.workers.messages import Message, opened
+class Own: pass
+value = {before} + [Own(), "end"]
+message = Message.of(value).packed(None)
+own = globals().pop("Own")
+found = opened(message)
+print(found[:-2] == value[:-2], type(found[-2]) is own, found[-1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True True end\n", "")
+
+
+def test_opening_without_the_memory_is_an_error() -> None:
+    message = Message.of(np.arange(999)).packed(memory_of(1 << 16))
+    with pytest.raises(ElementError, match="refers to memory that it was opened without"):
+        opened(message)
+
+
+def test_objects_go_as_objects() -> None:
+    strings = np.array(["a", "bcd" * 400], np.dtypes.StringDType())
+    objects = np.array([{"a": np.arange(300)}, "b", None] * 100, object)
+    found = opened(Message.of([strings, objects, Box(np.arange(900))]).packed(None))
+    assert found[0].tolist() == strings.tolist()
+    assert np.array_equal(found[1][0]["a"], np.arange(300))
+    assert found[1].tolist()[1:3] == ["b", None]
+    assert np.array_equal(found[2].array, np.arange(900))
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_buffers_of_other_libraries_travel_outside(size: int) -> None:
+    memory = memory_of(1 << 16)
+    for content in (bytearray(size), b"x" * size):
+        message = Message.of([pickle.PickleBuffer(content)]).packed(memory)
+        assert len(message) < 200
+        assert bytes(opened(message, memory)[0]) == bytes(content)
+
+
+def test_array_types_derived_from_ndarray_stay_what_they_are() -> None:
+    value = np.ma.masked_array(np.arange(2_000), np.arange(2_000) % 3 == 0)
+    found = opened(Message.of(value).packed(None))
+    assert type(found) is type(value)
+    assert found.tolist() == value.tolist()
+
+
+def test_functions_without_a_name_go_by_value() -> None:
+    array = np.arange(1_000)
+    message = Message.of({"f": lambda n: array[:n] * 2, "x": array}).packed(m := memory_of(1 << 16))
+    found = opened(message, m)
+    assert found["f"](3).tolist() == [0, 2, 4]
+    # The array of the closure is the same as `x`, and lies in the memory.
+    assert slots_used(message) == (True, False)
+
+
+def test_what_cannot_be_pickled_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
+        Message.of([threading.Lock()])
+
+
+_SENDER = """
+import dataclasses, enum, subprocess, sys, typing
+import numpy as np
+from windrow.workers.messages import Message, failure_of, opened
+
+@dataclasses.dataclass
+class Item:
+    x: np.ndarray
+    def doubled(self): return Item(self.x * FACTOR)
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Two(typing.NamedTuple):
+    a: int
+    b: int
+
+class Odd(Exception):
+    def __init__(self, a, b): super().__init__(f"{a} {b}")
+
+FACTOR = 2
+def change(items): return [item.doubled() for item in items], Colour.RED, Two(1, 2)
+
+def fail(): raise ZeroDivisionError("by hand")
+
+value = (change, [Item(np.arange(3)), Item(np.arange(2000))], fail)
+done = subprocess.run(
+    [sys.executable, "-c", WORKER], input=Message.of(value).packed(None), stdout=subprocess.PIPE
+)
+(items, colour, two), failure = opened(done.stdout)
+print(all(type(i) is Item for i in items), colour is Colour.RED, type(two) is Two, two.b)
+print(items[0].x.tolist(), int(items[1].x[-1]))
+error = failure.raised()
+print(type(error).__name__, error, "in fail" in str(error.__cause__))
+print(type(failure_of(Odd(1, 2)).raised()).__name__)
+"""
+_WORKER = """
+import sys
+from windrow.workers.messages import Message, failure_of, opened
+
+change, items, fail = opened(sys.stdin.buffer.read())
+try:
+    fail()
+except ZeroDivisionError as error:
+    failure = failure_of(error)
+sys.stdout.buffer.write(Message.of((change(items), failure)).packed(None))
+"""
+
+
+def test_classes_of_the_main_program_come_back_as_themselves() -> None:
+    program = f"WORKER = {_WORKER!r}\n{_SENDER}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "True True True 2",
+        "[0, 2, 4] 3998",
+        "ZeroDivisionError by hand True",
+        "ElementError",
+    ]
+
+
+# --- rooms ---------------------------------------------------------------------------------------
+
+
+@given(
+    size=st.integers(0, 2_000),
+    wanted=st.lists(st.tuples(SHAPES, hnp.scalar_dtypes()), max_size=8),
+)
+def test_arrays_of_a_room_do_not_overlap(
+    size: int, wanted: list[tuple[tuple[int, ...], np.dtype[Any]]]
+) -> None:
+    room = MessageBuffer(memory_of(size))
+    assert room.memory is not None
+    inside = []
+    for shape, dtype in wanted:
+        array = room.empty(shape, dtype)
+        assert (array.shape, array.dtype) == (shape, dtype)
+        assert array.flags.writeable
+        if np.shares_memory(array, room.memory):
+            start = array.__array_interface__["data"][0] - room.memory.ctypes.data
+            assert start % 64 == 0
+            inside.append((start, start + array.nbytes))
+    assert room.used_bytes == max((stop for _, stop in inside), default=0) <= size
+    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(inside))
+
+
+def test_a_room_holds_arrays_while_they_fit_and_never_objects() -> None:
+    memory = memory_of(256)
+    room = MessageBuffer(memory)
+    found = [
+        room.empty((40,), np.uint8),
+        room.empty((2, 8), np.float64),
+        room.empty((3,), object),
+        room.empty((65,), np.uint8),
+        room.empty((64,), np.uint8),
+        room.empty((1,), np.uint8),
+    ]
+    lies_inside = [np.shares_memory(array, memory) for array in found]
+    assert lies_inside == [True, True, False, False, True, False]
+    assert room.used_bytes == 256
+    assert not np.shares_memory(MessageBuffer(None).empty((3,), np.uint8), memory)
+
+
+# --- elements as columns -------------------------------------------------------------------------
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[Any]:
+    """Elements of one outline: the same tree with other numbers at the leaves."""
+    element = draw(TREES)
+
+    def other(value: Any, i: int) -> Any:
+        if type(value) is dict:
+            return {k: other(v, i) for k, v in value.items()}
+        if type(value) in (list, tuple, Pair):
+            children = [other(v, i) for v in value]
+            return Pair(*children) if isinstance(value, Pair) else type(value)(children)
+        if isinstance(value, np.ndarray):
+            return np.zeros_like(value) if i % 2 else value.copy()
+        return type(value)(i) if type(value) in (int, np.float32, np.int8) else value
+
+    return [other(element, i) for i in range(draw(st.integers(0, 5)))]
+
+
+@given(elements=st.one_of(alike(), st.lists(TREES, max_size=4)), outside=st.booleans())
+def test_elements_come_back_as_they_were(elements: list[Any], outside: bool) -> None:
+    memory = memory_of(1 << 16) if outside else None
+    room = MessageBuffer(memory)
+    message = Message.of(stacked(elements, room)).packed(room)
+    found = unstacked(opened(message, None if memory is None else memory.copy()))
+    assert same(found, elements)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [{1: np.arange(3)}, {True: np.arange(3)}],
+        [{"a": np.arange(3), "b": 1}, {"b": 1, "a": np.arange(3)}],
+        [{"a": np.arange(3)}, {"a": np.arange(3), "b": 1}],
+        [[np.arange(3)], (np.arange(3),)],
+        [[np.arange(3)], [np.arange(3)] * 2],
+        [np.arange(3), np.arange(4)],
+        [np.arange(3), np.arange(3, dtype=">i8")],
+        [np.arange(3), None],
+        [np.array(3), np.array(4)],
+        [np.float32(3), np.float64(3)],
+        [np.datetime64(3, "s"), np.datetime64(3, "ms")],
+        [np.bytes_(b"a\0"), np.bytes_(b"abc")],
+        [{"a": {}, "b": [], "c": np.zeros((2, 0))}] * 2,
+        [{"a": np.zeros((0, 3)), "b": ()}] * 3,
+        [Pair(np.arange(3), 1), Pair(np.arange(3), 2)],
+    ],
+    ids=repr,
+)
+def test_likely_mistakes_in_stacking(elements: list[Any]) -> None:
+    assert same(unstacked(stacked(elements, MessageBuffer(None))), elements)
+
+
+def test_attributes_of_derived_tuples_are_kept() -> None:
+    elements = [PairWithNote(np.arange(2), i) for i in range(3)]
+    for i, element in enumerate(elements):
+        vars(element)["note"] = i
+    assert [
+        vars(element)["note"] for element in unstacked(stacked(elements, MessageBuffer(None)))
+    ] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_an_element_that_holds_itself_is_left_as_it_is() -> None:
+    element: list[Any] = [1]
+    element.append(element)
+    found = unstacked(opened(Message.of(stacked([element], MessageBuffer(None))).packed(None)))
+    assert found[0][1] is found[0]
+
+
+def test_stacked_arrays_are_one_array_of_the_room() -> None:
+    memory = memory_of(1 << 16)
+    room = MessageBuffer(memory)
+    elements = [{"x": np.full((4, 5), i, np.float32), "i": i, "s": np.int16(i)} for i in range(8)]
+    parcel = Message.of(stacked(elements, room))
+    assert room.used_bytes == 8 * 80 + 8 * 2
+    message = parcel.packed(room)
+    assert slots_used(message) == (True, False)
+    found = unstacked(opened(message, memory))
+    assert same(found, elements)
+    assert all(np.shares_memory(element["x"], memory) for element in found)
+    found[0]["x"][:] = 9
+    found[0]["new"] = 1
+    assert same(found[1:], elements[1:])
+
+
+def test_containers_are_not_shared_between_elements() -> None:
+    one = {"x": np.arange(3), "in": [np.arange(2)]}
+    found = unstacked(stacked([one, one], MessageBuffer(None)))
+    assert found[0] is not found[1]
+    assert found[0]["in"] is not found[1]["in"]
+
+
+def test_what_holds_no_arrays_stays_the_very_objects() -> None:
+    elements = [{"id": i, "tags": ["a"]} for i in range(3)]
+    found = unstacked(stacked(elements, MessageBuffer(None)))
+    assert list(map(id, found)) == list(map(id, elements))
+
+
+def test_rows_of_one_array_are_not_copied() -> None:
+    given_memory = memory_of(1 << 20)
+    column = given_memory[64 : 64 + 8 * 20_000].view(np.int16).reshape(8, 100, 100)
+    column[:] = np.arange(8)[:, np.newaxis, np.newaxis]
+    room = MessageBuffer(memory_of(1 << 20))
+    for rows in (list(column), list(column[2:5]), [column]):
+        message = Message.of(stacked(rows, room)).packed(room, given_memory)
+        assert slots_used(message) == (False, True)
+        assert same(unstacked(opened(message, None, given_memory)), rows)
+    assert room.used_bytes == 0
+
+
+@pytest.mark.parametrize("at", [[1, 0, 2], [0, 0, 1], [0, 2, 4], [3, 2, 1]])
+def test_rows_out_of_order_are_copied(at: list[int]) -> None:
+    column = np.random.default_rng(0).normal(size=(6, 3_000))
+    rows = [column[i] for i in at]
+    assert same(unstacked(stacked(rows, MessageBuffer(None))), rows)
+    halves = [column[i, ::2] for i in range(6)]
+    assert same(unstacked(stacked(halves, MessageBuffer(None))), halves)
+    turned = [column.reshape(6, 50, 60)[i].T for i in range(6)]
+    assert same(unstacked(stacked(turned, MessageBuffer(None))), turned)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class TwoArgumentsError(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(f"{path}, line {line}")
+
+
+class TurningError(Exception):
+    """Comes out of its pickle as another type."""
+
+    def __reduce__(self) -> Any:
+        return ValueError, ("turned",)
+
+
+class UnshowableError(Exception):
+    def __init__(self, lock: object) -> None:
+        self.lock = lock
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def failing(error: BaseException) -> Failure:
+    """The failure of a raised error, as another process gets it."""
+    try:
+        raise error
+    except BaseException as caught:
+        failure: Failure = pickle.loads(pickle.dumps(failure_of(caught)))
+        return failure
+
+
+def test_an_error_is_raised_as_itself_with_its_traceback() -> None:
+    error = ReadError("record 3 is damaged")
+    error.add_note("source: a.array_record")
+    error.__cause__ = KeyError("below")
+    found = failing(error).raised()
+    assert type(found) is ReadError
+    assert found.args == ("record 3 is damaged",)
+    assert found.__notes__ == ["source: a.array_record"]
+    text = str(found.__cause__)
+    assert "in failing" in text
+    assert "KeyError: 'below'" in text
+    assert type(pickle.loads(pickle.dumps(found.__cause__))) is type(found.__cause__)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StopIteration(3), SystemExit(2), KeyboardInterrupt(), MemoryError("x"), OSError(2, "a", "b")],
+    ids=repr,
+)
+def test_builtin_errors_survive(error: BaseException) -> None:
+    found = failing(error).raised()
+    assert (type(found), found.args, str(found)) == (type(error), error.args, str(error))
+
+
+def test_each_raised_error_is_a_new_one() -> None:
+    failure = failing(ValueError("x"))
+    first, second = failure.raised(), failure.raised()
+    assert first is not second
+    first.add_note("more")
+    assert not hasattr(second, "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            TwoArgumentsError("a.txt", 3),
+            r"TwoArgumentsError: a\.txt, line 3\n.*could not be pickled",
+        ),
+        (TurningError("as it was"), r"TurningError: as it was\n.*could not be pickled"),
+        (ValueError(threading.Lock()), r"ValueError: <unlocked _thread.lock"),
+        (UnshowableError(threading.Lock()), r"UnshowableError: \(it cannot be shown\)"),
+    ],
+    ids=["arguments", "other-type", "unpicklable", "unshowable"],
+)
+def test_an_error_that_does_not_survive_is_told(error: Exception, text: str) -> None:
+    error.add_note("source: a")
+    found = failing(error).raised()
+    assert type(found) is ElementError
+    with pytest.raises(ElementError, match=text):
+        raise found
+    assert found.__notes__ == ["source: a"]
+    assert "in failing" in str(found.__cause__)
+
+
+# --- as columns of a chain -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [np.arange(3) + i for i in range(4)],
+        [{"x": np.arange(2.0) + i, "n": i, "s": str(i)} for i in range(3)],
+        [[np.zeros(2, np.int8), np.float32(i)] for i in range(3)],
+        [Pair(np.zeros((1, 2)), (np.int64(i), None)) for i in range(1, 4)],
+        [{"x": np.arange(i)} for i in range(3)],
+    ],
+    ids=["arrays", "dicts", "lists", "named tuples", "other shapes"],
+)
+def test_columns_for_a_chain_split_into_the_elements(elements: list[Any]) -> None:
+    tree = as_tree(stacked(elements, MessageBuffer(None)))
+    if tree is None:
+        assert isinstance(elements[0], Pair)  # a tuple without arrays stays as it is
+        return
+    found = columns.split(tree, len(elements))
+    assert list(map(repr, found)) == list(map(repr, elements))
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [1, 2, 3],
+        [np.array(i) for i in range(3)],
+        [{"x": np.zeros(2), "more": {"n": i}} for i in range(3)],
+        [{"x": np.zeros(2)}, None],
+        [{"x": np.zeros(2), "o": object()} for _ in range(2)],
+    ],
+    ids=["numbers", "arrays without axes", "containers without arrays", "absent", "objects"],
+)
+def test_what_columns_would_change_stays_elements(elements: list[Any]) -> None:
+    assert as_tree(stacked(elements, MessageBuffer(None))) is None

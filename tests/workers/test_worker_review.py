@@ -1,0 +1,267 @@
+"""Streams of workers whose blocks, budgets, ends and forks could show, and must not."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import windrow
+from tests.teams import ask, ask_all, script, workers
+from windrow.errors import WorkerError
+
+pytestmark = pytest.mark.jobs
+
+M = windrow.MapDataset
+
+
+def kinds(columns: dict[str, Any]) -> list[str]:
+    """Per row, what a batched function was given."""
+    text = ", ".join(f"{key}: {type(column).__name__}" for key, column in columns.items())
+    return [text] * len(next(iter(columns.values())))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_batched_functions_get_the_same_columns_from_workers(batch: int) -> None:
+    def made(number: int) -> dict[str, Any]:
+        return {
+            "x": np.full(3, number),
+            "int": number,
+            "float": number / 2,
+            "text": str(number),
+            "ragged": np.zeros(1 + number // 10),
+        }
+
+    stream = M.range(20).map(made).to_iter_dataset()
+    expected = list(stream.map(kinds, batched=True).batch(batch))
+    assert "int: ndarray, float: ndarray, text: list" in expected[0][0]
+    assert list(stream.map(kinds, batched=True).batch(batch).mp_prefetch(2)) == expected
+    assert list(stream.mp_prefetch(2).map(kinds, batched=True).batch(batch)) == expected
+
+
+class Large:
+    """Records of 1 MiB, read many at a time; counts the records of one read."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint8]:
+        return np.full(1 << 20, index, np.uint8)
+
+    def __getitems__(self, indices: Any) -> list[npt.NDArray[np.uint8]]:
+        self.most = max(self.most, len(indices))
+        return [self[index] for index in indices]
+
+
+def test_rounds_are_bounded_by_what_is_read_also_where_little_comes_back() -> None:
+    source = Large()
+    found = list(M.source(source).map(lambda record: int(record[0])).mp_prefetch(2))
+    assert found == list(range(200))
+    assert source.most <= 16  # MiB, the default of `block_bytes`
+
+
+class Alone:
+    """Records of 1 MiB, read one by one, so that the worker does it; counts how many are waiting."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return 120
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint8]:
+        self._waiting += 1
+        return np.full(1 << 20, index, np.uint8)
+
+    def taken(self, record: npt.NDArray[np.uint8]) -> int:
+        self._waiting -= 1
+        return self._waiting + 1
+
+
+def test_rounds_are_bounded_by_what_is_read_in_workers() -> None:
+    source = Alone()
+    waiting = list(M.source(source).map(source.taken).mp_prefetch(1))
+    assert len(waiting) == 120
+    assert max(waiting) <= 16
+
+
+def test_replies_that_are_dropped_leave_room_for_others() -> None:
+    with workers(lambda request, room: request, count=2) as team:
+        for _ in range(20):
+            team.drop(team.submit(np.zeros(1000)))
+        assert team.wants_jobs
+        assert ask_all(team, 3) == [None] * 3
+        taken = team.submit(7)
+        assert team.wait(taken) == 7
+        team.drop(taken)  # too late, and no harm
+        assert ask(team, "still there") == "still there"
+
+
+FORK = """
+import os
+import windrow
+
+iterator = iter(windrow.MapDataset.range(50).map(lambda n: n + 1).mp_prefetch(1))
+assert next(iterator) == 1
+state = iterator.get_state()
+child = os.fork()
+if not child:
+    try:
+        iterator.set_state(state)
+        iterator.close()
+        os._exit(0)
+    finally:
+        os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert list(iterator) == list(range(2, 51))
+"""
+
+
+def test_a_forked_child_can_close_and_restore() -> None:
+    # In a program of its own: libraries of other tests have threads, and must not be forked.
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_of_the_set_up_names_no_element() -> None:
+    def init(index: int, count: int) -> None:
+        raise LookupError(f"no model for worker {index} of {count}")
+
+    with pytest.raises(LookupError, match="no model for worker 0 of 1") as caught:
+        list(M.range(30).map(lambda n: n).mp_prefetch(1, init))
+    assert caught.value.__notes__ == ["windrow: raised when a worker started"]
+
+
+def fail_at_77(number: int) -> int:
+    if number == 77:
+        raise LookupError("no such number")
+    return number
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_error_tells_of_no_other_errors(count: int) -> None:
+    with pytest.raises(LookupError) as caught:
+        list(M.source(list(range(200))).map(fail_at_77).mp_prefetch(count))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "During handling of the above exception" not in text
+
+
+def test_an_error_of_a_group_names_its_first_and_last_element() -> None:
+    def fail(columns: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        pytest.warns(RuntimeWarning, match="SIGKILL"),
+        pytest.raises(WorkerError) as caught,
+    ):
+        list(M.range(64).map(fail, batched=True).mp_prefetch(1))
+    assert caught.value.__notes__ == ["windrow: raised for elements 0 to 63"]
+
+
+def test_a_closed_iterator_keeps_no_source() -> None:
+    source = Large()
+    kept = weakref.ref(source)
+    gc.disable()
+    try:
+        with iter(M.source(source).map(lambda record: record[0]).mp_prefetch(1)) as iterator:
+            assert next(iterator) == 0
+        del iterator, source
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+KEPT: list[npt.NDArray[np.uint8]] = []
+
+
+def keep(request: npt.NDArray[np.uint8], room: Any) -> Any:
+    if request[0]:
+        KEPT.append(request)
+        return os.getpid()
+    return request
+
+
+def lies_in_shared_memory(array: npt.NDArray[Any]) -> bool:
+    base = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is not None
+
+
+def test_what_a_worker_kept_is_used_again_when_it_is_dead() -> None:
+    rows = np.ones(300_000, np.uint8)
+    with workers(keep, count=1, shared_bytes=1 << 20) as team:
+        for _ in range(3):
+            os.kill(ask(team, rows), signal.SIGKILL)
+            with pytest.warns(RuntimeWarning, match="SIGKILL"):
+                reply = ask(team, np.zeros(300_000, np.uint8))
+            assert lies_in_shared_memory(reply)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory in Linux's way")
+def test_an_answer_too_large_for_this_process_is_an_error_of_its_own_request() -> None:
+    code, out, errors = script(
+        "import pathlib, resource\n"
+        "options = MultiprocessingOptions(1, 3, shared_bytes=0)\n"
+        "team = WorkerPool(lambda size, room: bytes(size), options)\n"
+        "print(len(team.wait(team.submit(1))))\n"
+        "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
+        "limit = pages * resource.getpagesize() + (50 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "tickets = [team.submit(size, 1) for size in (2, 100 << 20, 3)]\n"
+        "for ticket in tickets:\n"
+        "    try:\n"
+        "        print(len(team.wait(ticket)))\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+    )
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            *("1", "2"),
+            "a worker ended over its work (its answer did not fit into memory here)",
+            "3",
+        ],
+    ), errors
+
+
+def test_a_group_that_ends_its_workers_names_its_records() -> None:
+    def batch(elements: Sequence[int]) -> int:
+        if 9 in elements:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(elements)
+
+    source = M.source(list(range(100, 120))).map(lambda n: n - 100)
+    stream = source[::-1].to_iter_dataset().batch(4, batch_fn=batch).mp_prefetch(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(WorkerError, match="3 workers ended over the same work") as caught:
+            list(stream)
+    assert caught.value.__notes__ == [
+        "windrow: raised for 4 elements, the first is element 8, made of records"
+        " 11, 10, 9, 8 of SequenceDataSource(list of 20 records)"
+    ]
+
+
+def test_an_error_of_a_batched_map_names_its_elements() -> None:
+    def fail(column: Any) -> Any:
+        raise LookupError("no")
+
+    with pytest.raises(LookupError) as caught:
+        list(M.source(np.arange(8)).map(fail, batched=True).batch(4).mp_prefetch(1))
+    text = " ".join(caught.value.__notes__)
+    assert "raised for element 0, made of records 0, 1, 2, 3 of ArrayDataSource" in text

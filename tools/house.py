@@ -1,0 +1,186 @@
+"""Measures the house: modules, lines, imports and names, room by room.
+
+    python -m tools.house            the table of this checkout
+    python -m tools.house --root DIR that of another one
+    python -m tools.house --names    the class names that mean two things, and where
+    python -m tools.house --arms     the places that dispatch on node classes
+
+A room is a package. An arrow is an import from a module of one room to a module of another; a back
+edge is an arrow that `tests/rooms.py` does not allow. An arm is a place that dispatches on a class of
+node: a `case`, an `isinstance`, or a key of a table. A name is ambiguous if two modules define a class
+of that name, leading underscores aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import dataclasses
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from tests.rooms import ROOMS, may_import
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A module of the package: its import name, its room, its lines and its syntax tree."""
+
+    name: str
+    room: str
+    lines: int
+    tree: ast.Module
+
+
+@dataclasses.dataclass(frozen=True)
+class House:
+    """All modules of a checkout."""
+
+    modules: dict[str, Module]
+
+    @classmethod
+    def of(cls, root: Path) -> House:
+        """Read the checkout at `root`."""
+        settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        folders = settings["tool"]["setuptools"]["package-dir"]
+        modules = {}
+        for room, folder in folders.items():
+            for path in sorted((root / folder).glob("*.py")):
+                name = room if path.stem == "__init__" else f"{room}.{path.stem}"
+                text = path.read_text(encoding="utf-8")
+                modules[name] = Module(name, room, text.count("\n"), ast.parse(text))
+        return cls(modules)
+
+    def imports(self, module: Module) -> set[str]:
+        """Modules of the package that `module` imports anywhere, in functions too."""
+        found: set[str] = set()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    found.add(full if full in self.modules else str(node.module))
+        return (found & set(self.modules)) - {module.name}
+
+    def arrows(self) -> Iterator[tuple[Module, Module]]:
+        """Pairs of modules of two rooms, of which the first imports the second."""
+        for module in self.modules.values():
+            for name in sorted(self.imports(module)):
+                if self.modules[name].room != module.room:
+                    yield module, self.modules[name]
+
+    def classes(self) -> dict[str, list[str]]:
+        """The modules that define a class of a name, leading underscores aside."""
+        found = collections.defaultdict(list)
+        for module in self.modules.values():
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name.lstrip("_")].append(module.name)
+        return found
+
+    def node_classes(self) -> set[str]:
+        """Names of the classes that derive from `Node`, and `Node` itself."""
+        bases = {
+            node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+            for module in self.modules.values()
+            for node in module.tree.body
+            if isinstance(node, ast.ClassDef)
+        }
+        found = {"Node"}
+        while more := {name for name, above in bases.items() if above & found} - found:
+            found |= more
+        return found
+
+    def arms(self, module: Module, nodes: set[str]) -> list[int]:
+        """Lines of a module that dispatch on a class of node."""
+        return sorted(line for each in ast.walk(module.tree) for line in _arms(each, nodes))
+
+
+def _arms(node: ast.AST, nodes: set[str]) -> Iterator[int]:
+    if isinstance(node, ast.MatchClass) and _name(node.cls) in nodes:
+        yield node.lineno
+    elif isinstance(node, ast.Call) and _name(node.func) in ("isinstance", "issubclass"):
+        kinds = node.args[1]
+        parts = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+        if any(_name(part) in nodes for part in parts):
+            yield node.lineno
+    elif isinstance(node, ast.Dict):
+        yield from (key.lineno for key in node.keys if key is not None and _name(key) in nodes)
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _table(house: House) -> str:
+    nodes = house.node_classes()
+    twice = {name: where for name, where in house.classes().items() if len(where) > 1}
+    arrows = list(house.arrows())
+    order = {room: number for number, room in enumerate(ROOMS)}
+    rooms = sorted({m.room for m in house.modules.values()}, key=lambda r: (order.get(r, 99), r))
+    rows: list[tuple[str, ...]] = []
+    sums = [0] * 7
+    for room in rooms:
+        inside = [module for module in house.modules.values() if module.room == room]
+        figures = [
+            len(inside),
+            sum(module.lines for module in inside),
+            max(module.lines for module in inside),
+            sum(a.room == room for a, _ in arrows),
+            sum(a.room == room and not may_import(a.name, b.name) for a, b in arrows),
+            sum(len(house.arms(module, nodes)) for module in inside),
+            sum(any(house.modules[w].room == room for w in where) for where in twice.values()),
+        ]
+        rows.append((room, *(f"{figure:,}" for figure in figures)))
+        sums = [
+            max(a, b) if i == 2 else a + b
+            for i, (a, b) in enumerate(zip(sums, figures, strict=True))
+        ]
+    sums[-1] = len(twice)
+    rows.append(("in all", *(f"{figure:,}" for figure in sums)))
+    heads = (
+        "room",
+        "modules",
+        "lines",
+        "longest",
+        "arrows",
+        "back edges",
+        "arms",
+        "ambiguous names",
+    )
+    return tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 7))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print what the arguments ask for."""
+    parser = argparse.ArgumentParser(prog="python -m tools.house", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--root", type=Path, default=HERE, help="the checkout [this one]")
+    parser.add_argument("--names", action="store_true", help="list ambiguous class names")
+    parser.add_argument("--arms", action="store_true", help="list places that dispatch on nodes")
+    options = parser.parse_args(argv)
+    house = House.of(options.root)
+    if options.names:
+        for name, where in sorted(house.classes().items()):
+            if len(where) > 1:
+                print(f"{name}: {', '.join(where)}")
+    elif options.arms:
+        nodes = house.node_classes()
+        for module in house.modules.values():
+            if lines := house.arms(module, nodes):
+                print(f"{module.name}: {len(lines)} (lines {', '.join(map(str, lines))})")
+    else:
+        print(_table(house))
+
+
+if __name__ == "__main__":
+    main()

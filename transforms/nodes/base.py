@@ -1,0 +1,503 @@
+"""The base of all nodes, and the protocol that a node follows.
+
+A chain is a tree of nodes, each a frozen value over its `parents`. A node has random access (its
+`length` is the elements of one epoch) or is a stream (its `length` is `STREAM`, and it has an order
+and a position instead of indices). Whatever else the package must know of a node is one of its
+methods, so a new node is a class in a file of its own, and a method of a dataset that makes it.
+
+Contract of a node:
+1. It is a frozen dataclass with `eq=False`. Its fields say what it does; they never change.
+2. `count()` checks the fields, with a PlanError or an ArgumentError, and returns the length.
+3. `label` names the node with all fields that decide which elements come, in which order. Labels
+   are in states: the label of a node that is in use never changes by a byte.
+4. No method reads a record. Only the methods of 6, 7 and 8, and a selection map, call functions of
+   the user. All are deterministic: they may be called again, on any thread, in another process.
+5. With random access a node derives from one of these classes and adds the method that is named:
+   - `LeafNode.table(at)`: elements out of nothing but their positions.
+   - `IndexNode.to_parent(at)`: positions in the parent. A node that reorders is a permutation of
+     each epoch, whatever the length.
+   - `RoutingNode.route(at)`: for each position which parent, and the position in that parent.
+   - `JoinNode.join(tables)`: elements out of the elements that all parents have at one index.
+   - `RegroupNode.to_rows(at)` and `gather(table, bounds)`: elements out of several of the parent.
+   - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
+     `EachNode.results(values, indices)` is the same for a function of one element.
+   Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node
+   returns them for its parent. The arrays may be empty.
+6. `ValueNode.apply` makes row `k` of row `k` and its index alone; absent rows stay absent. On a
+   stream the engine runs it on blocks of any size. `stream_step` says what else it needs there.
+7. A node of a stream whose `stream_step` is `Step.OWN` makes its rows by itself: `blocks(position, inputs,
+   unit)` is a generator of blocks. Each row has a mark, the position at which `blocks` starts with the row
+   after it. Blocks may have any sizes, also 0.
+8. A position is the positions of all parents that are streams, one after the other, and then
+   `position_width` integers of the node itself; a stream starts where all are 0. Positions are
+   states: `position_width`, and what the integers mean, never change. What a position does not say
+   is made again from the parents.
+9. When something raises, `blocks` has yielded every whole row before it.
+10. `spec`, `layout`, `elements`, `is_endless` and `runs_as` answer from metadata and lengths alone.
+    Their defaults are safe: they say that nothing is known.
+11. `functions` are the functions of the user that the node calls. A node that has some runs in the
+    worker processes of an `mp_prefetch` after it, so it must pickle.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import hashlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import PlanError
+from windrow.transforms import random
+from windrow.transforms.amounts import Amount
+from windrow.transforms.arguments import checked_seed
+from windrow.transforms.functions import name_of
+from windrow.transforms.layouts import Layout
+from windrow.transforms.row_blocks import Block, Blocks, Inputs
+from windrow.transforms.specs import Spec
+
+IntArray = npt.NDArray[np.int64]
+Indices = npt.NDArray[Any]
+"""Indices of elements: int64 `(n,)`, Python ints where those do not fit, or positions `(n, width)`."""
+
+STREAM: Final = -1
+ENDLESS: Final = sys.maxsize
+# No chain is as long, unless it repeats for ever.
+VAST: Final = 2**48
+
+
+class Step(enum.Enum):
+    """How a node runs on a stream: on the blocks of its parent, or by itself."""
+
+    OWN = enum.auto()
+    """`blocks` makes the rows."""
+    NOTHING = enum.auto()
+    """The rows of the node are its parent's rows."""
+    ROWS = enum.auto()
+    """On blocks of any rows; their indices are places, which only error messages need."""
+    NUMBERED = enum.auto()
+    """On blocks of any rows, whose indices count the elements of the stream. Width 1."""
+    GROUPS = enum.auto()
+    """On whole groups of rows in one call. Width 1, for a `ValueNode`: the rows given of a group."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class WorkerSettings:
+    """Worker processes for a part of a chain.
+
+    Args:
+        options: A `windrow.MultiprocessingOptions` with at least one worker.
+        init: Called in each worker with its index and the number of workers.
+    """
+
+    options: Any
+    init: Callable[[int, int], None] | None
+
+
+class Where(Protocol):
+    """Describes where a node of a chain runs, for `Node.runs_as`."""
+
+    @property
+    def of_each(self) -> str:
+        """Where a function of one element is called."""
+        ...
+
+    @property
+    def of_many(self) -> str:
+        """Where a function of many elements is called."""
+        ...
+
+    def reading(self, source: Any) -> str:
+        """How a source is read."""
+        ...
+
+    def streaming(self) -> str:
+        """How the elements of a chain with random access are made, one after the other."""
+        ...
+
+    def working(self, node: Node) -> str:
+        """What workers do for the chain before `node`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node(abc.ABC):
+    """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
+
+    parents: tuple[Node, ...]
+    length: int = dataclasses.field(init=False)
+
+    position_width: ClassVar[int] = 0
+    """Integers that the node adds to the positions of its parents, on a stream."""
+    drops: ClassVar[bool] = False
+    """Whether it may leave elements out: they are absent, and a stream skips them."""
+    needs_many: ClassVar[bool] = False
+    """Whether it may take many elements of its parent before it gives one."""
+    looks_at_values: ClassVar[bool] = True
+    """Whether `blocks` decides by the elements themselves: see `blocks_without_values`."""
+    keeps_values: ClassVar[bool] = False
+    """Whether its elements are its parents' elements, in another order or in containers."""
+    keeps_epochs: ClassVar[bool] = False
+    """Whether one epoch of the node is one epoch of its parent, however often that repeats."""
+    makes_values: ClassVar[bool] = False
+    """Whether an element is made from the element of the parent at the same index."""
+    shuffles: ClassVar[bool] = False
+    """Whether it changes the order of what the parent gives, and nothing else."""
+    is_unseen: ClassVar[bool] = False
+    """Whether it changes only how elements are made, and not which elements come."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", self.count())
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    @property
+    def parent(self) -> Node:
+        """The one parent of a node that has one."""
+        return self.parents[0]
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """Check the arguments of the node, with a PlanError, and return its length. Called once."""
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """What it does, with all that decides the order: for printing and the fingerprint."""
+
+    @property
+    def written(self) -> str:
+        """The node as its user wrote it, with the names of functions."""
+        return self.label
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The functions of the user that it calls on elements."""
+        return ()
+
+    @property
+    def work_label(self) -> str:
+        """Names the node's own work in `stats()`: the word of the chain, and the function."""
+        name = self.label.partition("(")[0]
+        return f"{name}({name_of(self.functions[0])})" if self.functions else name
+
+    @property
+    def group_size(self) -> int | None:
+        """Elements of the parent that a batch has; None for a node that makes no batches."""
+        return None
+
+    @property
+    def data_source(self) -> Any | None:
+        """The source that the node itself reads; None for a node that reads none."""
+        return None
+
+    @property
+    def given_seed(self) -> int | None:
+        """The seed that it gives to nodes after it; None for a node that gives none."""
+        return None
+
+    # --- what comes out --------------------------------------------------------------------------
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        """The spec of an element, of the specs of the parents' elements.
+
+        Raises:
+            PlanError: If that is not known before an element is made.
+        """
+        raise PlanError(f"element_spec: {self.label} has none")
+
+    def element_spec(self) -> Spec:
+        """The spec of an element. See `windrow.transforms.specs`.
+
+        Raises:
+            PlanError: If a source or a function does not declare it, or parents differ.
+            ArgumentError: If what one of them returns is not a spec.
+        """
+        return self.spec(_SpecsOf(self.parents))
+
+    def layout(self) -> Layout:
+        """The blocks of elements that are stored together, from the sources on.
+
+        Raises:
+            PlanError: If the node hides them, or a source does not declare them.
+        """
+        own = "give block=, the number of consecutive elements that are read together"
+        if not self.parents:
+            raise PlanError(
+                f"block_shuffle: {self.label} does not declare which records lie together; {own}"
+            )
+        raise PlanError(
+            f"block_shuffle: {self.label} has no single layout; block-shuffle each of its"
+            f" datasets before it, or {own}"
+        )
+
+    def is_endless(self) -> bool:
+        """Whether a node with random access repeats for ever, or is part of what does."""
+        return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
+
+    def pass_length(self) -> int:
+        """Elements of a node with random access in one pass over what it repeats for ever."""
+        if not self.is_endless():
+            return self.length
+        return self.length_of_pass([parent.pass_length() for parent in self.parents])
+
+    def length_of_pass(self, parents: Sequence[int]) -> int:
+        """Elements in one pass over parents of these lengths; at least one parent is endless."""
+        return min(parents)
+
+    def epoch_length(self) -> int:
+        """Elements in one epoch of a node with random access, before what repeats it.
+
+        An endless mixture has as many as one epoch of each of its datasets together.
+        """
+        over_parent = self.keeps_epochs or (self.parents and self.is_endless())
+        return self.parent.epoch_length() if over_parent else self.length
+
+    def whole_epochs(self) -> tuple[int, int]:
+        """The fewest epochs that end where an element does: their elements, and their number.
+
+        Batches of 7 over epochs of 100 end with an epoch only after 7 epochs. A chain that ends
+        earlier has all of its elements and epochs.
+        """
+        return self.parent.whole_epochs() if self.keeps_epochs else (self.epoch_length(), 1)
+
+    def with_random_access(self) -> Node:
+        """A node with random access and the same order, as if filters of a stream dropped nothing.
+
+        Raises:
+            PlanError: If a mixture has an empty stream.
+        """
+        if self.length != STREAM:
+            return self
+        return self.over_random_access(tuple(p.with_random_access() for p in self.parents))
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        """The order of this stream over parents with random access; by default the parent's order."""
+        return parents[0]
+
+    def elements(self, *, once: bool = True) -> Amount:
+        """The number of elements; an interval where a filter decides.
+
+        Args:
+            once: Whether what is endless counts as one pass over it; else it counts as infinite.
+        """
+        if self.length == STREAM:
+            return fewest([parent.elements(once=once) for parent in self.parents])
+        if not once and self.is_endless():
+            return Amount.exactly(math.inf)
+        return Amount.exactly(self.pass_length())
+
+    def never_ends(self) -> bool:
+        """Whether a stream has no last element."""
+        return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
+
+    # --- how it runs -----------------------------------------------------------------------------
+
+    @property
+    def stream_step(self) -> Step:
+        """How it runs on a stream."""
+        return Step.OWN
+
+    @property
+    def workers(self) -> WorkerSettings | None:
+        """The processes that run functions of the chain up to here; None for none."""
+        return None
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        """The rows of a stream from a position on: see the contract, 7 to 9.
+
+        Args:
+            position: `width` integers.
+            inputs: The parents' rows.
+            unit: Rows that the next batch takes at a time, if nothing in between drops or reorders
+                rows. A node that yields its parents' rows passes it on.
+        """
+        raise TypeError(f"{type(self).__name__} is not a node of a stream")
+
+    def blocks_without_values(
+        self, position: Sequence[int], inputs: Inputs, unit: int | None
+    ) -> Blocks:
+        """Rows of a dry run, whose elements have sizes and no values.
+
+        If `looks_at_values`, the node gives a row for each row of its parents, and marks that are not
+        positions.
+        """
+        if not self.looks_at_values:
+            yield from self.blocks(position, inputs, unit)
+            return
+        *parts, _ = self.split_position(position)
+        for number, part in enumerate(parts):
+            for block in inputs.blocks(number, part):
+                marks = np.zeros((len(block), self.width), np.int64)
+                yield Block(block.table, marks)
+
+    def runs_as(self, where: Where) -> str:
+        """Describe how the node runs, for `explain()`."""
+        return "position only"
+
+    @property
+    def width(self) -> int:
+        """Integers in the position of a stream: its own, after the integers of its parents."""
+        if self.length != STREAM:
+            return 0
+        return self.position_width + sum(parent.width for parent in self.parents)
+
+    def split_position(self, position: Sequence[int]) -> list[Sequence[int]]:
+        """The parents' parts of a position, then the node's own integers."""
+        parts, start = [], 0
+        for parent in self.parents:
+            parts.append(position[start : start + parent.width])
+            start += parent.width
+        return [*parts, position[start:]]
+
+    # --- the chain that ends with it -------------------------------------------------------------
+
+    def walk(self) -> Iterator[Node]:
+        """The node and all before it, from the end of the chain, depth first.
+
+        A node comes as often as there are ways to it.
+        """
+        waiting: list[Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.parents))
+
+    def parents_first(self) -> list[Node]:
+        """The node and all before it, each once, parents before what is made of them."""
+        found: dict[int, Node] = {}
+        # Twice on the stack: to see its parents, and to be noted after them.
+        waiting: list[tuple[Node, bool]] = [(self, False)]
+        while waiting:
+            node, is_open = waiting.pop()
+            if id(node) in found:
+                continue
+            if is_open:
+                found[id(node)] = node
+                continue
+            waiting.append((node, True))
+            waiting.extend((parent, False) for parent in reversed(node.parents))
+        return list(found.values())
+
+    def sources(self) -> list[Any]:
+        """The sources of the chain, each once, in the order of `walk`."""
+        read = (node.data_source for node in self.walk())
+        return list({id(source): source for source in read if source is not None}.values())
+
+
+class _SpecsOf(Sequence[Spec]):
+    """Specs of nodes, each worked out on access, so that the user sees the first error."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @overload
+    def __getitem__(self, number: int) -> Spec: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Spec]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return _SpecsOf(self._nodes[number])
+        return self._nodes[number].element_spec()
+
+
+def fewest(amounts: Sequence[Amount]) -> Amount:
+    """The number of elements of what ends with the first of its parts."""
+    return Amount(min(part.low for part in amounts), min(part.high for part in amounts))
+
+
+class SameLength(Node):
+    """A node with one parent, of its parent's length."""
+
+    def count(self) -> int:
+        return self.parent.length
+
+
+class UnseenNode(SameLength):
+    """Changes only how elements are made, not which elements come: it is in no fingerprint."""
+
+    is_unseen: ClassVar[bool] = True
+    keeps_epochs: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+
+# --- over a whole chain --------------------------------------------------------------------------
+
+
+def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
+    """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
+
+    Raises:
+        ArgumentError: If it is not an integer.
+        PlanError: If it is out of range, or the chain has none.
+    """
+    if seed is not None:
+        return checked_seed(seed, who, stop)
+    found = default_seed(node)
+    if found is None:
+        raise PlanError(
+            f"{who}: has no seed; pass seed=..., or call .seed(...) earlier in the chain"
+        )
+    return found
+
+
+def default_seed(node: Node) -> int | None:
+    """The seed that a node after `node` gets when it is given none.
+
+    Derived from the nearest `seed(...)` before it and its depth, breadth first, as Grain does:
+    adding a node to the chain changes it. None where the chain has no seed.
+    """
+    found: list[tuple[int, int]] = []
+    queue: list[tuple[Node, int]] = [(node, 1)]
+    for before, depth in queue:  # grows while it is walked: breadth first
+        if before.given_seed is not None:
+            found.append((before.given_seed, depth))
+        else:
+            queue.extend((parent, depth + 1) for parent in before.parents)
+    return random.default_seed(found) if found else None
+
+
+def may_be_absent(node: Node) -> bool:
+    """Whether a filter in the chain can make elements absent."""
+    return any(each.drops for each in node.walk())
+
+
+def function_names(node: Node) -> list[str]:
+    """Names of the user's functions in the chain, parents first."""
+    names = [name for parent in node.parents for name in function_names(parent)]
+    return [*names, *map(name_of, node.functions)]
+
+
+def described(node: Node) -> str:
+    """The chain as one line, from the source on."""
+    parents = [described(parent) for parent in node.parents]
+    if not parents:
+        return node.label
+    before = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"
+    return f"{before} > {node.label}"
+
+
+def fingerprint(node: Node) -> str:
+    """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
+    return hashlib.sha256(_canonical(node).encode()).hexdigest()[:16]
+
+
+def _canonical(node: Node) -> str:
+    if node.is_unseen:
+        return _canonical(node.parent)
+    inside = ",".join(_canonical(parent) for parent in node.parents)
+    return f"{node.label}#{node.length}({inside})"

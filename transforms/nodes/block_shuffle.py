@@ -1,0 +1,76 @@
+"""The node of a block shuffle.
+
+Invariant: each element of the parent is in one block, and finding the blocks reads no records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from windrow.errors import PlanError
+from windrow.transforms import layouts
+from windrow.transforms.arguments import at_least
+from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
+from windrow.transforms.nodes.base import ENDLESS
+from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.positions import Positions
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockShuffleNode(IndexNode):
+    """Blocks shuffled over the whole epoch, then all elements in windows of several blocks.
+
+    Args:
+        seed: An integer in `[0, 2**32)`.
+        block: Elements per block; None for the blocks of the sources.
+        window_blocks: Blocks per window.
+    """
+
+    shuffles: ClassVar[bool] = True
+
+    seed: int
+    block: int | None
+    window_blocks: int
+    order: BlockOrder = dataclasses.field(init=False)
+
+    def count(self) -> int:
+        at_least(1, self.window_blocks, "block_shuffle: window_blocks")
+        if self.parent.length >= ENDLESS:
+            raise PlanError(
+                "block_shuffle: the dataset is endless, and an order needs an end;"
+                " block-shuffle before repeat"
+            )
+        if self.block is None:
+            found = self.parent.layout()
+        else:
+            at_least(1, self.block, "block_shuffle: block")
+            found = layouts.even(self.parent.length, self.block)
+        most = most_in_window(found.bounds, self.window_blocks)
+        if most > MOST_IN_WINDOW:
+            raise PlanError(
+                f"block_shuffle: a window of {self.window_blocks} blocks can have {most} elements,"
+                f" and its order is held in memory; choose a smaller window_blocks or block, for"
+                f" at most {MOST_IN_WINDOW}"
+            )
+        found.bounds.flags.writeable = False
+        order = BlockOrder(found.bounds, self.window_blocks, self.seed, found.elements)
+        object.__setattr__(self, "order", order)
+        return self.parent.length
+
+    @property
+    def label(self) -> str:
+        if self.block is not None:
+            blocks = f"block={self.block}"
+        else:
+            blocks = f"{len(self.order.bounds) - 1} blocks, sha256={self.order.digest}"
+        return f"block_shuffle(seed={self.seed}, {blocks}, window_blocks={self.window_blocks})"
+
+    @property
+    def written(self) -> str:
+        if self.block is not None:
+            return self.label
+        return f"block_shuffle(seed={self.seed}, window_blocks={self.window_blocks})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        return Positions(at.epochs, self.order.at(at.seed_epochs(), at.offsets))

@@ -1,0 +1,312 @@
+"""Regrouping nodes: elements that are made of several elements, of one parent or of several."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from windrow.errors import ElementError, PlanError
+from windrow.transforms import layouts, specs, tables
+from windrow.transforms.amounts import Amount
+from windrow.transforms.arguments import at_least
+from windrow.transforms.functions import name_of
+from windrow.transforms.layouts import Layout
+from windrow.transforms.nodes.base import (
+    ENDLESS,
+    STREAM,
+    IntArray,
+    Node,
+    Step,
+    Where,
+    fewest,
+)
+from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Feed,
+    Inputs,
+    cut,
+    joined,
+    place_text,
+    places,
+    whole_groups,
+)
+from windrow.transforms.specs import DeclaresBatch, Spec
+from windrow.transforms.tables import Columnar, Listed, Table
+
+# --- of several parents --------------------------------------------------------------------------
+
+
+class JoinNode(Node):
+    """Element `i` of the node is made of element `i` of all parents."""
+
+    @abc.abstractmethod
+    def join(self, parts: Sequence[Table]) -> Table:
+        """Join rows into elements; each parent gives one table of them."""
+
+    def is_endless(self) -> bool:
+        return bool(self.length) and all(parent.is_endless() for parent in self.parents)
+
+    def runs_as(self, where: Where) -> str:
+        return "columns side by side"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZipNode(JoinNode):
+    """A tuple of the elements that the parents have at one index."""
+
+    strict: bool = True
+
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def count(self) -> int:
+        if not self.parents:
+            raise PlanError("zip: needs at least one dataset, got none")
+        lengths = [parent.length for parent in self.parents]
+        if len(set(lengths)) > 1:
+            raise PlanError(
+                f"zip: datasets must have one length, got {lengths}; slice them to the shortest"
+            )
+        return self.parent.length
+
+    @property
+    def label(self) -> str:
+        return f"zip({len(self.parents)}{'' if self.strict else ', strict=False'})"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return tuple(parents)
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        shortest = min(parent.length for parent in parents)
+        return ZipNode(tuple(first_elements(parent, shortest) for parent in parents))
+
+    def join(self, parts: Sequence[Table]) -> Table:
+        singles = [tables.single(part) for part in parts]
+        trees = [t.tree for t in singles if isinstance(t, Columnar) and t.present is None]
+        if len(trees) == len(singles):
+            return Columnar(tuple(trees), singles[0].rows)
+        return Listed(list(zip(*(tables.elements(part) for part in singles), strict=True)))
+
+    def elements(self, *, once: bool = True) -> Amount:
+        if self.length != STREAM:
+            return super().elements(once=once)
+        # As long as the shortest parent; endless only if all parents are endless.
+        ends = any(not math.isinf(p.elements(once=False).high) for p in self.parents)
+        return fewest([parent.elements(once=once and not ends) for parent in self.parents])
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        *parts, _ = self.split_position(position)
+        feeds = [Feed(inputs.blocks(number, part, unit)) for number, part in enumerate(parts)]
+        while True:
+            ready: list[int] = []
+            for feed in feeds:
+                ready.append(feed.ready())
+                if ready[-1] == 0 and not self.strict:
+                    return  # the rows of the others are not used
+            rows = min(ready)
+            if rows == 0:
+                break
+            taken = [joined(feed.take(rows)) for feed in feeds]
+            table = self.join([block.table for block in taken])
+            yield Block(table, np.column_stack([block.marks for block in taken]))
+        if any(ready):
+            longer, shorter = next(i for i, n in enumerate(ready) if n), ready.index(0)
+            raise ElementError(
+                f"zip: dataset {longer} is longer than dataset {shorter}; make them equally long,"
+                " or pass strict=False to stop at the shortest"
+            )
+
+
+# --- of one parent -------------------------------------------------------------------------------
+
+
+class RegroupNode(Node):
+    """One parent; each element of the node is made of several of its elements."""
+
+    @abc.abstractmethod
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        """For positions in this node: positions in the parent, and bounds in them.
+
+        Returns:
+            The parent's positions, and int64 `(len(at) + 1,)` that increases from 0: element `k` is
+            made of the rows `[bounds[k], bounds[k + 1])`, at least one.
+        """
+
+    @abc.abstractmethod
+    def gather(self, table: Table, bounds: Sequence[int]) -> Table:
+        """Make an element of the parent's rows between each two neighbouring `bounds`."""
+
+    def is_endless(self) -> bool:
+        return bool(self.length) and self.parent.is_endless()
+
+    def runs_as(self, where: Where) -> str:
+        return "rows gathered as batches"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchNode(RegroupNode):
+    """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
+
+    size: int
+    drop_remainder: bool = False
+    batch_fn: Callable[[list[Any]], Any] | None = None
+
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def count(self) -> int:
+        at_least(1, self.size, "batch: batch_size")
+        n = self.parent.length
+        if n == STREAM:
+            return STREAM
+        return n // self.size if self.drop_remainder else -(-n // self.size)
+
+    @property
+    def label(self) -> str:
+        drop = ", drop_remainder=True" if self.drop_remainder else ""
+        own = ", batch_fn" if self.batch_fn is not None else ""
+        return f"batch({self.size}{drop}{own})"
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return () if self.batch_fn is None else (self.batch_fn,)
+
+    @property
+    def work_label(self) -> str:
+        own = "" if self.batch_fn is None else f", {name_of(self.batch_fn)}"
+        return f"batch({self.size}{own})"
+
+    @property
+    def group_size(self) -> int:
+        return self.size
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.OWN if self.batch_fn is None else Step.GROUPS
+
+    # --- what comes out --------------------------------------------------------------------------
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        if self.batch_fn is None:
+            return specs.stacked(self._rows(), parents[0])
+        name = name_of(self.batch_fn)
+        own = self.batch_fn
+        function = own.func if isinstance(own, functools.partial) else own
+        if not isinstance(function, DeclaresBatch):
+            raise PlanError(
+                f"element_spec: batch_fn {name} does not declare what it makes; give it a method"
+                f" output_spec(spec, batch_size, drop_remainder), {specs.READ_ONE}"
+            )
+        declared = function.output_spec(parents[0], self.size, self.drop_remainder)
+        return specs.checked(declared, f"output_spec of {name}")
+
+    def _rows(self) -> int | None:
+        """Elements of every batch; None where the last one may have fewer."""
+        length = self.parent.length
+        if self.drop_remainder or self.size == 1:
+            return self.size
+        if length == STREAM:
+            return self.size if self.parent.never_ends() else None
+        if length >= ENDLESS or length % self.size == 0:
+            return self.size
+        return length if length < self.size else None
+
+    def layout(self) -> Layout:
+        return layouts.batched(self.parent.layout(), self.size, self.length)
+
+    def length_of_pass(self, parents: Sequence[int]) -> int:
+        return -(-parents[0] // self.size)
+
+    @property
+    def spans_epochs(self) -> bool:
+        """Whether a batch may have records of two epochs."""
+        return self.parent.epoch_length() != self.parent.length
+
+    def epoch_length(self) -> int:
+        if not self.spans_epochs:
+            return self.length
+        return max(1, self.parent.epoch_length() // self.size)
+
+    def whole_epochs(self) -> tuple[int, int]:
+        if not self.spans_epochs:
+            return self.epoch_length(), 1
+        rows, epochs = self.parent.whole_epochs()
+        shared = math.gcd(rows, self.size)
+        if rows // shared > self.length:
+            return self.length, max(1, self.parent.length * epochs // rows)
+        return rows // shared, epochs * self.size // shared
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        return BatchNode(parents, self.size, self.drop_remainder)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        if self.length != STREAM:
+            return super().elements(once=once)
+        rows = self.parent.elements(once=once)
+        return Amount(self._batches(rows.low), self._batches(rows.high))
+
+    def _batches(self, rows: float) -> float:
+        if math.isinf(rows):
+            return rows
+        return rows // self.size if self.drop_remainder else -(-rows // self.size)
+
+    # --- how it runs -----------------------------------------------------------------------------
+
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        """The parent's positions for batches, and the bounds of each batch in them."""
+        size = min(self.size, self.parent.length)  # the given size may not fit into int64
+        starts = at.offsets * size
+        counts = np.minimum(size, self.parent.length - starts)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
+        rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
+        return rows, bounds
+
+    def gather(self, table: Table, bounds: Sequence[int]) -> Table:
+        return Listed(tables.batches(table, bounds, self.batch_fn))
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        for block in whole_groups(inputs.blocks(0, position, self.size), self.size):
+            if len(block) < self.size and self.drop_remainder:
+                return
+            table = block.table
+            # Views cost nothing and cannot fail, so they come together; others are yielded when made.
+            are_views = isinstance(table, Columnar) and table.present is None
+            for part in [block] if are_views else cut(block, self.size):
+                yield self.batched(part, inputs.calling)
+
+    def batched(
+        self, block: Block, calling: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> Block:
+        """The batches that the rows of a block make; the last may be short.
+
+        Args:
+            block: The rows.
+            calling: See `Inputs.calling`.
+        """
+        bounds = [*range(0, len(block), self.size), len(block)]
+        try:
+            with calling():
+                table = self.gather(block.table, bounds)
+        except Exception as error:
+            first = place_text(places(block)[0])
+            error.add_note(f"windrow: raised in {self.label} for the batch from {first} on")
+            raise
+        return Block(table, block.marks[np.array(bounds[1:]) - 1])
+
+    def runs_as(self, where: Where) -> str:
+        if self.batch_fn is not None:
+            return f"{name_of(self.batch_fn)} of a list of elements, {where.of_many}"
+        if self.length == STREAM:
+            return "rows of blocks, stacked"
+        return "rows gathered as batches"

@@ -1,0 +1,402 @@
+"""Nodes of a stream, which has an order and a position, but no length and no random access.
+
+A node's part of the position is `position_width` integers, after the integers of its parents. Every row
+carries the position that follows it, so that a stream can be cut at any row and resume from those
+integers alone.
+
+Contract of every `blocks`:
+1. Rows come in the stream's order, whatever the sizes of blocks.
+2. `marks[r]` is the position at which `blocks` starts with the row after row `r`.
+3. When something raises, every whole row before it has been yielded first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from windrow.transforms import orders, tables
+from windrow.transforms.amounts import Amount
+from windrow.transforms.arguments import at_least, check_times
+from windrow.transforms.nodes.base import (
+    ENDLESS,
+    STREAM,
+    VAST,
+    IntArray,
+    Node,
+    UnseenNode,
+    Where,
+    WorkerSettings,
+    may_be_absent,
+)
+from windrow.transforms.nodes.index import RepeatNode, WindowShuffleNode, first_elements
+from windrow.transforms.nodes.routing import MixNode, mix_proportions, spec_of_any
+from windrow.transforms.options import ReadOptions
+from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Feed,
+    Inputs,
+    check_inside,
+    groups,
+    joined,
+    marks_in_group,
+)
+from windrow.transforms.specs import Spec
+from windrow.transforms.tables import Table
+
+# Elements of a mixture whose parents are worked out together.
+_AT_ONCE: Final = 1 << 12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ToStreamNode(Node):
+    """The elements of a random-access parent in order, absent ones left out.
+
+    Its own integer is the index of the next element. The engine reads them: see
+    `windrow.engine.read_batches`.
+    """
+
+    read_options: ReadOptions
+    allow_nones: bool = False
+
+    position_width: ClassVar[int] = 1
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def with_random_access(self) -> Node:
+        return self.parent
+
+    def count(self) -> int:
+        return STREAM
+
+    @property
+    def label(self) -> str:
+        return "to_iter_dataset(allow_nones=True)" if self.allow_nones else "to_iter_dataset"
+
+    @property
+    def written(self) -> str:
+        return self.label if self.allow_nones else f"{self.label}()"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+    def elements(self, *, once: bool = True) -> Amount:
+        most = self.parent.elements(once=once).high
+        gaps = may_be_absent(self.parent) and not self.allow_nones
+        return Amount(0, most) if gaps else Amount.exactly(most)
+
+    def never_ends(self) -> bool:
+        return self.parent.length >= ENDLESS
+
+    def runs_as(self, where: Where) -> str:
+        return where.streaming()
+
+
+class StreamNode(Node):
+    """A node whose parents are streams, and which makes its rows itself, in `blocks`."""
+
+    def count(self) -> int:
+        return STREAM
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamWindowShuffleNode(StreamNode):
+    """A shuffle inside windows of consecutive elements of a stream.
+
+    Its own integers are the number of the window, and the number of its elements that were given.
+    The parent's position is the begin of the window.
+    """
+
+    window_size: int
+    seed: int
+
+    position_width: ClassVar[int] = 2
+    needs_many: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        return _TurnedWindowsNode(parents, self.window_size, self.seed)
+
+    def count(self) -> int:
+        at_least(1, self.window_size, "window_shuffle: window_size")
+        return STREAM
+
+    @property
+    def label(self) -> str:
+        return f"window_shuffle(window_size={self.window_size}, seed={self.seed})"
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        before, window, given = np.array(position[:-2], np.int64), position[-2], position[-1]
+        for group in groups(inputs.blocks(0, position[:-2]), self.window_size):
+            order = orders.window_order(len(group), (self.seed + window) % 2**32)
+            table = tables.taken(group.table, order)
+            marks = marks_in_group(before, group.marks[-1], len(group), [window])
+            marks[-1, -2] = window + 1
+            check_inside(given, len(group))
+            yield Block(table, marks).sliced(given, len(group))
+            before, window, given = group.marks[-1], window + 1, 0
+
+    def runs_as(self, where: Where) -> str:
+        return "a window is gathered, then given out"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _TurnedWindowsNode(WindowShuffleNode):
+    """The order in which a stream gives out its shuffled windows: `orders.window_order`.
+
+    A stream takes the elements of a window from its end, so each window of the order is turned.
+    """
+
+    def to_parent(self, at: Positions) -> Positions:
+        size = min(self.window_size, self.length)
+        first = at.offsets // size * size
+        last = first + np.minimum(size, self.length - first) - 1
+        return super().to_parent(Positions(at.epochs, first + last - at.offsets))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamRepeatNode(StreamNode):
+    """The stream again from its start, the same each time. Its own integer is the epoch."""
+
+    times: int | None
+
+    position_width: ClassVar[int] = 1
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        # The first pass never ends, even if a batch or a slice made its length smaller.
+        if parents[0].length >= ENDLESS or parents[0].is_endless():
+            return parents[0]
+        return RepeatNode(parents, self.times, reseed=False)
+
+    def count(self) -> int:
+        check_times(self.times)
+        return STREAM
+
+    @property
+    def label(self) -> str:
+        return f"repeat({'for ever' if self.times is None else self.times})"
+
+    def elements(self, *, once: bool = True) -> Amount:
+        found = self.parent.elements(once=once)
+        times = (1 if once else math.inf) if self.times is None else self.times
+        if once and math.isinf(self.parent.elements(once=False).high):
+            times = 1  # the first time never ends
+        return Amount(found.low and found.low * times, found.high and found.high * times)
+
+    def never_ends(self) -> bool:
+        return self.times is None or super().never_ends()
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        begin, epoch = list(position[:-1]), position[-1]
+        start = origin(self.parent)
+        while self.times is None or epoch < self.times:
+            given = False
+            for block in inputs.blocks(0, begin):
+                given = True
+                yield block.with_marks(np.full(len(block), epoch))
+            if not given and begin == start:
+                return  # an empty stream would repeat for ever
+            begin, epoch = start, epoch + 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamLimitNode(StreamNode):
+    """The first `size` elements of the stream. Its own integer counts those that were given."""
+
+    size: int
+
+    position_width: ClassVar[int] = 1
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        return first_elements(parents[0], self.size)
+
+    def count(self) -> int:
+        at_least(1, self.size, "limit: count")
+        return STREAM
+
+    @property
+    def label(self) -> str:
+        return f"limit({self.size})"
+
+    def elements(self, *, once: bool = True) -> Amount:
+        found = self.parent.elements(once=False)
+        return Amount(min(self.size, found.low), min(self.size, found.high))
+
+    def never_ends(self) -> bool:
+        return False
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        given = position[-1]
+        if given >= self.size:
+            return
+        for block in inputs.blocks(0, position[:-1], unit):
+            block = block.sliced(0, min(len(block), self.size - given))
+            yield block.with_marks(np.arange(given + 1, given + 1 + len(block)))
+            given += len(block)
+            if given == self.size:
+                return
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamMixNode(StreamNode):
+    """Streams in the proportions of `weights`, until the first one ends.
+
+    Its own integer counts the elements that were given.
+    """
+
+    weights: tuple[float, ...] | None
+
+    position_width: ClassVar[int] = 1
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
+        return MixNode(parents, self.weights)
+
+    def count(self) -> int:
+        mix_proportions(len(self.parents), self.weights)
+        return STREAM
+
+    @property
+    def proportions(self) -> tuple[int, ...]:
+        """The weights as integers."""
+        return mix_proportions(len(self.parents), self.weights)
+
+    @property
+    def label(self) -> str:
+        return f"mix({', '.join(map(str, self.proportions))})"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return spec_of_any(self, parents)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        lengths = [parent.elements(once=False) for parent in self.parents]
+        if once and all(math.isinf(length.high) for length in lengths):
+            lengths = [parent.elements(once=True) for parent in self.parents]
+        elif not once and all(math.isinf(length.low) for length in lengths):
+            return Amount.exactly(math.inf)
+        bounds = [part.low for part in lengths], [part.high for part in lengths]
+        low, high = (self._length_over([int(min(b, VAST)) for b in side]) for side in bounds)
+        is_endless = not once and all(map(math.isinf, bounds[1]))
+        return Amount(low, math.inf if is_endless else high)
+
+    def _length_over(self, lengths: list[int]) -> int:
+        """Elements before the first one that its stream lacks."""
+        proportions = self.proportions
+        at = orders.mix_length(lengths, proportions) if min(lengths) else 0
+        ends = np.array(lengths)
+        while True:
+            which, keys = orders.mix_choose(np.arange(at, at + _AT_ONCE), proportions)
+            missing = np.flatnonzero(keys >= ends[which])
+            if len(missing):
+                return at + int(missing[0])
+            at += _AT_ONCE
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        *of_parents, own = self.split_position(position)
+        parts = [np.array([part], np.int64) for part in of_parents]
+        feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(of_parents)]
+        size, proportions, given = inputs.row_count(), self.proportions, own[0]
+        while True:
+            began_s = inputs.now_s()
+            coming = np.arange(given, given + size.next_rows())
+            which, _ = orders.mix_choose(coming, proportions)
+            rows = len(which)
+            ended: Feed | None = None
+            taken: list[list[Block]] = []
+            for number, feed in enumerate(feeds):
+                wanted = np.flatnonzero(which == number)
+                taken.append(feed.take(len(wanted)))
+                have = sum(map(len, taken[-1]))
+                if have < len(wanted) and wanted[have] < rows:
+                    # The mixture ends before the first element that this parent does not have.
+                    rows, ended = int(wanted[have]), feed
+            if rows:
+                block, parts = _mixture(which[:rows], taken, parts)
+                size.saw(rows, tables.nbytes(block.table), inputs.now_s() - began_s)
+                yield block.with_marks(np.arange(given + 1, given + 1 + rows))
+            if ended is not None:
+                if ended.error is not None:
+                    raise ended.error
+                return
+            given += rows
+
+    def runs_as(self, where: Where) -> str:
+        return "blocks of each stream put together"
+
+
+def _mixture(
+    which: IntArray, taken: Sequence[Sequence[Block]], before: Sequence[IntArray]
+) -> tuple[Block, list[IntArray]]:
+    """The rows of parents in the order of `which`, and the parents' positions after them."""
+    merging: list[tuple[Table, IntArray]] = []
+    marks: list[IntArray] = []
+    for number, (parts, start) in enumerate(zip(taken, before, strict=True)):
+        mine = which == number
+        wanted = np.flatnonzero(mine)
+        own = start
+        if len(wanted):
+            block = joined(parts).sliced(0, len(wanted))
+            merging.append((block.table, wanted))
+            own = np.concatenate([start, block.marks])
+        marks.append(own[np.cumsum(mine)])
+    table = tables.merged(merging, len(which))
+    return Block(table, np.column_stack(marks)), [own[-1:] for own in marks]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProcessNode(UnseenNode):
+    """Runs functions of the chain up to here in worker processes, as `options` say."""
+
+    options: Any
+    init: Callable[[int, int], None] | None = None
+
+    looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return "mp_prefetch"
+
+    @property
+    def written(self) -> str:
+        return f"mp_prefetch({self.options.num_workers})"
+
+    @property
+    def workers(self) -> WorkerSettings | None:
+        return WorkerSettings(self.options, self.init) if self.options.num_workers else None
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        return inputs.blocks(0, position, unit)
+
+    def runs_as(self, where: Where) -> str:
+        return where.working(self)
+
+
+def origin(node: Node) -> list[int]:
+    """The position at which a stream starts."""
+    return [0] * node.width
+
+
+def as_chain(node: Node) -> ToStreamNode | None:
+    """The node, if it makes a stream of a chain with random access."""
+    return node if isinstance(node, ToStreamNode) else None
+
+
+def chains_of(node: Node) -> list[ToStreamNode]:
+    """The chains with random access that a stream is made of, one for each way to them."""
+    found = map(as_chain, node.walk())
+    return [chain for chain in found if chain is not None]

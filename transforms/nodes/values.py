@@ -1,0 +1,244 @@
+"""Value nodes: element `i` is made of element `i` of the parent."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from windrow.errors import PlanError
+from windrow.transforms import specs, tables
+from windrow.transforms.amounts import Amount
+from windrow.transforms.functions import kind_of, name_of
+from windrow.transforms.layouts import Layout
+from windrow.transforms.nodes.base import STREAM, Indices, SameLength, Step, Where
+from windrow.transforms.random import IndexedRandom
+from windrow.transforms.specs import DeclaresOutput, Spec
+from windrow.transforms.tables import Listed, Table
+
+
+class ValueNode(SameLength):
+    """Element `i` of the node is made from element `i` of the parent."""
+
+    keeps_epochs: ClassVar[bool] = True
+    makes_values: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        """Make elements of rows of the parent; absent ones stay absent.
+
+        Args:
+            table: Rows of the parent.
+            indices: Index of each row. On a stream, the number of the element if `stream_step` is
+                `Step.NUMBERED`, else its place.
+            cuts: Bounds of the rows that a function of many rows gets in one call.
+        """
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.apply,)
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.ROWS
+
+    def layout(self) -> Layout:
+        return self.parent.layout()
+
+    def is_endless(self) -> bool:
+        return bool(self.length) and self.parent.is_endless()
+
+    def runs_as(self, where: Where) -> str:
+        return f"columns at once, {where.of_many}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EachNode(ValueNode):
+    """Calls a function of the user on elements one by one, on as many threads as pay."""
+
+    function: Callable[..., Any]
+
+    @abc.abstractmethod
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        """Calls the function on each value that is present, lazily, in order.
+
+        Args:
+            values: Elements of the parent.
+            indices: Their indices: see `ValueNode.apply`.
+        """
+
+    def made(self, table: Table, results: list[Any]) -> Table:
+        """The elements, of the parent's and of the results, None where an element was absent."""
+        return Listed(results)
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        """The elements, without the threads and the notes on errors that the engine adds."""
+        values = tables.elements(table)
+        here = [row for row, value in enumerate(values) if value is not None]
+        results: list[Any] = [None] * len(values)
+        for row, result in zip(
+            here, self.results([values[row] for row in here], indices[here]), strict=True
+        ):
+            results[row] = result
+        return self.made(table, results)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def written(self) -> str:
+        return _with_function(self.label, self.function)
+
+    def runs_as(self, where: Where) -> str:
+        return f"one by one, {where.of_each}"
+
+
+def _with_function(label: str, function: Callable[..., Any]) -> str:
+    name, _, more = label.partition("(")
+    inside = [name_of(function), more.rstrip(")")]
+    return f"{name}({', '.join(filter(None, inside))})"
+
+
+def _declared_spec(
+    label: str, function: Callable[..., Any], kind: str, parents: Sequence[Spec]
+) -> Spec:
+    """Return the spec that a function declares, or the transform of a kind that has it as a method.
+
+    Raises:
+        PlanError: If neither has a method `output_spec`.
+    """
+    name = name_of(function)
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, DeclaresOutput):
+        declaring: DeclaresOutput = function
+    elif kind_of(owner) == kind and isinstance(owner, DeclaresOutput):
+        declaring = owner
+    else:
+        raise PlanError(
+            f"element_spec: {label}({name}) does not declare what it makes; give it as an object"
+            f" with a method output_spec(spec), {specs.READ_ONE}"
+        )
+    return specs.checked(declaring.output_spec(parents[0]), f"output_spec of {name}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapNode(EachNode):
+    """A function of one element."""
+
+    @property
+    def label(self) -> str:
+        return "map"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return _declared_spec(self.label, self.function, "Map", parents)
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        return map(self.function, values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ColumnMapNode(ValueNode):
+    """A function of the columns of many elements.
+
+    On a stream its own integer is the rows of the parent since the group of rows began.
+    """
+
+    function: Callable[..., Any]
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return "map(batched=True)"
+
+    @property
+    def written(self) -> str:
+        return _with_function(self.label, self.function)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.GROUPS
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return _declared_spec(self.label, self.function, "Map", parents)
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        who = f"map({name_of(self.function)}, batched=True)"
+        return tables.map_segments(self.function, table, cuts, who)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapWithIndexNode(EachNode):
+    """A function of an element's index and the element."""
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return "map_with_index"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return _declared_spec(self.label, self.function, "MapWithIndex", parents)
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        return map(self.function, indices.tolist(), values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomMapNode(EachNode):
+    """A function of an element and a generator that depends on seed and index alone."""
+
+    seed: int
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return f"random_map(seed={self.seed})"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return _declared_spec(self.label, self.function, "RandomMap", parents)
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        generators = map(IndexedRandom(self.seed).at, indices.tolist())
+        return map(self.function, values, generators)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FilterNode(EachNode):
+    """Makes elements absent for which a predicate is false; the length stays."""
+
+    drops: ClassVar[bool] = True
+    needs_many: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "filter"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        return map(bool, map(self.function, values))
+
+    def made(self, table: Table, results: list[Any]) -> Table:
+        return tables.filtered(table, results)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        found = super().elements(once=once)
+        return Amount(0, found.high) if self.length == STREAM else found

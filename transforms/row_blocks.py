@@ -1,0 +1,217 @@
+"""Blocks of rows, which carry the elements of a stream, each with the position that follows it.
+
+Nodes of a stream turn the blocks of their parents into blocks of their own, with the functions of
+this module and of `tables`.
+
+Invariant: rows keep their order; a row keeps its mark, unless a function says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Generator, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import StateError
+from windrow.transforms import tables
+from windrow.transforms.tables import Table
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a stream; `marks` is int64 `(rows, width)`: the position after each row."""
+
+    table: Table
+    marks: IntArray
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def sliced(self, start: int, stop: int) -> Block:
+        """Rows `[start, stop)`."""
+        return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
+
+    def with_marks(self, own: IntArray) -> Block:
+        """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
+        return Block(self.table, np.column_stack([self.marks, own]))
+
+
+Blocks: TypeAlias = Generator[Block, None, None]
+
+
+class RowCount(Protocol):
+    """Decides how many rows a node makes at once."""
+
+    def next_rows(self) -> int:
+        """Rows of the next block."""
+        ...
+
+    def saw(self, rows: int, size_bytes: int, took_s: float) -> None:
+        """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make."""
+        ...
+
+
+class Inputs(Protocol):
+    """The engine's interface for a node of a stream: the rows of its parents, and settings."""
+
+    def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
+        """The rows of parent `number` from a position on.
+
+        Args:
+            number: The parent's place in `parents`.
+            position: As many integers as the parent's `width`.
+            unit: Rows of the parent that the node takes at a time, if it takes a fixed number.
+        """
+        ...
+
+    def row_count(self) -> RowCount:
+        """Decides the sizes of blocks if the node is free to choose them."""
+        ...
+
+    def now_s(self) -> float:
+        """The time, in seconds, for `RowCount.saw`."""
+        ...
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """A context whose time counts for the node's own function in `stats()`."""
+        ...
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def places(block: Block) -> IntArray:
+    """The name of each row in errors: its index, or its mark if that has several integers."""
+    return block.marks[:, 0] - 1 if block.marks.shape[1] == 1 else block.marks
+
+
+def place_text(index: int | np.integer | IntArray) -> str:
+    """Names an element by its index, or by the position that follows it."""
+    if np.ndim(index) == 0:
+        return f"element {index}"
+    return f"the element before position {np.asarray(index).tolist()}"
+
+
+# --- groups of rows ------------------------------------------------------------------------------
+
+
+def joined(parts: Sequence[Block]) -> Block:
+    """Blocks end to end as one."""
+    if len(parts) == 1:
+        return parts[0]
+    marks = np.concatenate([part.marks for part in parts])
+    return Block(tables.joined([part.table for part in parts]), marks)
+
+
+def groups(parent: Blocks, size: int) -> Blocks:
+    """The same rows in blocks of exactly `size`; the last may be shorter."""
+    for block in whole_groups(parent, size):
+        yield from cut(block, size)
+
+
+def cut(block: Block, size: int) -> list[Block]:
+    """A block in blocks of `size` rows; the last may be shorter."""
+    cuts = [*range(0, len(block), size), len(block)]
+    marks = [block.marks[start:stop] for start, stop in itertools.pairwise(cuts)]
+    return list(map(Block, tables.cut(block.table, cuts), marks))
+
+
+def whole_groups(parent: Blocks, size: int) -> Blocks:
+    """The same rows in blocks of whole groups of `size`; a shorter group comes last."""
+    held: list[Block] = []
+    rows = 0
+    for block in parent:
+        held.append(block)
+        rows += len(block)
+        if rows < size:
+            continue
+        whole, left = joined(held), rows % size
+        held, rows = [], left
+        if left:
+            held = [whole.sliced(len(whole) - left, len(whole))]
+            whole = whole.sliced(0, len(whole) - left)
+        yield whole
+    if rows:
+        yield joined(held)
+
+
+def check_inside(given: int, rows: int) -> None:
+    """Check that a position is inside a group of `rows` rows.
+
+    Raises:
+        StateError: If `given`, the rows of the group before the position, are not fewer.
+    """
+    if given >= rows:
+        raise StateError(
+            f"state is at element {given} of a group of {rows}; it is damaged: restore another one"
+        )
+
+
+def marks_in_group(
+    before: IntArray, after: IntArray, rows: int, numbers: Sequence[int] = ()
+) -> IntArray:
+    """Marks of `rows` rows that are made of one group of the parent's rows.
+
+    A stream that stopped inside the group makes it again, from its start, and leaves out the rows
+    that were given. One that stopped after it resumes after it.
+
+    Args:
+        before: The parent's position before the group.
+        after: The parent's position after the group.
+        rows: Rows that the group gives, at least 1.
+        numbers: Integers of the node itself.
+
+    Returns:
+        int64 `(rows, len(before) + len(numbers) + 1)`; the last integer is the number of rows of
+        the group that were given, and 0 after the group.
+    """
+    own = np.tile(np.array([*before, *numbers, 0], np.int64), (rows, 1))
+    own[:, -1] = np.arange(1, rows + 1)
+    own[-1, : len(before)] = after
+    own[-1, -1] = 0
+    return own
+
+
+class Feed:
+    """Takes any number of rows from one parent."""
+
+    def __init__(self, parent: Blocks) -> None:
+        self._parent = parent
+        self._held: list[Block] = []
+        self.error: Exception | None = None
+
+    def take(self, rows: int) -> list[Block]:
+        """Take the next `rows` rows; fewer only if the stream ended or raised, see `error`."""
+        out: list[Block] = []
+        while rows and (self._held or self._pull()):
+            block = self._held.pop()
+            if len(block) > rows:
+                self._held.append(block.sliced(rows, len(block)))
+                block = block.sliced(0, rows)
+            out.append(block)
+            rows -= len(block)
+        return out
+
+    def ready(self) -> int:
+        """Rows that can be taken without waiting, after waiting for one; 0 at the end."""
+        if not self._held:
+            self._pull()
+        if not self._held and self.error is not None:
+            raise self.error
+        return sum(map(len, self._held))
+
+    def _pull(self) -> bool:
+        if self.error is not None:
+            return False
+        try:
+            self._held.extend(block for block in [next(self._parent, None)] if block is not None)
+        except Exception as error:
+            self.error = error
+        return bool(self._held)

@@ -1,1 +1,0 @@
-from loader.advised_room import *

@@ -1,1 +1,0 @@
-from loader.box_shelf import *

@@ -1,1 +1,0 @@
-from loader.command_tfds_build import *

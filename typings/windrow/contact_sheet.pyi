@@ -1,1 +1,0 @@
-from loader.contact_sheet import *

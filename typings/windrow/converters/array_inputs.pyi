@@ -1,1 +1,0 @@
-from converters.array_inputs import *

@@ -1,1 +1,0 @@
-from converters.batch_writer import *

@@ -1,1 +1,0 @@
-from converters.example_encode import *

@@ -1,0 +1,1 @@
+from converters.job.executor import *

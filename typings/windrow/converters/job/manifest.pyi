@@ -1,0 +1,1 @@
+from converters.job.manifest import *

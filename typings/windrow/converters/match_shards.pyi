@@ -1,1 +1,0 @@
-from converters.match_shards import *

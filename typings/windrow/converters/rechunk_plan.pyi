@@ -1,1 +1,0 @@
-from converters.rechunk_plan import *

@@ -1,1 +1,0 @@
-from converters.record_reading import *

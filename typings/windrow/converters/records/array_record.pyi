@@ -1,0 +1,1 @@
+from converters.records.array_record import *

@@ -1,0 +1,1 @@
+from converters.records.record_writing import *

@@ -1,1 +1,0 @@
-from converters.records_to_zarr import *

@@ -1,1 +1,0 @@
-from converters.row_files import *

@@ -1,1 +1,0 @@
-from converters.rows_to_records import *

@@ -1,0 +1,1 @@
+from converters.tfds.to_zarr import *

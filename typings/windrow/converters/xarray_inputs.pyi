@@ -1,1 +1,0 @@
-from converters.xarray_inputs import *

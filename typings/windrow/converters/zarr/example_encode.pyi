@@ -1,0 +1,1 @@
+from converters.zarr.example_encode import *

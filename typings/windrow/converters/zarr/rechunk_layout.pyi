@@ -1,0 +1,1 @@
+from converters.zarr.rechunk_layout import *

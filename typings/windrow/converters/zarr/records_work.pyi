@@ -1,0 +1,1 @@
+from converters.zarr.records_work import *

@@ -1,0 +1,1 @@
+from loader.core.buffer_pool import *

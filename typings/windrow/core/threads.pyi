@@ -1,0 +1,1 @@
+from loader.core.threads import *

@@ -1,1 +1,0 @@
-from loader.crew import *

@@ -1,0 +1,1 @@
+from loader.engine.box_cache import *

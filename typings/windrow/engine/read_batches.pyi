@@ -1,0 +1,1 @@
+from loader.engine.read_batches import *

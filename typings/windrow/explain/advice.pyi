@@ -1,0 +1,1 @@
+from loader.explain.advice import *

@@ -1,0 +1,1 @@
+from loader.explain.dry_run import *

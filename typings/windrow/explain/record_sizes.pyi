@@ -1,0 +1,1 @@
+from loader.explain.record_sizes import *

@@ -1,0 +1,1 @@
+from loader.formats.inspect import *

@@ -1,0 +1,1 @@
+from loader.order_quality import *

@@ -1,1 +1,0 @@
-from loader.part_forecast import *

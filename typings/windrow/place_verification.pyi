@@ -1,1 +1,0 @@
-from loader.place_verification import *

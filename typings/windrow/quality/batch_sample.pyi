@@ -1,0 +1,1 @@
+from loader.quality.batch_sample import *

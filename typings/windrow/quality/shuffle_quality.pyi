@@ -1,0 +1,1 @@
+from loader.quality.shuffle_quality import *

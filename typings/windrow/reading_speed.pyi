@@ -1,1 +1,0 @@
-from loader.reading_speed import *

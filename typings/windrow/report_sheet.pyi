@@ -1,1 +1,0 @@
-from loader.report_sheet import *

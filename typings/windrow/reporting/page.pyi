@@ -1,0 +1,1 @@
+from loader.reporting.page import *

@@ -1,1 +1,0 @@
-from loader.round_plan import *

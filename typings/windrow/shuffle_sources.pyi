@@ -1,1 +1,0 @@
-from loader.shuffle_sources import *

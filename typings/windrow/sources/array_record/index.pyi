@@ -1,0 +1,1 @@
+from sources.array_record.index import *

@@ -1,0 +1,1 @@
+from sources.array_record.range_reader import *

@@ -1,1 +1,0 @@
-from sources.box_readers import *

@@ -1,0 +1,1 @@
+from sources.dataset_info import *

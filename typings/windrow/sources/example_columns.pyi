@@ -1,1 +1,0 @@
-from sources.example_columns import *

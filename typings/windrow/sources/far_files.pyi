@@ -1,1 +1,0 @@
-from sources.far_files import *

@@ -1,1 +1,0 @@
-from sources.file_systems import *

@@ -1,1 +1,0 @@
-from sources.gcs_transport import *

@@ -1,1 +1,0 @@
-from sources.highway_hash import *

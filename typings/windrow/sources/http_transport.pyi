@@ -1,1 +1,0 @@
-from sources.http_transport import *

@@ -1,1 +1,0 @@
-from sources.kept_ranges import *

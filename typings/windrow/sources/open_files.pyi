@@ -1,1 +1,0 @@
-from sources.open_files import *

@@ -1,0 +1,1 @@
+from sources.part_sizes import *

@@ -1,0 +1,1 @@
+from sources.remote.file_systems import *

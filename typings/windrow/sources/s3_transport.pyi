@@ -1,1 +1,0 @@
-from sources.s3_transport import *

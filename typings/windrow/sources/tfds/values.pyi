@@ -1,0 +1,1 @@
+from sources.tfds.values import *

@@ -1,1 +1,0 @@
-from sources.window_plan import *

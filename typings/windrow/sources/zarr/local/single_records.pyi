@@ -1,0 +1,1 @@
+from sources.zarr.local.single_records import *

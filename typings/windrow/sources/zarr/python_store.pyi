@@ -1,0 +1,1 @@
+from sources.zarr.python_store import *

@@ -1,1 +1,0 @@
-from sources.zarr_python_metadata import *

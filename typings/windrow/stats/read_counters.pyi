@@ -1,0 +1,1 @@
+from loader.stats.read_counters import *

@@ -1,1 +1,0 @@
-from loader.stream_facts import *

@@ -1,1 +1,0 @@
-from transforms.block_nodes import *

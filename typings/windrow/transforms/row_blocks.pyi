@@ -1,0 +1,1 @@
+from transforms.row_blocks import *

@@ -1,0 +1,1 @@
+from loader.verification.report import *

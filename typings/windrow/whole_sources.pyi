@@ -1,1 +1,0 @@
-from loader.whole_sources import *

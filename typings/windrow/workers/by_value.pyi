@@ -1,0 +1,1 @@
+from loader.workers.by_value import *

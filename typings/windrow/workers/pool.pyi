@@ -1,0 +1,1 @@
+from loader.workers.pool import *

@@ -39,8 +39,9 @@ def say(text):
 """
 
 LOOP = """
+dataset = stream()  # imports TensorStore, which makes an ImportError of an interrupt
 say("made")
-for number, batch in enumerate(stream()):
+for number, batch in enumerate(dataset):
     if number == 0:
         say("first")
 """

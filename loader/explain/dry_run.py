@@ -37,7 +37,7 @@ from windrow.explain.null_executor import (
     NullExecutor,
     NullPool,
     NullReader,
-    NullShelf,
+    NullCache,
     NullWorkers,
 )
 from windrow.explain.record_sizes import MADE, element_bytes, record_bytes
@@ -179,25 +179,25 @@ class DryRun(RunContext):
         self.varies = False  # whether a read batch was longer than the first one
         self._shortest = 0
         self._spent_s = self._took_s = 0.0
-        self._executors: dict[int, NullExecutor] = {}
+        self._null_executors: dict[int, NullExecutor] = {}
         # Which chunks of parts were planned, and which of them used by read batches that are made.
         self.wanted: dict[int, Noted] = {}
         self.used: dict[int, Noted] = {}
         self.longest_s = 0.0  # that a read batch takes of slow storage
         self._bytes: dict[int, float] = {}
-        crews = Executors(node, NullWorkers)  # type: ignore[arg-type]
-        super().__init__(node, crews, self.meter, lambda: self.now_s)
+        executors = Executors(node, NullWorkers)  # type: ignore[arg-type]
+        super().__init__(node, executors, self.meter, lambda: self.now_s)
 
     # --- in place of what a run gives ---
 
     has_values = False
 
-    def crew_of(self, stage: ChainStage) -> StageExecutor:
-        crew = super().crew_of(stage)
-        found = self._executors.get(id(crew))
+    def executor_of(self, stage: ChainStage) -> StageExecutor:
+        executor = super().executor_of(stage)
+        found = self._null_executors.get(id(executor))
         if found is None:
-            workers: Any = crew.workers if isinstance(crew, ProcessExecutor) else None
-            found = self._executors[id(crew)] = NullExecutor(self, crew, workers)
+            workers: Any = executor.workers if isinstance(executor, ProcessExecutor) else None
+            found = self._null_executors[id(executor)] = NullExecutor(self, executor, workers)
         return found
 
     def reader(
@@ -207,7 +207,7 @@ class DryRun(RunContext):
             NullPool(),
             options.num_threads,
             prefetcher=prefetcher,
-            round=number,
+            read_batch=number,
             read_counters=self._read_counters,
             run=self,
         )
@@ -218,8 +218,8 @@ class DryRun(RunContext):
             self.aheads.append((node, found))
         return found
 
-    def new_shelf(self, part: Part, slots: int) -> ChunkCache:
-        return NullShelf(part, self)
+    def new_cache(self, part: Part, slots: int) -> ChunkCache:
+        return NullCache(part, self)
 
     # --- what happens ---
 
@@ -256,7 +256,7 @@ class DryRun(RunContext):
                 decoded_bytes = float(part.decoded_bytes(chunks).sum())
                 self._took_s += _SLOW_READ_S * len(chunks) + decoded_bytes / _SLOW_BYTES_PER_S
 
-    def outcome(self, work: WorkItem) -> Result:
+    def result(self, work: WorkItem) -> Result:
         self.spend(_BATCH_S)
         if not self._is_half and self._spent_s > self._most_s / 2:
             self._is_half = True

@@ -15,13 +15,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.record_trace import leaf_text, leaves_of, trace
+from windrow.engine.record_trace import leaves_of, trace
 from windrow.errors import PlanError
 from windrow.quality.batch_sample import MOST_IN_BATCH, most_rows
-from windrow.transforms.nodes import (
-    Node,
-    WindowShuffleNode,
-)
+from windrow.transforms.nodes import Node
+from windrow.transforms.order_costs import ORDER
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -68,7 +66,7 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
     """
     plain = node.with_random_access()
     leaves = leaves_of(plain)
-    sources = tuple((leaf_text(leaf), length) for leaf, length in leaves.values())
+    sources = tuple((leaf.text, leaf.length) for leaf in leaves.values())
     elements = plain.epoch_length()
     notes = []
     if any(each.drops for each in node.walk()):
@@ -100,7 +98,7 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
         kept[:] = False
         kept[np.arange(points) * (1 if beginning else len(places) // points)] = True
     shown = [(each, kept[each.rows]) for each in found.taken]
-    ends = np.cumsum([length for _, length in leaves.values()]).tolist()
+    ends = np.cumsum([leaf.length for leaf in leaves.values()]).tolist()
     starts = dict(zip(leaves, [0, *ends], strict=False))
     return Order(
         positions=np.concatenate([places[each.rows[some]] for each, some in shown]),
@@ -168,4 +166,4 @@ def _sampled(whole: int, points: int, in_runs: bool) -> list[int]:
 
 
 def _windowed(node: Node) -> bool:
-    return any(isinstance(each, WindowShuffleNode) for each in node.walk())
+    return node.order_cost().begin >= ORDER

@@ -84,10 +84,10 @@ class _SourceRead:
         crowded = (pair for pair in self.parts if pair[1].spilled)
         return max(crowded, key=lambda pair: pair[1].spilled, default=None)
 
-    def first(self, *kinds: type[Node]) -> Node | None:
-        """A node of these kinds between the top and the source, the nearest one to the source."""
-        found = (node for path in self.paths for node in reversed(path) if isinstance(node, kinds))
-        return next(found, None)
+    @property
+    def shuffles(self) -> list[Node]:
+        """The shuffles between the top and the source, those nearest to the source first."""
+        return [node for path in self.paths for node in reversed(path) if node.shuffles]
 
 
 def advice_on(node: Node, numbers: Mapping[int, int], found: Prediction) -> Iterator[Advice]:
@@ -148,10 +148,11 @@ def _on_order(read: _SourceRead, node: Node, numbers: Mapping[int, int]) -> Iter
     costs, crowded = read.costs, read.most_wanted
     if crowded is not None:
         once = read.repeats * read.chunks
-        block, shuffle = read.first(BlockShuffleNode), read.first(ShuffleNode)
+        block = next((each for each in read.shuffles if isinstance(each, BlockShuffleNode)), None)
+        shuffle = next((each for each in read.shuffles if isinstance(each, ShuffleNode)), None)
         if shuffle is not None and costs.reads.low > _OFTEN * once:
             yield _global_shuffle(shuffle, read, numbers)
-        elif isinstance(block, BlockShuffleNode) and costs.reads.low > _SURE * once:
+        elif block is not None and costs.reads.low > _SURE * once:
             yield _window(block, read, crowded, node, numbers)
     ratio = costs.decoded_per_delivered
     if ratio is not None and ratio.low >= _MUCH and costs.reads.low <= _OFTEN * read.chunks:

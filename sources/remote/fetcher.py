@@ -174,11 +174,11 @@ class Fetcher:
 
     def is_file(self, url: str) -> bool:
         """Whether the URL names a file."""
-        return self._ask(url, _what) == "file"
+        return self._ask(url, lambda transport, path: transport.what(path)) == "file"
 
     def is_folder(self, url: str) -> bool:
         """Whether the URL names a folder: over HTTP, a page of links to its contents."""
-        return self._ask(url, _what) == "folder"
+        return self._ask(url, lambda transport, path: transport.what(path)) == "folder"
 
     def names_in(self, url: str) -> list[str]:
         """The names in a folder, sorted; names of folders end in a slash.
@@ -187,7 +187,7 @@ class Fetcher:
             NotFoundError: If the folder does not exist.
             ReadError: If it cannot be listed.
         """
-        return self._ask(url, _names)
+        return self._ask(url, lambda transport, path: transport.names(path))
 
     def glob(self, url: str) -> list[str]:
         """The URLs that match the pattern, sorted.
@@ -196,7 +196,7 @@ class Fetcher:
             ReadError: If folders cannot be listed.
         """
         pattern = self._open(url)[1]
-        paths = self._ask(url, _glob)
+        paths = self._ask(url, lambda transport, path: transport.glob(path))
         parts = url.split("::")
         # A cache that is chained before a URL, as `simplecache::`, has no names of its own.
         named = next((at for at, part in enumerate(parts) if "://" in part), 0)
@@ -217,7 +217,7 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        data = self._ask(url, _whole)
+        data = self._ask(url, lambda transport, path: transport.whole(path))
         self.stats.received(len(data or b""))
         return data
 
@@ -433,22 +433,6 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 async def _check_version(transport: Transport, path: str, file: RemoteFile) -> None:
     same(file, *await transport.state(path))
-
-
-async def _what(transport: Transport, path: str) -> str:
-    return await transport.what(path)
-
-
-async def _names(transport: Transport, path: str) -> list[str]:
-    return await transport.names(path)
-
-
-async def _glob(transport: Transport, path: str) -> list[str]:
-    return await transport.glob(path)
-
-
-async def _whole(transport: Transport, path: str) -> bytes | None:
-    return await transport.whole(path)
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -18,7 +18,6 @@ from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missing_extra
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.transports import (
-    FileSystemTransport,
     GcsTransport,
     HttpTransport,
     S3Transport,
@@ -178,7 +177,7 @@ class FileSystems:
             return S3Transport(fs, self._threads)
         if plain and "gcs" in extras:
             return GcsTransport(fs, self._threads, self._options)
-        return FileSystemTransport(fs, self._threads)
+        return Transport(fs, self._threads)
 
 
 def _http_settings() -> dict[str, Any]:

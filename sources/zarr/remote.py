@@ -30,6 +30,7 @@ import numpy.typing as npt
 from windrow.core.cancellation import fail_with_scope, settle
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.chunks import Box
 from windrow.sources.zarr.local.presence import (
     FILES,
     change_since,
@@ -303,6 +304,31 @@ class RemoteArray:
             if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
                 return True
         return False
+
+
+def fill_from(
+    boxes: Sequence[Box],
+    first: Sequence[int],
+    end: Callable[[Exception | None], None],
+    read: Future[AnyArray],
+) -> None:
+    """Fill boxes from values that were read, and call `end` with the error, or None without one.
+
+    The values have memory of their own, since a late read must not write to boxes.
+
+    Args:
+        boxes: Boxes within the values.
+        first: The first cell of the values.
+        end: Called once.
+        read: The read, which has ended.
+    """
+    error: Exception | None = None
+    try:
+        for box in boxes:
+            box.fill(read.result(), first)
+    except Exception as other:
+        error = other
+    end(error)
 
 
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:

@@ -25,7 +25,7 @@ from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.local.chunks import CheckedReader, DirectReader
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.presence import spec_of
@@ -195,36 +195,17 @@ class ArrayTree:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        specs = [
+        found = [
             dataclasses.replace(array.found, spec=_pickled_spec(self._what, array.found, backend))
             if isinstance(backend := array.backend, StoreArray)
             and not _is_pickled_as_found(array.found)
             else array.found
             for array in self.open()
         ]
-        return {
-            "what": self._what,
-            "access": self._access,
-            "layout": self._numbers,
-            "facts": self._facts,
-            "found": specs,
-            "direct": self._direct,
-            "left_out": self._left_out,
-            "chose": self._chose,
-        }
+        return {**self.__dict__, "_found": found, "_opened": None, "_stores": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._what = state["what"]
-        self._access = state["access"]
-        self._numbers = state["layout"]
-        self._facts = state["facts"]
-        self._found = state["found"]
-        self._direct = state["direct"]
-        self._left_out = state["left_out"]
-        self._chose = state["chose"]
-        self._opened = None
-        self._stores = None
-        self._lock = threading.Lock()
+        self.__dict__ = {**state, "_lock": threading.Lock()}
 
     def open(self) -> tuple[OpenArray, ...]:
         """The arrays, in the order of the tree; opened again if this process has not opened them.
@@ -264,7 +245,7 @@ class ArrayTree:
                             " with zarr.open_array"
                         )
                 plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
-                stores = iter(open_all(plain))
+                stores = iter(open_each(plain, refuse=True))
                 self._stores = {
                     a.name: a.backend.store if isinstance(a.backend, StoreArray) else next(stores)
                     for a in opened

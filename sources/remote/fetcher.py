@@ -24,7 +24,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import tenacity
 
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
@@ -36,9 +38,6 @@ from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.options import RemoteOptions, RemoteStats
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile, Tail
 from windrow.sources.remote.transports import Transport, same
-
-if TYPE_CHECKING:
-    import tenacity
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "RemoteFile", "Tail"]
 
@@ -367,45 +366,25 @@ class _Attempts:
         """
         started = time.monotonic()
         faults: list[RequestError] = []
-        try:
-            return await self._once(faults, ask, *args)
-        except RequestError:
-            pass
-        if faults[-1].transient and self._options.retries:
-            try:
-                return await self._again(faults, ask, *args)
-            except RequestError:
-                pass
-        took_s = time.monotonic() - started
-        raise failure(self._what, url, where(), faults, took_s, self._redaction)
-
-    async def _again(
-        self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
-    ) -> T:
-        import tenacity  # imported here, since most runs have no faults
-
-        fresh = True
-
-        async def attempt() -> T:
-            nonlocal fresh
-            if fresh:  # the first attempt was made before tenacity, which begins with its fault
-                fresh = False
-                raise faults[-1]
-            return await self._once(faults, ask, *args)
-
-        def pause_s(state: tenacity.RetryCallState) -> float:
-            options = self._options
-            most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (state.attempt_number - 1))
-            requested = min(options.max_backoff_s, faults[-1].retry_after_s)
-            return max(requested, _draw.uniform(0.0, most))
-
         retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._options.retries + 1),
-            wait=pause_s,
+            wait=self._pause_s,
             retry=tenacity.retry_if_exception(_may_pass),
             reraise=True,
         )
-        return await retrying(attempt)
+        try:
+            return await retrying(self._once, faults, ask, *args)
+        except RequestError:
+            pass
+        took_s = time.monotonic() - started
+        raise failure(self._what, url, where(), faults, took_s, self._redaction)
+
+    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+        """The seconds before the next attempt: a random part of the backoff, or as requested."""
+        options, fault = self._options, state.outcome and state.outcome.exception()
+        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (state.attempt_number - 1))
+        requested_s = fault.retry_after_s if isinstance(fault, RequestError) else 0.0
+        return max(min(options.max_backoff_s, requested_s), _draw.uniform(0.0, most))
 
     async def _once(
         self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts

@@ -34,7 +34,6 @@ _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
 _MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
-_TIMES: Final = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"))
 # Shorter parts of the time do not get a bar of their own.
 _SEEN: Final = 0.005
 _CROWDED: Final = 5_000
@@ -160,13 +159,12 @@ def activities_chart(stats: Stats) -> str:
     names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
     passed_s = stats.passed_s or 1.0
     longest_s = max(spent for _, spent, _ in shown) or 1.0
-    size_s, unit = next(((1.0 / n, u) for n, u in _TIMES if longest_s * n >= 1), (1e-9, "ns"))
     figure = plotly("plotly.graph_objects").Figure()
     figure.add_bar(
         orientation="h",
         y=list(range(len(shown))),
         # Plotly draws neither bar nor text for a length of 0.
-        x=[max(spent, 1e-6 * longest_s) / size_s for _, spent, _ in shown],
+        x=[max(spent, 1e-6 * longest_s) for _, spent, _ in shown],
         text=[f"{in_time(spent)}, {spent / passed_s:.0%}" for _, spent, _ in shown],
         # The text fits on one side or the other, also on a phone.
         textposition=["inside" if spent > 0.5 * longest_s else "outside" for _, spent, _ in shown],
@@ -181,7 +179,7 @@ def activities_chart(stats: Stats) -> str:
         autorange="reversed", automargin=True, tickvals=list(range(len(shown))), ticktext=names
     )
     figure.update_xaxes(
-        range=[0, longest_s * 1.04 / size_s], title_text=unit, nticks=5, tickangle=0
+        range=[0, longest_s * 1.04], tickformat="~s", ticksuffix="s", nticks=5, tickangle=0
     )
     parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in shown)
     return chart(
@@ -223,13 +221,11 @@ def bytes_chart(
         name: {kind: amount for kind, amount in sums.items() if kind in seen}
         for name, sums in bars.items()
     }
-    biggest = max([amount.high for sums in bars.values() for amount in sums.values()] + [1.0])
-    size, unit = _unit(biggest)
     figure = plotly("plotly.graph_objects").Figure()
     parts = []
     for (name, sums), colour in zip(bars.items(), (_PREDICTED, _READING), strict=False):
-        middles = [amount.middle / size for amount in sums.values()]
-        spans = [(amount.high - amount.low) / 2 / size for amount in sums.values()]
+        middles = [amount.middle for amount in sums.values()]
+        spans = [(amount.high - amount.low) / 2 for amount in sums.values()]
         labels = [amount.in_units() for amount in sums.values()]
         parts += [f"{kind} {name} {label}" for kind, label in zip(sums, labels, strict=True)]
         figure.add_bar(
@@ -239,7 +235,10 @@ def bytes_chart(
             error_x={"type": "data", "array": spans, "visible": any(spans), "color": _MARK},
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
-    figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6, tickangle=0)
+    figure.update_xaxes(
+        title_text=f"bytes per {what}", tickformat="~s", ticksuffix="B", rangemode="tozero",
+        nticks=6, tickangle=0,
+    )  # fmt: skip
     figure.update_layout(barmode="group", showlegend=len(bars) > 1)
     return chart(
         "bytes",
@@ -261,13 +260,6 @@ def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
         (known(each.delivered_bytes) for each in costs), start=Amount.exactly(0)
     )
     return found
-
-
-def _unit(most_bytes: float) -> tuple[float, str]:
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if most_bytes >= size:
-            return size, unit
-    return 1.0, "bytes"
 
 
 # --- order ---------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class Fetcher:
             tails[url] = Tail(RemoteFile(url, size, version), data)
 
         if opened:
-            self._wait(run_bounded(iter(opened), one, at_once=self._at_once(len(opened))))
+            self._wait(self._each(opened, one))
         return [tails[url] for url in urls]
 
     def confirms(self, url: str) -> bool:
@@ -153,7 +153,7 @@ class Fetcher:
             return
         arrived: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         share = Share(self._budget)
-        running = self._submit(self._flow(jobs, share, arrived.put))
+        running = self._submit(self._flow(jobs, arrived.put, share))
         running.add_done_callback(lambda _: arrived.put(None))
         loop = _loop()
         try:
@@ -224,23 +224,26 @@ class Fetcher:
 
     async def _all(self, jobs: list[_RangeJob], count: int) -> list[bytes]:
         parts = [b""] * count
-
-        async def one(job: _RangeJob) -> None:
-            parts[job.place] = await self._part(job)
-
-        await run_bounded(iter(jobs), one, at_once=self._at_once(len(jobs)))
-        await self._confirm(jobs)
+        await self._flow(jobs, lambda got: parts.__setitem__(*got))
         return parts
 
     async def _flow(
-        self, jobs: list[_RangeJob], share: Share, put: Callable[[tuple[int, bytes]], None]
+        self,
+        jobs: list[_RangeJob],
+        put: Callable[[tuple[int, bytes]], None],
+        share: Share | None = None,
     ) -> None:
         async def one(job: _RangeJob) -> None:
-            await share.take(job.wanted.size_bytes)
+            if share is not None:
+                await share.take(job.wanted.size_bytes)
             put((job.place, await self._part(job)))
 
-        await run_bounded(iter(jobs), one, at_once=self._at_once(len(jobs)))
+        await self._each(jobs, one)
         await self._confirm(jobs)
+
+    async def _each(self, jobs: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Run `do` for each job, as many at a time as requests may be made."""
+        await run_bounded(iter(jobs), do, at_once=min(len(jobs), self._options.max_requests))
 
     async def _part(self, job: _RangeJob) -> bytes:
         wanted = job.wanted
@@ -266,8 +269,7 @@ class Fetcher:
                 file.url, lambda: "", _check_version, job.transport, job.path, file
             )
 
-        if files:
-            await run_bounded(iter(files.values()), one, at_once=self._at_once(len(files)))
+        await self._each(list(files.values()), one)
 
     # ---- between the caller's thread and the loop
 
@@ -316,9 +318,6 @@ class Fetcher:
             serial = self._fresh_attempts(dataclasses.replace(self._options, max_requests=1))
             self._in_turn.setdefault(transport, serial)
         return self._in_turn[transport]
-
-    def _at_once(self, count: int) -> int:
-        return min(count, self._options.max_requests)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:

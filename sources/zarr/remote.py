@@ -224,9 +224,13 @@ class RemoteArray:
                 return answer
             presence.look_sometimes()
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
-        edges = self._edges(view, scattered is not None)
-        requests = self._requests(view, scattered)
-        weight = self._weight_bytes(edges, scattered)
+        edges = self._edges(self._chunk, view, scattered is not None)
+        # Cells of one stored object are one request.
+        requests = _count(self._edges(self._object, view, scattered is not None), scattered)
+        chunk_bytes = 0  # unknown
+        if None not in self._chunk:
+            chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
+        weight = _count(edges, scattered) * chunk_bytes
         read = self.access.in_flight.start(view.read, requests, size_bytes, weight_bytes=weight)
         read.add_done_callback(lambda ended: self._arrived(edges, ended, answer, failed))
         return answer
@@ -252,31 +256,12 @@ class RemoteArray:
         except Exception as other:  # else the caller would wait for ever
             settle(answer, error=failed(other))
 
-    def _requests(self, view: Any, scattered: int | None) -> int:
-        """Number of stored objects that a view lies in; cells of one object are one request."""
-        count = 1
-        axes = zip(self._object, self._origin, view.shape, view.domain.inclusive_min, strict=True)
-        for axis, (cells, origin, size, first) in enumerate(axes):
-            if scattered is not None and axis == 0:
-                count *= scattered
-            elif cells is not None and origin is not None:
-                count *= (first - origin + size - 1) // cells - (first - origin) // cells + 1
-        return max(1, count)
-
-    def _weight_bytes(self, edges: Sequence[Sequence[int]], scattered: int | None) -> int:
-        """Bytes of the chunks that a view lies in; 0 if some of their sizes are unknown."""
-        if None in self._chunk:
-            return 0
-        counts = [len(edge) for edge in edges]
-        if scattered is not None:
-            counts[0] = scattered
-        cells = math.prod(counts) * math.prod(map(int, self._chunk))
-        return cells * self._fill.dtype.itemsize
-
-    def _edges(self, view: Any, scattered: bool) -> list[Sequence[int]]:
-        """Where chunks begin along each axis of a view; if `scattered`, each row counts as one."""
+    def _edges(
+        self, cells: Sequence[int | None], view: Any, scattered: bool
+    ) -> list[Sequence[int]]:
+        """Where chunks of `cells` begin along each axis of a view; if `scattered`, each row is one."""
         edges: list[Sequence[int]] = []
-        axes = zip(self._chunk, self._origin, view.shape, view.domain.inclusive_min, strict=True)
+        axes = zip(cells, self._origin, view.shape, view.domain.inclusive_min, strict=True)
         for axis, (chunk, origin, size, first) in enumerate(axes):
             if scattered and axis == 0:
                 edges.append(range(size))
@@ -304,6 +289,12 @@ class RemoteArray:
             if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
                 return True
         return False
+
+
+def _count(edges: Sequence[Sequence[int]], scattered: int | None) -> int:
+    """The number of chunks that begin at `edges`; `scattered` along the first axis if it is given."""
+    counts = [len(edge) for edge in edges]
+    return math.prod(counts if scattered is None else [scattered, *counts[1:]])
 
 
 def fill_from(

@@ -12,8 +12,8 @@ settings. Only metadata is read here, and a remote store is never listed. Text t
 from __future__ import annotations
 
 import abc
-import asyncio
 import collections
+import contextvars
 import dataclasses
 import json
 import math
@@ -203,9 +203,7 @@ class Access:
 
     def run(self, fn: Callable[[], T]) -> Future[T]:
         """Run `fn`, which may wait, in a thread of its own."""
-        from fsspec.asyn import get_loop
-
-        return asyncio.run_coroutine_threadsafe(self._threads.call(fn), get_loop())
+        return self._threads.submit(contextvars.copy_context().run, fn)
 
     def counts(self) -> dict[str, Any]:
         """Requests to networks so far, as `RemoteStats.counts` returns them."""

@@ -422,10 +422,9 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
             array = arrays[at]
             try:
                 block = future.result()
-            except ReadError as error:
-                raise _remote_damage(array, chunk, error) from None
             except (ValueError, RuntimeError, OSError) as error:
-                raise _damage(array, chunk, error) from error
+                cause = None if isinstance(error, ReadError) else error
+                raise _damage(array, chunk, error) from cause
             if chunk.to is None:
                 answers[at] = block
                 continue
@@ -514,8 +513,15 @@ def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
 
 
 def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
-    """The error for a read that failed: its chunks are read again to find the damaged one."""
-    rows = _rows_in(chunk)
+    """The error for a read that failed: its chunks are read again to find the damaged one.
+
+    The error of a remote array is a ReadError, which names all rows of the read.
+    """
+    if isinstance(error, ReadError) and kind_of(error) != "other":
+        return error  # the network failed, and would fail again
+    rows = chunk.rows
+    if isinstance(rows, slice):
+        rows = np.arange(rows.start, rows.stop, dtype=np.int64)
     records = int(rows[0]), int(rows[-1]) + 1
     for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
         try:
@@ -523,25 +529,7 @@ def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
         except (ValueError, RuntimeError, OSError) as single:
             error, records = single, _records_of(array, int(part[0]))
             break
-    return _refused(array, records, error)
-
-
-def _rows_in(chunk: _RowRead) -> IntArray:
-    if isinstance(chunk.rows, slice):
-        return np.arange(chunk.rows.start, chunk.rows.stop, dtype=np.int64)
-    return chunk.rows
-
-
-def _remote_damage(array: StoreArray, chunk: _RowRead, error: ReadError) -> ReadError:
-    """As `_damage`, for a read of a remote array whose error names all of its rows."""
-    if kind_of(error) == "other":  # else the network failed, and would fail again
-        rows = _rows_in(chunk)
-        for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
-            try:
-                array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
-            except ReadError as single:
-                return single
-    return error
+    return error if isinstance(error, ReadError) else _refused(array, records, error)
 
 
 def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:

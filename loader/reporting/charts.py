@@ -9,7 +9,6 @@ Invariant: numbers are finite, and a chart has as many points as its caption say
 from __future__ import annotations
 
 import html
-import importlib
 import json
 import math
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.optional_imports import optional
 from windrow.core.text import counted, shortened
-from windrow.errors import missing_extra
 from windrow.reporting.html import chart
 from windrow.reporting.order import Order
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -49,21 +48,13 @@ _MOST_COUNTED: Final = 1_000
 _KEPT_BLOCKS: Final = 1_000
 
 
-def plotly(module: str) -> Any:
-    """Import a module of Plotly.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise missing_extra("windrow.report", "report") from error
+def _plotly(module: str) -> Any:
+    return optional(f"plotly.{module}", "windrow.report", "report")
 
 
 def library() -> str:
     """Return the JavaScript that draws the charts."""
-    found: str = plotly("plotly.offline").get_plotlyjs()
+    found: str = _plotly("offline").get_plotlyjs()
     # Nothing in it may end the script that holds it.
     return found.replace("</script", "<\\/script")
 
@@ -94,7 +85,7 @@ def timeline_chart(stats: Stats, what: str) -> str:
         float(np.quantile(np.repeat(values, counts), _TYPICAL)) for _, values in lanes.values()
     )
     limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
-    figure = plotly("plotly.subplots").make_subplots(
+    figure = _plotly("subplots").make_subplots(
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=list(lanes)
     )
     for row, (name, (colour, values)) in enumerate(lanes.items(), 1):
@@ -159,7 +150,7 @@ def activities_chart(stats: Stats) -> str:
     names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
     passed_s = stats.passed_s or 1.0
     longest_s = max(spent for _, spent, _ in shown) or 1.0
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     figure.add_bar(
         orientation="h",
         y=list(range(len(shown))),
@@ -221,7 +212,7 @@ def bytes_chart(
         name: {kind: amount for kind, amount in sums.items() if kind in seen}
         for name, sums in bars.items()
     }
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     parts = []
     for (name, sums), colour in zip(bars.items(), (_PREDICTED, _READING), strict=False):
         middles = [amount.middle for amount in sums.values()]
@@ -274,7 +265,7 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
         title: Heading of the chart.
         what: The word for what positions count, such as 'batch'.
     """
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     records = sum(length for _, length in order.sources)
     places, found = order.positions.tolist(), order.records.tolist()
     # One path instead of a page element per dot: a line of length 0 with round ends is a dot.

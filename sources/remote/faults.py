@@ -66,6 +66,7 @@ _TRANSIENT_ERRNO: Final = frozenset(
     }
 )
 _DETAIL_CHARACTERS: Final = 300
+_PLAIN: Final = Redaction({})
 
 
 class RequestError(Exception):
@@ -117,8 +118,8 @@ def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> 
     )
 
 
-def as_fault(error: Exception, redaction: Redaction) -> RequestError:
-    """The fault that an `error` of a library stands for."""
+def as_fault(error: Exception, redaction: Redaction = _PLAIN) -> RequestError:
+    """The fault that an `error` of a library stands for; `redaction` hides secrets in its detail."""
     if isinstance(error, RequestError):
         return error
     detail = _detail(error, redaction)

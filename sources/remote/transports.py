@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from windrow.core.daemon_threads import DaemonThreads
-from windrow.sources.remote.faults import RequestError, seconds, status_fault
+from windrow.sources.remote.faults import RequestError, as_fault, seconds, status_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -373,7 +373,7 @@ class ObjectStoreTransport(Transport, abc.ABC):
         try:
             data, size, version = await self._get(path, f"bytes=-{size_bytes}")
         except Exception as error:
-            if self._status_of(error) != 416:  # the answer for an object without bytes
+            if not as_fault(error).kind.startswith("status 416"):  # it is an object without bytes
                 raise
             size, version = await self.state(path)
             if size:
@@ -389,7 +389,10 @@ class ObjectStoreTransport(Transport, abc.ABC):
         try:
             return (await self._get(path, None))[0]
         except Exception as error:
-            if self._may_be_absent(error):
+            fault = as_fault(error)
+            # A store answers 403 for an absent object if the caller may not list names.
+            hidden = fault.code == "AccessDenied" or fault.kind == "status 403"
+            if fault.cause == "missing" or hidden:
                 return None
             raise
 
@@ -398,14 +401,6 @@ class ObjectStoreTransport(Transport, abc.ABC):
         self, path: str, byte_range: str | None, file: RemoteFile | None = None
     ) -> tuple[bytes, int, str]:
         """Bytes of an object, the length of all of it, and its version; of `file` if it is given."""
-
-    @abc.abstractmethod
-    def _status_of(self, error: Exception) -> int:
-        """The HTTP status that the store answered; 0 if it is unknown."""
-
-    @abc.abstractmethod
-    def _may_be_absent(self, error: Exception) -> bool:
-        """Whether a store answers so for an absent object, also one whose names it does not list."""
 
 
 class S3Transport(ObjectStoreTransport):
@@ -443,25 +438,6 @@ class S3Transport(ObjectStoreTransport):
         bucket, key, version_id = self._fs.split_path(path)
         version = {"VersionId": version_id} if version_id else {}
         return {"Bucket": bucket, "Key": key, **version}
-
-    def _status_of(self, error: Exception) -> int:
-        return int(_client_error(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-    def _may_be_absent(self, error: Exception) -> bool:
-        code = str(_client_error(error).get("Error", {}).get("Code", ""))
-        return self._status_of(error) == 404 or code in (
-            "NoSuchKey",
-            "NoSuchBucket",
-            "AccessDenied",
-        )
-
-
-def _client_error(error: Exception) -> dict[str, Any]:
-    for one in (error, error.__cause__):
-        response = getattr(one, "response", None)
-        if isinstance(response, dict):
-            return response
-    return {}
 
 
 class GcsTransport(ObjectStoreTransport):
@@ -531,14 +507,6 @@ class GcsTransport(ObjectStoreTransport):
         if file is not None:
             same(file, size, version)
         return data, size, version
-
-    def _status_of(self, error: Exception) -> int:
-        code = str(getattr(error, "code", ""))
-        return int(code) if code.isdigit() else 0
-
-    def _may_be_absent(self, error: Exception) -> bool:
-        forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
-        return isinstance(error, FileNotFoundError) or forbidden
 
 
 def _prefix(key: str) -> str:

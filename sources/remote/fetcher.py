@@ -65,7 +65,11 @@ class Fetcher:
     """Reads bytes of files at URLs. Thread-safe. It pickles its settings; a copy opens files anew."""
 
     def __init__(
-        self, what: str, storage_options: Mapping[str, Any] | None, options: RemoteOptions
+        self,
+        what: str,
+        storage_options: Mapping[str, Any] | None,
+        options: RemoteOptions,
+        stats: RemoteStats | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -73,26 +77,22 @@ class Fetcher:
             what: The name of the reader, for errors.
             storage_options: Settings of fsspec's file systems.
             options: Limits.
+            stats: Counts the requests; None for counts of its own.
         """
-        self._what, self._options = what, options
+        self._what, self.options = what, options
         self._storage_options = dict(storage_options or {})
         self.redaction = Redaction(self._storage_options)
-        self.stats = RemoteStats()
+        self.stats = stats or RemoteStats()
         self._attempts = self._fresh_attempts(options)
         self._budget = ByteSemaphore(options.in_flight_bytes)
         self._in_turn: dict[Transport, _Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, redaction=self.redaction)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fetcher, (self._what, self._storage_options, self._options)
+        return Fetcher, (self._what, self._storage_options, self.options)
 
     def __repr__(self) -> str:
-        return f"Fetcher({self._what!r}, {self._options!r})"
-
-    @property
-    def options(self) -> RemoteOptions:
-        """The limits."""
-        return self._options
+        return f"Fetcher({self._what!r}, {self.options!r})"
 
     # ---- bytes
 
@@ -243,7 +243,7 @@ class Fetcher:
 
     async def _each(self, jobs: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
         """Run `do` for each job, as many at a time as requests may be made."""
-        await run_bounded(iter(jobs), do, at_once=min(len(jobs), self._options.max_requests))
+        await run_bounded(iter(jobs), do, at_once=min(len(jobs), self.options.max_requests))
 
     async def _part(self, job: _RangeJob) -> bytes:
         wanted = job.wanted
@@ -315,7 +315,7 @@ class Fetcher:
         if not transport.serial:
             return self._attempts
         if transport not in self._in_turn:
-            serial = self._fresh_attempts(dataclasses.replace(self._options, max_requests=1))
+            serial = self._fresh_attempts(dataclasses.replace(self.options, max_requests=1))
             self._in_turn.setdefault(transport, serial)
         return self._in_turn[transport]
 

@@ -40,7 +40,6 @@ from windrow.sources.zarr.local.presence import (
     spec_of,
 )
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import is_remote_spec
 
 AnyArray = npt.NDArray[Any]
 
@@ -189,16 +188,30 @@ class FetchedPresence:
 class RemoteArray:
     """Reads one array of TensorStore over a network."""
 
-    def __init__(self, access: Access, store: Any, presence: RemotePresence | None) -> None:
-        """Read nothing yet; `store` is open."""
-        self.access, self._store, self._presence = access, store, presence
+    def __init__(self, access: Access, store: Any, where: str) -> None:
+        """Start to read the metadata of an open store of Zarr; `wait` returns when they are here."""
+        self.access, self._store = access, store
+        spec = spec_of(store)
+        self._presence: RemotePresence | None = None
+        if store.kvstore is not None and spec.get("driver") in FILES:
+            key = spec.get("metadata_key", FILES[spec["driver"]])
+            self._presence = RemotePresence(access, store.kvstore, key, where)
         unknown = (None,) * store.rank
         self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
         self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
         self._origin = tuple(store.chunk_layout.grid_origin or unknown)
-        dtype = np.dtype(store.dtype.numpy_dtype)
-        fill = store.fill_value if presence is not None else None
-        self._fill = np.zeros((), dtype) if fill is None else np.asarray(fill, dtype)
+        self._fill: AnyArray = np.zeros((), np.dtype(store.dtype.numpy_dtype))
+
+    def wait(self) -> None:
+        """Wait for the metadata; without them, the array is not checked later.
+
+        Raises:
+            ValueError, OSError, RuntimeError: If they cannot be read.
+        """
+        if self._presence is not None and not self._presence.wait():
+            self._presence = None
+        if self._presence is not None and self._store.fill_value is not None:
+            self._fill = np.asarray(self._store.fill_value, self._fill.dtype)
 
     def start(
         self,
@@ -360,14 +373,3 @@ def unreachable(
 def _again(error: ReadError) -> ReadError:
     """A copy of the error for another caller, so that their tracebacks stay apart."""
     return ReadError(*error.args)
-
-
-def start_presence_check(access: Access, store: Any, where: str) -> RemotePresence | None:
-    """The presence check of an open store, begun; None unless it is a remote array of Zarr."""
-    if store.kvstore is None:
-        return None
-    spec = spec_of(store)
-    if spec.get("driver") not in FILES or not is_remote_spec(spec):
-        return None
-    key = spec.get("metadata_key", FILES[spec["driver"]])
-    return RemotePresence(access, store.kvstore, key, where)

@@ -12,7 +12,6 @@ settings. Only metadata is read here, and a remote store is never listed. Text t
 from __future__ import annotations
 
 import abc
-import collections
 import contextvars
 import dataclasses
 import json
@@ -198,7 +197,7 @@ class Access:
 
         with self._lock:
             if self._fetcher is None:
-                self._fetcher = Fetcher(self.what, self.storage_options, self.options)
+                self._fetcher = Fetcher(self.what, self.storage_options, self.options, self.stats)
             return self._fetcher
 
     def run(self, fn: Callable[[], T]) -> Future[T]:
@@ -207,14 +206,7 @@ class Access:
 
     def counts(self) -> dict[str, Any]:
         """Requests to networks so far, as `RemoteStats.counts` returns them."""
-        total = self.stats.counts()
-        fetcher = self._fetcher
-        if fetcher is None:
-            return total
-        other = fetcher.stats.counts()
-        faults = collections.Counter(total.pop("faults"))
-        faults.update(other.pop("faults"))
-        return {**{key: count + other[key] for key, count in total.items()}, "faults": dict(faults)}
+        return self.stats.counts()
 
 
 # --- folders -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.local.single_records import single_record_reader
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import ChosenTree, Found, choose
-from windrow.sources.zarr.remote import RemoteArray, RemotePresence, start_presence_check
+from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
 from windrow.sources.zarr.urls import is_remote_spec
@@ -326,7 +326,7 @@ def open_arrays(
         for item, array in zip(found, plain, strict=True)
         if isinstance(array, str) and item not in python
     ]
-    stores = iter(_with_presence(left, open_each(left)))
+    stores = iter(_with_remotes(left, open_each(left)))
     opened = []
     for item, array in zip(found, plain, strict=True):
         if not isinstance(array, str):
@@ -347,34 +347,25 @@ def _why_fsspec(found: Found) -> str:
     return found.access.route(found.url).why
 
 
-def _with_presence(
+def _with_remotes(
     found: Sequence[Found], stores: Sequence[Any]
 ) -> list[tuple[Any, RemoteArray | None]]:
-    """The stores, with a `RemoteArray` for remote ones; presence checks start concurrently."""
-    checks: list[RemotePresence | None] = []
-    for item, store in zip(found, stores, strict=True):
-        access = item.access if isinstance(store, ts.TensorStore) else None
-        checks.append(None if access is None else start_presence_check(access, store, item.where))
+    """The stores, with a `RemoteArray` for remote ones, whose metadata are read concurrently."""
     pairs: list[tuple[Any, RemoteArray | None]] = []
-    for item, store, check in zip(found, stores, checks, strict=True):
-        remote = None
-        if isinstance(store, ts.TensorStore) and item.access and is_remote_spec(spec_of(store)):
-            remote = RemoteArray(item.access, store, _answered(item, item.access, check))
-        pairs.append((store, remote))
+    for item, store in zip(found, stores, strict=True):
+        is_remote = isinstance(store, ts.TensorStore) and is_remote_spec(spec_of(store))
+        access = item.access if is_remote else None
+        pairs.append((store, RemoteArray(access, store, item.where) if access else None))
+    for item, (_, remote) in zip(found, pairs, strict=True):
+        try:
+            if remote is not None:
+                remote.wait()
+        except (ValueError, RuntimeError, OSError) as error:
+            why, _ = item.reason(error)
+            raise SourceError(
+                f"{item.what}: the metadata of {item.named} in {item.where} cannot be read: {why}"
+            ) from None
     return pairs
-
-
-def _answered(
-    found: Found, access: Access, presence: RemotePresence | None
-) -> RemotePresence | None:
-    """A presence check once it has its answer; None if the array has no metadata object."""
-    try:
-        return presence if presence is not None and presence.wait() else None
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(
-            f"{found.what}: the metadata of {found.named} in {found.where} cannot be read:"
-            f" {access.reason(error)}"
-        ) from None
 
 
 def _open_instead(found: Found, error: SourceError) -> OpenArray:

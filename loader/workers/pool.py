@@ -80,6 +80,7 @@ class WorkerPool:
 
     Attributes:
         death: How a worker ended that is not replaced; empty if none has ended.
+        request_bytes: Bytes of the arrays of all requests without a reply. Any thread may read it.
 
     Raises:
         ArgumentError: If the functions cannot be sent.
@@ -115,7 +116,7 @@ class WorkerPool:
         self._slots = SlotAllocator(0)
         self._job_slot_bytes = 0  # of slots that jobs have; arrays of replies have the rest
         self._reply_bytes = 0  # what the largest reply needs
-        self._request_bytes = 0  # of the arrays of `_jobs`
+        self.request_bytes = 0
         self._kill = weakref.finalize(self, self._processes.kill)
 
     # --- calls ---
@@ -160,7 +161,7 @@ class WorkerPool:
         self._number += 1
         job = Job(self._number, self._program, tries, message.slot_bytes, message)
         self._jobs[job.number] = job
-        self._request_bytes += job.size_bytes
+        self.request_bytes += job.size_bytes
         self._queue.append(job)
         self._hand_out()
         return job
@@ -211,13 +212,8 @@ class WorkerPool:
         if len(self._jobs) >= most:
             return False
         limit_bytes = self._memory_bytes() // 2
-        used_bytes = self._request_bytes + self._reply_bytes * len(self._jobs)
+        used_bytes = self.request_bytes + self._reply_bytes * len(self._jobs)
         return not limit_bytes or used_bytes < limit_bytes
-
-    @property
-    def request_bytes(self) -> int:
-        """Bytes of the arrays of all requests without a reply. Any thread may read it."""
-        return self._request_bytes
 
     def interrupt(self) -> None:
         """Make `wait` raise a ClosedError until `forget` is called. Any thread may call it."""
@@ -324,7 +320,7 @@ class WorkerPool:
     def _reply(self, job: Job) -> Any:
         if self._jobs.pop(job.number, None) is None:
             raise ClosedError("this reply was taken or discarded before")
-        self._request_bytes -= job.size_bytes
+        self.request_bytes -= job.size_bytes
         if job.header is None:
             self._give_back(job)
             if job.error is not None:
@@ -346,7 +342,7 @@ class WorkerPool:
         """Discard a reply; its slots become free now, or when the reply comes."""
         if self._jobs.pop(job.number, None) is None:
             return
-        self._request_bytes -= job.size_bytes
+        self.request_bytes -= job.size_bytes
         job.is_wanted = False
         if job.is_done:
             self._give_back(job)

@@ -185,7 +185,11 @@ class ArrayTree:
         self._what, self._direct = what, direct
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
-        chosen, self._left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        chosen, self.left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
+
+        They are not open; `open_arrays` opens them.
+        """
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
@@ -262,14 +266,6 @@ class ArrayTree:
         return self._access.counts()
 
     @property
-    def left_out(self) -> tuple[Found, ...]:
-        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
-
-        They are not open; `open_arrays` opens them.
-        """
-        return self._left_out
-
-    @property
     def facts(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays, or a digest if that is long."""
         text = "; ".join(self._facts)
@@ -285,8 +281,8 @@ class ArrayTree:
         levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
         shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
         place = "/".join(names[0] for names in shared) or "several places"
-        if self._left_out and not self._chose:
-            labels = listing([item.name for item in self._left_out], _SHOWN_ARRAYS)
+        if self.left_out and not self._chose:
+            labels = listing([item.name for item in self.left_out], _SHOWN_ARRAYS)
             return f"{place}, {_ways(opened)}; coordinates: {labels}"
         return f"{place}, {_ways(opened)}"
 

@@ -26,8 +26,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar, TypeVarTuple
 
-import tenacity
-
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
 from windrow.core.process import refuse_forked
@@ -365,25 +363,22 @@ class _Attempts:
         """
         started = time.monotonic()
         faults: list[RequestError] = []
-        retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._options.retries + 1),
-            wait=self._pause_s,
-            retry=tenacity.retry_if_exception(_may_pass),
-            reraise=True,
-        )
-        try:
-            return await retrying(self._once, faults, ask, *args)
-        except RequestError:
-            pass
+        while True:
+            try:
+                return await self._once(faults, ask, *args)
+            except RequestError as fault:
+                if not fault.transient or len(faults) > self._options.retries:
+                    break
+            await asyncio.sleep(self._pause_s(faults))
         took_s = time.monotonic() - started
         raise failure(self._what, url, where(), faults, took_s, self._redaction)
 
-    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+    def _pause_s(self, faults: list[RequestError]) -> float:
         """The seconds before the next attempt: a random part of the backoff, or as requested."""
-        options, fault = self._options, state.outcome and state.outcome.exception()
-        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (state.attempt_number - 1))
-        requested_s = fault.retry_after_s if isinstance(fault, RequestError) else 0.0
-        return max(min(options.max_backoff_s, requested_s), _draw.uniform(0.0, most))
+        options = self._options
+        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (len(faults) - 1))
+        requested = min(options.max_backoff_s, faults[-1].retry_after_s)
+        return max(requested, _draw.uniform(0.0, most))
 
     async def _once(
         self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
@@ -411,7 +406,3 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 async def _check_version(transport: Transport, path: str, file: RemoteFile) -> None:
     same(file, *await transport.state(path))
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, RequestError) and error.transient

@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import time
@@ -223,12 +222,7 @@ class FolderCheck:
             data = fetcher.read_small(joined(root, MANIFEST_NAME))
         if data is None:
             return None
-        where = target.shown(MANIFEST_NAME)
-        try:
-            value: object = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ReadError(f"{where}: cannot be read: {error}") from error
-        manifest = Manifest.from_json(value, where=where)
+        manifest = Manifest.from_bytes(data, where=target.shown(MANIFEST_NAME))
         return cls(target, manifest, fetcher, storage_options)
 
     @property

@@ -35,9 +35,10 @@ from windrow.converters.job.stages import (
     Conversion,
     ConversionStage,
     Expected,
-    Report,
+    Steps,
     check_integer,
     known,
+    part_stage,
 )
 from windrow.converters.records.record_reading import (
     BATCH_BYTES,
@@ -53,7 +54,6 @@ from windrow.converters.records.record_writing import (
     WRITER_OPTIONS,
     FileTask,
     SkippedRecords,
-    Steps,
     check_writer_options,
     distinct_names,
     finish_files,
@@ -267,7 +267,7 @@ class Shuffle:
     def stages(self) -> tuple[ConversionStage, ...]:
         """The two passes; the results of the second are the parts of the files, in any order."""
         return (
-            ConversionStage("scatter", self._items, self._scatter, _item_bytes, at_once=_AT_ONCE),
+            part_stage("scatter", self._items, self._scatter, at_once=_AT_ONCE),
             writing_stage(
                 "gather",
                 self._files,
@@ -317,30 +317,22 @@ class Shuffle:
             first += file.records
         bounds.append(first)
         return [
-            _ShuffleItem(start, stop, spans)
+            # Runs of another memory have other buckets.
+            _ShuffleItem(f"scatter-{start}-{stop}-{self.memory_bytes}", start, stop, spans)
             for (start, stop), spans in zip(
                 itertools.pairwise(bounds), cut(self.found, bounds), strict=True
             )
         ]
 
-    def _scatter(self, folder: OutputFolder, item: _ShuffleItem, report: Report) -> FinishedPart:
-        # Runs of another memory have other buckets.
-        key = f"scatter-{item.start}-{item.stop}-{self.memory_bytes}"
-        steps = Steps(report, _item_bytes(item))
-
-        def make() -> FinishedPart:
-            skipped = SkippedRecords(self.max_bad_records)
-            runs: list[OutputFile] = []
-            records = 0
-            for places, held in self._full(item, skipped, steps):
-                name = folder.data_name(f"{key}-{len(runs)}")
-                runs.append(self._write_run(folder, name, places, held))
-                records += len(held)
-            return FinishedPart(key, records, tuple(runs), skipped.details)
-
-        part = folder.part(key, make)
-        steps.end(part.records)
-        return part
+    def _scatter(self, folder: OutputFolder, item: _ShuffleItem, steps: Steps) -> FinishedPart:
+        skipped = SkippedRecords(self.max_bad_records)
+        runs: list[OutputFile] = []
+        records = 0
+        for places, held in self._full(item, skipped, steps):
+            name = folder.data_name(f"{item.key}-{len(runs)}")
+            runs.append(self._write_run(folder, name, places, held))
+            records += len(held)
+        return FinishedPart(item.key, records, tuple(runs), skipped.details)
 
     def _full(
         self, item: _ShuffleItem, skipped: SkippedRecords, steps: Steps
@@ -415,9 +407,15 @@ class Shuffle:
 class _ShuffleItem:
     """Records `[start, stop)` of all inputs, and the spans that hold them."""
 
+    key: str
     start: int
     stop: int
     spans: tuple[ArrayRecordSpan, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The stored bytes of these records."""
+        return sum(span.stored_bytes for span in self.spans)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -427,10 +425,6 @@ class _ShuffledFileTask(FileTask):
     bucket: int
     bounds: tuple[int, ...]
     runs: tuple[str, ...]
-
-
-def _item_bytes(item: _ShuffleItem) -> int:
-    return sum(span.stored_bytes for span in item.spans)
 
 
 def _held_bytes(file: RecordFile, records: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import mmap
 import os
 import re
 import struct
@@ -159,7 +160,7 @@ def read_batches(
                 stream.seek(start_byte)
             while block := _filled(stream, block, cutter.wanted):
                 if len(block) < cutter.wanted:
-                    raise ValueError(_cut_off(block, cutter.wanted))
+                    raise ValueError(_cut_off(len(block), cutter.wanted))
                 first, at = cutter.number, cutter.offset
                 records, bad = cutter.cut(block)
                 block = block[cutter.offset - at :]
@@ -212,6 +213,52 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
             stream.write(header + record + _CHECKSUM.pack(masked(crc32c(record))))
             count += 1
     return count
+
+
+def head_records(shown: str, data: bytes, *, whole: bool) -> list[bytes]:
+    """Return the whole records that a file begins with.
+
+    Args:
+        shown: The file, for messages.
+        data: Its first bytes, decompressed, or all of them.
+        whole: Whether they are all.
+
+    Raises:
+        ReadError: If a record is damaged, or a whole file ends inside one.
+    """
+    crc32c = optional("google_crc32c", "reading TFRecord").value
+    cutter = _Cutter(shown, crc32c, check_data=True, skip_bad=False)
+    records, _ = cutter.cut(data)
+    if cutter.wrong is None and whole and cutter.offset < len(data):
+        raise cutter.error(_cut_off(len(data) - cutter.offset, cutter.wanted))
+    if cutter.wrong is not None:
+        raise cutter.wrong
+    return records
+
+
+def count_records(path: str, most: int) -> int | None:
+    """Count the records of a local file that is not gzip, by their lengths; None for more than `most`.
+
+    Raises:
+        ReadError: If a length is damaged, or the file ends inside a record. Data are not read.
+    """
+    crc32c = optional("google_crc32c", "reading TFRecord").value
+    size, at, count = os.path.getsize(path), 0, 0
+    if not size:
+        return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        while at < size and count <= most:
+            header = raw[at : at + _HEADER.size]
+            wanted = _HEADER.size
+            if len(header) == _HEADER.size:
+                length, checksum = _HEADER.unpack(header)
+                if masked(crc32c(header[: _LENGTH.size])) != checksum:
+                    raise damaged(path, count, at, _wrong_length(header))
+                wanted = _FRAME_BYTES + length
+            if at + wanted > size:
+                raise damaged(path, count, at, _cut_off(size - at, wanted))
+            at, count = at + wanted, count + 1
+    return count if count <= most else None
 
 
 class _Cutter:
@@ -311,13 +358,13 @@ def _wrong_length(header: bytes) -> str:
     )
 
 
-def _cut_off(block: bytes, wanted: int) -> str:
-    """Describe the fault of a file that ends with `block`, part of a record of `wanted` bytes."""
-    if len(block) < _HEADER.size:
-        return f"the file ends {len(block)} bytes into the header of the record"
+def _cut_off(held: int, wanted: int) -> str:
+    """Describe the fault of a file that ends with `held` bytes of a record of `wanted` bytes."""
+    if held < _HEADER.size:
+        return f"the file ends {held} bytes into the header of the record"
     return (
         f"the file is cut off: the record has {wanted - _FRAME_BYTES} bytes and a checksum of 4, the"
-        f" file holds {len(block) - _HEADER.size} of them"
+        f" file holds {held - _HEADER.size} of them"
     )
 
 

@@ -22,7 +22,6 @@ from windrow.converters.tfds.to_zarr import (
     FORMATS,
     Wanted,
     folder_conversion,
-    read_split,
     tfds_to_zarr,
 )
 from windrow.converters.zarr.rows import Storage
@@ -30,19 +29,6 @@ from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, ConversionError, MissingExtraError, NotFoundError
 from windrow.sources.remote.paths import is_remote, refuse_unfinished
 from windrow.sources.tfds.folder import TfdsFolder
-
-__all__ = [
-    "FOLDER",
-    "TESTED",
-    "AlsoZarr",
-    "check_builder",
-    "check_exported",
-    "check_version",
-    "export",
-    "read_split",
-    "tfds_to_zarr",
-    "wanted_of",
-]
 
 # The code uses private names of tfds, which are known to fit in these versions only.
 TESTED: Final = ("4.9.10",)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from windrow.converters.job import folder as folder_module
 from windrow.converters.job.folder import BUFFER_BYTES, FinishedPart, OutputFolder
+from windrow.converters.job.stages import part_stage
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr import ragged, rows
 from windrow.converters.zarr.chunk_codecs import codecs_of
@@ -98,6 +99,11 @@ def test_files_made_block_by_block_are_those_made_at_once(given: Any, buffer_byt
         assert sum(file.records for file in files) == layout.shape[0]
 
 
+WRITE = part_stage(
+    "ragged", lambda folder, results: [], lambda folder, item, steps: item.write(folder, steps)
+).work
+
+
 @pytest.mark.jobs
 @settings(max_examples=50)
 @given(data=st.data())
@@ -125,12 +131,12 @@ def test_values_and_offsets_do_not_depend_on_pieces_and_blocks(data: st.DataObje
         told: list[int] = []
         items = [item for w, one in layouts.items() for item in ragged_files(w, one, spooled)]
         for item in items:
-            item.write(folder, lambda records, size: told.append(size))
+            WRITE(folder, item, lambda records, size: told.append(size))
         found = staged(folder)
     wanted = encode(layouts[VALUES], (0,) * values.ndim, values)
     wanted |= encode(layouts[OFFSETS], (0,), ends.astype(np.int64))
     assert found == wanted
-    assert sum(told) == sum(item.nbytes for item in items)
+    assert sum(told) == sum(item.size_bytes for item in items)
 
 
 def test_many_shards_are_each_written_by_themselves() -> None:
@@ -146,7 +152,7 @@ def test_many_shards_are_each_written_by_themselves() -> None:
         assert len(items) == 7
         assert [len(item.runs) for item in items] == [1, 1, 1, 1, 2, 1, 1]
         for item in reversed(items):
-            item.write(folder, lambda records, size: None)
+            WRITE(folder, item, lambda records, size: None)
         assert staged(folder) == encode(layout, (0,), values)
 
 
@@ -157,7 +163,7 @@ def test_a_data_file_that_is_gone_makes_its_rows_be_written_again() -> None:
         folder.finished(FinishedPart("rows-0-3", 3, ()))
         (item,) = ragged_files(VALUES, layout, [spooled])
         with pytest.raises(ConversionError, match=r"rows-0-3\.0\.values: is gone, or cut short"):
-            item.write(folder, lambda records, size: None)
+            WRITE(folder, item, lambda records, size: None)
         assert folder.parts() == []
 
 

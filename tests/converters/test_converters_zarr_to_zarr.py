@@ -148,7 +148,7 @@ def test_values_are_the_same_bit_for_bit(drawn: dict[str, Any]) -> None:
         source, output = Path(name, "source"), Path(name, "output")
         zarr_layouts.make(str(source), layout).write(values).result()
         conversion = zarr_to_zarr.conversion(source, **asked)
-        least = conversion.stages[-1].work.__self__.jobs[0].plan.grids.least_bytes  # type: ignore[attr-defined]
+        least = conversion.stages[-1].items.__self__.jobs[0].plan.grids.least_bytes  # type: ignore[attr-defined]
         manifest = zarr_to_zarr(
             source, output, **asked, memory_bytes=least + drawn["more_bytes"], progress=False
         )

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -155,12 +154,7 @@ def _manifest_of(place: Location) -> Manifest | None:
     raw = place.small_file(MANIFEST_NAME)
     if raw is None:
         return None
-    where = place.child(MANIFEST_NAME).shown
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ReadError(f"{where}: cannot be read: {error}; convert anew") from error
-    return Manifest.from_json(value, where=where)
+    return Manifest.from_bytes(raw, where=place.child(MANIFEST_NAME).shown)
 
 
 def _facts_of(manifest: Manifest) -> ManifestFacts:

@@ -21,7 +21,7 @@ from windrow.errors import ArgumentError, SourceError, WindrowError, missing_ext
 from windrow.inspection.arrays import find_arrays
 from windrow.inspection.content import example_of, picture_of
 from windrow.inspection.facts import ArrayFacts, Inspection
-from windrow.inspection.records import features_in, head_records
+from windrow.inspection.records import features_in, first_records
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.detection import detect
 from windrow.sources.location import Location
@@ -378,7 +378,7 @@ def _head_of_tfrecord(
     """Return the first records of the first file, since only these can be found without an index."""
     files = detect(location).files
     file = next((one for one in files if one.size_bytes()), files[0])
-    head = [data for _, data in head_records(file, file.size_bytes())]
+    head = first_records(file, file.size_bytes())
     return len(head), lambda numbers: [head[number] for number in numbers]
 
 

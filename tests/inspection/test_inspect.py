@@ -457,7 +457,7 @@ def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, in
         "cut tfrecord": (
             tmp_path / "cut.tfrecord",
             ReadError,
-            "record 19 at byte .* ends within",
+            "record 19 at byte .* is cut off",
             1,
         ),
         "bad tfrecord": (

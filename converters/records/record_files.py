@@ -24,7 +24,7 @@ import numpy as np
 
 from windrow.converters.job.inputs import Input
 from windrow.converters.records.record_reading import IntArray, cut_records, opened, read_good
-from windrow.converters.records.tfrecord import read_batches, scan
+from windrow.converters.records.tfrecord import read_batches
 from windrow.errors import ConversionError, ReadError
 
 # The offset of every 256th record is remembered, to begin reading near any row.
@@ -164,15 +164,16 @@ class RecordBlock:
 def _offset(run: RecordRun, number: int) -> int | None:
     if run.start_byte is None:
         return None
-    frames = scan(
+    for batch in read_batches(
         run.source.url,
         start_byte=run.start_byte,
         start_record=run.start_record,
         check_data=False,
         storage_options=run.source.options,
-    )
-    offset, _ = next(itertools.islice(frames, number - run.start_record, None))
-    return offset
+    ):
+        if number < batch.start_record + len(batch.records):
+            return batch.offset(number - batch.start_record)
+    return None
 
 
 def cut(files: Sequence[Counted], *, rows_per_range: int) -> list[RowRange]:
@@ -223,9 +224,16 @@ class RecordFormat(abc.ABC):
 
     @abc.abstractmethod
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
-        """Like `read`, but damaged records of spans of one file go into `bad`, if it is given."""
+        """Yield the records of spans, in blocks of about `block_bytes` bytes.
+
+        Damaged records of spans of one file go into `bad`, if it is given.
+
+        Raises:
+            ReadError: If a record is damaged, and `bad` is not given.
+            ConversionError: If a file has fewer records than it had.
+        """
 
     @abc.abstractmethod
     def beginning(
@@ -248,16 +256,7 @@ class RecordFormat(abc.ABC):
     def read_all(self, file: Counted, bad: list[Bad], *, block_bytes: int) -> Iterator[RecordBlock]:
         """Yield all good records of a file; damaged ones go into `bad`."""
         if file.records:
-            yield from self.blocks([_span(file, 0, file.records)], bad, block_bytes)
-
-    def read(self, spans: Sequence[RecordSpan], *, block_bytes: int) -> Iterator[RecordBlock]:
-        """Yield the records of spans, in blocks of about `block_bytes` bytes.
-
-        Raises:
-            ReadError: If a record is damaged.
-            ConversionError: If a file has fewer records than it had.
-        """
-        return self.blocks(spans, None, block_bytes)
+            yield from self.blocks([_span(file, 0, file.records)], block_bytes, bad)
 
 
 class TFRecordFiles(RecordFormat):
@@ -286,7 +285,7 @@ class TFRecordFiles(RecordFormat):
             yield RecordBlock(found, [run])
 
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
         block, size = RecordBlock(), 0
         for span in spans:
@@ -392,10 +391,10 @@ class ArrayRecordFiles(RecordFormat):
     ) -> Iterator[RecordBlock]:
         (counted,) = self.count([file])
         stop = min(records - taken, counted.records)
-        return self.blocks([_span(counted, 0, stop)] if stop else [], bad, _SAMPLE_BYTES)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], _SAMPLE_BYTES, bad)
 
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
         files = list({span.source.url: span.source for span in spans}.values())
         if not files:

@@ -61,6 +61,10 @@ class RecordBatch:
     start_byte: int
     stored_bytes: int
 
+    def offset(self, at: int) -> int:
+        """Where record number `at` of these begins; none before it may be bad."""
+        return self.start_byte + sum(_FRAME_BYTES + len(data) for data in self.records[:at])
+
 
 def read_records(
     path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
@@ -89,39 +93,6 @@ def read_records(
         yield from batch.records
 
 
-def scan(
-    path: str | os.PathLike[str],
-    *,
-    start_byte: int = 0,
-    start_record: int = 0,
-    check_data: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the records of a TFRecord file with their offsets, from a known place onwards.
-
-    Args:
-        path: As for `read_records`.
-        start_byte: Offset of the first record wanted, in the decompressed data.
-        start_record: The number of that record; it only serves the error messages.
-        check_data: Whether to check the checksum of the data too; the length's is always checked.
-        storage_options: As for `read_records`.
-
-    Raises:
-        NotFoundError, ReadError, MissingExtraError: As for `read_records`.
-    """
-    for batch in read_batches(
-        path,
-        start_byte=start_byte,
-        start_record=start_record,
-        check_data=check_data,
-        storage_options=storage_options,
-    ):
-        offset = batch.start_byte
-        for data in batch.records:
-            yield offset, data
-            offset += _FRAME_BYTES + len(data)
-
-
 def read_batches(
     path: str | os.PathLike[str],
     *,
@@ -135,9 +106,9 @@ def read_batches(
 
     Args:
         path: As for `read_records`.
-        start_byte: As for `scan`.
-        start_record: As for `scan`.
-        check_data: As for `scan`.
+        start_byte: Offset of the first record wanted, in the decompressed data.
+        start_record: The number of that record; it only serves the error messages.
+        check_data: Whether to check the checksum of the data too; the length's is always checked.
         skip_bad: Whether a record whose data has a wrong checksum is left out, and not raised. A
             wrong length is always raised, since nothing after it can be found, and so is a file
             that ends inside a record.

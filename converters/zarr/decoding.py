@@ -181,7 +181,8 @@ def inferred_rows(
         except WindrowError as error:
             raise placed(sample, first, error) from error
         if features[name].ragged:
-            ragged_bytes += sum(_nbytes(value) + OFFSET_BYTES for value in values)
+            sizes = (len(v) if isinstance(v, bytes) else v.nbytes for v in values)
+            ragged_bytes += sum(sizes) + OFFSET_BYTES * len(values)
     return features, ragged_bytes / len(rows)
 
 
@@ -208,10 +209,6 @@ def _feature(name: str, values: Sequence[Any]) -> Feature:
         return Feature(dtype, shape, raw=dtype in _COMPLEX)
     except ArgumentError as error:
         raise ConversionError(f"field {name!r}: {error}") from error
-
-
-def _nbytes(value: Any) -> int:
-    return len(value) if isinstance(value, bytes) else int(value.nbytes)
 
 
 # One row, as a function of the user's gives it.

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
@@ -42,7 +42,7 @@ from windrow.converters.job.stages import (
 )
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr.array_inputs import AnyArray, Cast, InputArray
-from windrow.converters.zarr.layout import METADATA, encode_parts, metadata_files
+from windrow.converters.zarr.layout import METADATA, ArrayLayout, encode_parts, metadata_files
 from windrow.converters.zarr.rechunk_layout import Axis, Converted, Settings, Sizes, converted
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
@@ -158,14 +158,12 @@ def zarr_to_zarr(
     first = part_stage("read", work.reads, work.read, at_once=at_once)
     second = part_stage("write", work.blocks, work.write, at_once=at_once)
     between = any(job.plan.between is not None for job in jobs)
-    end = _RechunkFinish(
-        plan, jobs, records, dict(inputs.attributes), inputs.group_attributes, find
-    )
+    layouts = [one.layout for one in found]
     return Conversion(
         name="zarr_to_zarr",
         plan=plan,
         stages=(first, second) if between else (second,),
-        finish=end.finish,
+        finish=functools.partial(_finish, plan, layouts, records, find),
         expected=_expected(inputs, jobs, records),
     )
 
@@ -411,26 +409,22 @@ def _rows_in_file(name: str, array: str, file_shape: Sequence[int], shape: Seque
     return min(shape[0], (at[0] + 1) * file_shape[0]) - at[0] * file_shape[0]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RechunkFinish:
-    """The last step: metadata, final names, the manifest. Picklable."""
-
-    plan: ConversionPlan
-    jobs: tuple[_RechunkedArray, ...]
-    records: int
-    attributes: Mapping[str, Any]
-    group_attributes: Mapping[str, Mapping[str, Any]]
-    find: Any
-
-    def finish(self, folder: OutputFolder, parts: list[FinishedPart]) -> None:
-        (before,) = self.plan.inputs
-        refuse_changed(before.name, before, self.find().id)
-        layouts = [job.converted.layout for job in self.jobs]
-        metadata = metadata_files(layouts, self.attributes, group_attributes=self.group_attributes)
-        heads = stage_metadata(folder, metadata)
-        places = {name.split("/")[0] for name in metadata if "/" in name}
-        alone = {"c"} if [layout.name for layout in layouts] == [""] else set()
-        folder.publish_store([*sorted(places | alone), "zarr.json"])
-        files = [file for part in parts for file in part.files]
-        source = InputFile(before.name, before.size_bytes, self.records, before.version)
-        folder.finish(Manifest(self.plan.format, (source,), self.plan.settings, (*heads, *files)))
+def _finish(
+    plan: ConversionPlan,
+    layouts: Sequence[ArrayLayout],
+    records: int,
+    find: Callable[[], ArrayInputs],
+    folder: OutputFolder,
+    parts: list[FinishedPart],
+) -> None:
+    """Write metadata and manifest, and give all their final names, unless the source has changed."""
+    (before,), inputs = plan.inputs, find()
+    refuse_changed(before.name, before, inputs.id)
+    metadata = metadata_files(layouts, inputs.attributes, group_attributes=inputs.group_attributes)
+    heads = stage_metadata(folder, metadata)
+    places = {name.split("/")[0] for name in metadata if "/" in name}
+    alone = {"c"} if [layout.name for layout in layouts] == [""] else set()
+    folder.publish_store([*sorted(places | alone), METADATA])
+    files = [file for part in parts for file in part.files]
+    source = InputFile(before.name, before.size_bytes, records, before.version)
+    folder.finish(Manifest(plan.format, (source,), plan.settings, (*heads, *files)))

@@ -327,7 +327,7 @@ class RecordsWork:
                 for number, (name, feature) in enumerate(item.features.items())
                 if feature.ragged
             }
-            for block in self.files.read(row_range.spans, block_bytes=BLOCK_BYTES):
+            for block in self.files.blocks(row_range.spans, BLOCK_BYTES):
                 for name, column in decoded(decoder, block).items():
                     if isinstance(column, Ragged):
                         spools[name].add(column)

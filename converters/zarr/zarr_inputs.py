@@ -20,7 +20,7 @@ import numpy as np
 import tensorstore as ts
 from fsspec.core import url_to_fs
 
-from windrow.converters.job.inputs import find_inputs, version_of
+from windrow.converters.job.inputs import files_below, find_inputs, version_of
 from windrow.converters.job.manifest import InputId
 from windrow.converters.zarr.array_inputs import (
     SUFFIXES,
@@ -364,7 +364,10 @@ def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tup
         return
     if not is_remote(url):
         try:
-            yield from _walked(local_path(url, what="source"), "")
+            for name, entry in files_below(local_path(url, what="source")):
+                # A link that leads nowhere is known by itself.
+                stat = entry.stat(follow_symlinks=os.path.exists(entry.path))
+                yield name, stat.st_size, str(stat.st_mtime_ns)
         except OSError as error:
             raise ReadError(f"{shown_url(url)} cannot be listed: {error}") from error
         return
@@ -381,15 +384,3 @@ def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tup
         raise ReadError(f"{shown_url(url)} cannot be listed: {hidden}") from error
     for name, info in found.items():
         yield name[len(path) :], int(info.get("size") or 0), version_of(info)
-
-
-def _walked(folder: str, below: str) -> Iterator[tuple[str, int, str]]:
-    with os.scandir(os.path.join(folder, below)) as entries:
-        for entry in entries:
-            name = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_dir():
-                yield from _walked(folder, name)
-            else:
-                # A link that leads nowhere is known by itself.
-                stat = entry.stat(follow_symlinks=os.path.exists(entry.path))
-                yield name, stat.st_size, str(stat.st_mtime_ns)

@@ -92,9 +92,9 @@ class DaemonThreads:
 
 
 class DaemonPool(Executor):
-    """A pool of daemon threads that enter the cancel scope of the run that owns them."""
+    """A pool of daemon threads, which may enter the cancel scope of the run that owns them."""
 
-    def __init__(self, most: int, name: str, enter: Callable[[], None]) -> None:
+    def __init__(self, most: int, name: str, enter: Callable[[], object] = lambda: None) -> None:
         """Start without threads; each new thread first calls `enter`."""
         self._most, self._name, self._enter = most, name, enter
         self._lock = threading.Lock()

@@ -27,9 +27,9 @@ from windrow.inspection.arrays import (
 )
 from windrow.inspection.facts import Inspection, ManifestFacts
 from windrow.inspection.records import features_in, inspect_array_record
-from windrow.inspection.tfds import RECORD_FORMATS, inspect_splits, json_object
+from windrow.inspection.tfds import RECORD_FORMATS, inspect_splits
 from windrow.sources import signatures
-from windrow.sources.dataset_info import INFO
+from windrow.sources.dataset_info import INFO, json_object
 from windrow.sources.detection import Contents, contents_of_names, file_at, files_at
 from windrow.sources.location import Location, location_of
 from windrow.sources.remote.paths import UNFINISHED_MARKER

@@ -26,7 +26,7 @@ from windrow.errors import (
     ReadError,
     SourceError,
 )
-from windrow.sources.dataset_info import INFO, TfdsSplit, splits_of
+from windrow.sources.dataset_info import INFO, TfdsSplit, json_object, splits_of
 from windrow.sources.remote.options import RemoteOptions, as_remote_options
 from windrow.sources.remote.paths import (
     LOCAL,
@@ -269,7 +269,7 @@ def dataset_in(folder: str, names: Names, version: str | None = None) -> str | N
     if version is None and names.read_small(joined(folder, INFO)) is not None:
         return folder
     raw = names.read_small(joined(folder, _DEFAULT_CONFIG))
-    config = _json_object(raw).get("default_config_name")
+    config = json_object(raw).get("default_config_name")
     places = [folder]
     if isinstance(config, str) and re.fullmatch(r"[\w+.-]+", config):
         inner = joined(folder, config)
@@ -554,11 +554,3 @@ def _parsed(raw: bytes, folder: str, name: str) -> Any:
         raise SourceError(
             f"{shown_url(joined(folder, name))}: not JSON: {error}; build or copy it again"
         ) from error
-
-
-def _json_object(raw: bytes | None) -> dict[str, Any]:
-    try:
-        value = json.loads(raw or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

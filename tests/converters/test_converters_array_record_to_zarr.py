@@ -313,7 +313,7 @@ def test_blocks_end_with_groups_and_are_no_larger_than_asked_for(tmp_path: Path)
     files = files_of("array_record")
     (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
     (row_range,) = cut([counted], rows_per_range=50)
-    sizes = [len(block.records) for block in files.read(row_range.spans, block_bytes=1000)]
+    sizes = [len(block.records) for block in files.blocks(row_range.spans, 1000)]
     assert sum(sizes) == 50
     assert all(size % 7 == 0 for size in sizes[:-1])
     assert max(sizes) <= 14
@@ -337,7 +337,7 @@ def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, dire
         files = files_of("array_record")
         (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
         (row_range,) = cut([counted], rows_per_range=2015)
-        batches = [block.records for block in files.read(row_range.spans, block_bytes=300_000)]
+        batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
     assert [one for batch in batches for one in batch] == records
     # Small ones together, and never two of the large ones.
     assert max(sum(map(len, batch)) for batch in batches) < 300_000

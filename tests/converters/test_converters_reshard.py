@@ -325,23 +325,6 @@ def test_an_output_that_holds_the_input_is_refused(tmp_path: Path) -> None:
     assert tree(out) == before
 
 
-def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
-    records = shards(tmp_path / "in", (40, 40))
-    path = tmp_path / "in" / "x.array_record-00001-of-00002"
-
-    def change(progress: Progress) -> None:
-        if progress.records:
-            os.utime(path, (1, 1))
-
-    for manner in ({"files": 1}, {"shuffle_seed": 1}):
-        out = tmp_path / f"out{len(manner)}{next(iter(manner))}"
-        with pytest.raises(ConversionError, match="was written anew while it was converted"):
-            array_record_to_array_record(tmp_path / "in", out, progress=change, **manner)  # type: ignore[arg-type]
-        os.utime(path)
-    array_record_to_array_record(tmp_path / "in", tmp_path / "out", files=1)
-    assert read(tmp_path / "out") == records
-
-
 def test_what_is_known_of_the_features_is_kept(tmp_path: Path) -> None:
     shards(tmp_path / "in", (8,))
     array_record_to_array_record(tmp_path / "in", tmp_path / "one")

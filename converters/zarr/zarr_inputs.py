@@ -34,9 +34,10 @@ from windrow.converters.zarr.array_inputs import (
     without_two_nans,
 )
 from windrow.converters.zarr.layout import stored_fill
+from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
 from windrow.core.threads import shared_pool
-from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, missing_extra
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
@@ -310,21 +311,12 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         access = found.access
         if access is None or found.url is None:
             raise ValueError("only TensorStore reads its format, and it does not open such URLs")
-        array = _zarr(found.what).open_array(
-            found.url, mode="r", storage_options=access.storage_options or None
-        )
+        zarr = optional("zarr", f"{found.what}: one value in a store of fsspec", "zarr")
+        array = zarr.open_array(found.url, mode="r", storage_options=access.storage_options or None)
         return np.asarray(array[...]), array.fill_value
     except (ValueError, RuntimeError, OSError) as error:
         why = str(error) if found.access is None else found.access.reason(error)
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
-
-
-def _zarr(what: str) -> Any:
-    try:
-        import zarr
-    except ImportError as error:
-        raise missing_extra(f"{what}: one value in a store of fsspec", "zarr") from error
-    return zarr
 
 
 def _scalar_facts(found: Found) -> InputFacts:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources.tf_example.features import Array, Column, Feature, Ragged, cast
+from windrow.sources.tf_example.features import Array, Column, Feature, cast, ragged_of
 from windrow.sources.tf_example.layout import NO_LIST, Block, FeaturePart, RecordLayout, layout_of
 from windrow.sources.tf_example.wire import BYTES_LIST, FLOAT_LIST, INT64_LIST, read_varints
 
@@ -87,10 +87,7 @@ class Filling:
                 return np.empty((0, *self._shape), self.dtype)
             return self._array if kept.all() else self._array[kept]
         chunks = [self._chunks[row] for row in np.flatnonzero(kept).tolist()]
-        values = np.frombuffer(bytearray().join(chunks), self.dtype).reshape(-1, *self._shape)
-        offsets = np.zeros(len(chunks) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, chunks), np.int64, len(chunks)), out=offsets[1:])
-        return Ragged(values, offsets // self.feature.item_bytes)
+        return ragged_of(chunks, self.feature)
 
     def _of_rows(self) -> Array:
         if self._array is None:

@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.job.inputs import Input
+from windrow.converters.job.inputs import Input, manifest_beside
 from windrow.converters.records.record_reading import IntArray, cut_records, opened, read_good
+from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.records.tfrecord import read_batches
 from windrow.errors import ConversionError, ReadError
 
@@ -96,20 +97,33 @@ class Counted:
 class RecordSpan:
     """Records `[start, stop)` of one file, without those numbered in `skipped`.
 
-    `start_byte` is where, in TFRecord, record `start_record` is.
+    The file has `of` records, and is number `at` of all. `start_byte` is where, in TFRecord, record `start_record` is.
     """
 
     source: Input
     start: int
     stop: int
+    of: int
     skipped: tuple[int, ...] = ()
     start_byte: int = 0
     start_record: int = 0
+    at: int = 0
 
     @property
     def rows(self) -> int:
         """The number of rows that it gives."""
         return self.stop - self.start - len(self.skipped)
+
+    @property
+    def stored_bytes(self) -> int:
+        """An estimate of the stored bytes of these records."""
+        return self.share(self.start, self.stop)
+
+    def share(self, start: int, stop: int) -> int:
+        """Estimate the stored bytes of records `[start, stop)`; all of a file add up to its size."""
+        size = self.source.size_bytes
+        end = size if stop == self.of else size * stop // self.of
+        return end - size * start // max(1, self.of)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return the numbers `[start, stop)` without the records that are skipped."""
@@ -129,6 +143,11 @@ class RowRange:
     def rows(self) -> int:
         """The number of its rows."""
         return self.stop - self.start
+
+    @property
+    def stored_bytes(self) -> int:
+        """An estimate of the stored bytes of its records."""
+        return sum(span.stored_bytes for span in self.spans)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,20 +195,19 @@ def _offset(run: RecordRun, number: int) -> int | None:
     return None
 
 
-def cut(files: Sequence[Counted], *, rows_per_range: int) -> list[RowRange]:
-    """Cut the rows of all files into ranges of `rows_per_range`, the last one shorter."""
+def cut(files: Sequence[Counted], bounds: Sequence[int]) -> list[RowRange]:
+    """Cut the rows of all files, counted through, at `bounds`, which begin with 0 and never fall."""
     rows = [file.good for file in files]
-    bounds = [*range(0, sum(rows), rows_per_range), sum(rows)]
     return [
-        RowRange(*row_range, tuple(_span(files[at], begin, end) for at, begin, end in found))
+        RowRange(*row_range, tuple(_span(files[at], begin, end, at) for at, begin, end in found))
         for row_range, found in zip(
             itertools.pairwise(bounds), cut_records(rows, bounds), strict=True
         )
     ]
 
 
-def _span(file: Counted, begin: int, end: int) -> RecordSpan:
-    """The span of the good records `[begin, end)` of a file."""
+def _span(file: Counted, begin: int, end: int, at: int = 0) -> RecordSpan:
+    """The span of the good records `[begin, end)` of file number `at`."""
     numbers = [bad.number for bad in file.bad]
     # How many good records come before each bad one.
     before = [number - k for k, number in enumerate(numbers)]
@@ -200,9 +218,11 @@ def _span(file: Counted, begin: int, end: int) -> RecordSpan:
         file.source,
         start,
         stop,
+        file.records,
         tuple(numbers[bisect.bisect_left(numbers, start) : bisect.bisect_left(numbers, stop)]),
         start_byte=file.offsets[known] if file.offsets else 0,
         start_record=known * STRIDE_RECORDS,
+        at=at,
     )
 
 
@@ -281,7 +301,7 @@ class TFRecordFiles(RecordFormat):
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
-        for run, found in _runs(RecordSpan(file, 0, records), bad, whole=False):
+        for run, found in _runs(RecordSpan(file, 0, records, records), bad, whole=False):
             yield RecordBlock(found, [run])
 
     def blocks(
@@ -430,6 +450,54 @@ class ArrayRecordFiles(RecordFormat):
                 numbers, block.records = read_good(source, indices, functools.partial(_lose, bad))
                 block.runs = [RecordRun(files[0], numbers)] if block.records else []
             yield block
+
+
+# Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
+TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
+# Records that are read at once, decoded.
+BATCH_BYTES: Final = 8 << 20
+
+
+def read_span(
+    span: RecordSpan, skipped: SkippedRecords, *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[tuple[IntArray, list[bytes], int]]:
+    """Yield the records of a span in batches of about `batch_bytes`: numbers, records, stored bytes.
+
+    The span is of ArrayRecord. A record group that cannot be read is left out with all of its records that are in the span, as
+    far as `skipped` lets them.
+
+    Raises:
+        ReadError: If a record cannot be read; the message names file and records.
+        ConversionError: If the file has changed since it was found.
+    """
+    open_file = opened([span.source])
+    source = open_file.source
+    if len(source) != span.of:
+        raise fewer(span, len(source))
+
+    def lose(numbers: IntArray, error: ReadError) -> None:
+        skipped.add(span.at, int(numbers[0]), int(numbers[-1]) + 1, error)
+
+    begin = span.start
+    while begin < span.stop:
+        stop = open_file.fitting(span.source, begin, span.stop, batch_bytes)
+        wanted = np.arange(begin, stop, dtype=np.int64)
+        numbers, records = read_good(source, wanted, lose if skipped.limit else None)
+        if records:
+            yield numbers, records, span.share(int(numbers[0]), int(numbers[-1]) + 1)
+        begin = stop
+    span.source.check_unchanged()
+
+
+def manifest_features(files: Sequence[Counted]) -> dict[str, Any]:
+    """Return what the manifest of the files' folder says of their features; {} without one.
+
+    Raises:
+        ReadError: If there is one, and it is damaged.
+    """
+    manifest = manifest_beside([file.source for file in files])
+    settings = {} if manifest is None else manifest.settings
+    return {name: settings[name] for name in TOLD if name in settings}
 
 
 def _lose(bad: list[Bad], numbers: IntArray, error: ReadError) -> None:

@@ -341,7 +341,10 @@ class _RechunkWork:
         encoded = encode_parts(layout, box.first, values, ahead_bytes=job.plan.ahead_bytes)
         for name, parts in encoded:
             rows = _rows_in_file(name, layout.name, layout.file_shape, layout.shape)
-            files.append(folder.write_staged_parts(name, parts, records=rows))
+            with folder.staged(name) as file:
+                for part in parts:
+                    file.write(part)
+                files.append(file.finished(records=rows))
         # Rows are counted once: by the largest array, where its other axes begin.
         counts = item.job == self.lead and box.first and not any(box.first[1:])
         return FinishedPart(item.key, box.shape[0] if counts else 0, tuple(files))

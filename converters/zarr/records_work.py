@@ -288,15 +288,16 @@ class RecordsWork:
         unit = max((layout.file_shape[0] for layout in layouts), default=1)
         rows = max(_PIECE_BYTES // row_bytes, 2 * max((file.group for file in files), default=1))
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
-        memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
+        memory = writing_bytes(layouts) + 2 * group_bytes
         check_room(
             self.memory_bytes,
             memory + self._native_bytes,
             "what is encoded of all features, and blocks of records",
         )
+        bounds = [*range(0, records, -(-rows // unit) * unit), records]
         return [
             _ConvertItem(row_range, features, layouts, row_bytes, memory)
-            for row_range in cut(files, rows_per_range=-(-rows // unit) * unit)
+            for row_range in cut(files, bounds)
         ]
 
     def _layouts(
@@ -364,8 +365,7 @@ class RecordsWork:
         return items
 
     def write_ragged(self, folder: OutputFolder, item: RaggedFiles, steps: Steps) -> FinishedPart:
-        far = folder.target.local is None
-        with room(self.memory_bytes).taken(writing_bytes([item.layout], far=far)):
+        with room(self.memory_bytes).taken(writing_bytes([item.layout])):
             return item.write(folder, steps)
 
 

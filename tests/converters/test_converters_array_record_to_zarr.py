@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from tests.object_store import ObjectStore
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
-from windrow.converters.job.inputs import Input
+from windrow.converters.job.inputs import Input, find_inputs
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import Bad, Counted, cut, files_of
-from windrow.converters.records.record_reading import ArrayRecordSpan, find_record_files, read_span
+from windrow.converters.records.record_files import Bad, Counted, cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
@@ -290,7 +289,8 @@ def test_row_ranges_hold_every_good_record_once_and_in_order(
         offsets = tuple(range(0, size, 256))
         lost = tuple(Bad(number, "") for number in bad.tolist())
         files.append(Counted(Input(str(k), str(k), size), size, offsets, bad=lost))
-    ranges = cut(files, rows_per_range=rows_per_range)
+    rows = sum(file.good for file in files)
+    ranges = cut(files, [*range(0, rows, rows_per_range), rows])
     spans = [span for row_range in ranges for span in row_range.spans]
     found = [(s.source.url, i) for s in spans for i in s.numbers(s.start, s.stop).tolist()]
     wanted = [
@@ -312,7 +312,7 @@ def test_blocks_end_with_groups_and_are_no_larger_than_asked_for(tmp_path: Path)
     path = write(tmp_path / "x.array_record", records, "group_size:7")
     files = files_of("array_record")
     (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
-    (row_range,) = cut([counted], rows_per_range=50)
+    (row_range,) = cut([counted], [0, 50])
     sizes = [len(block.records) for block in files.blocks(row_range.spans, 1000)]
     assert sum(sizes) == 50
     assert all(size % 7 == 0 for size in sizes[:-1])
@@ -324,19 +324,14 @@ def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, dire
     rng = np.random.default_rng(0)
     records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
     path = write(tmp_path / "x.array_record", records)
+    files = files_of("array_record")
+    (counted,) = files.count(find_inputs(path))
+    (row_range,) = cut([counted], [0, 2015])
     if direct:
-        (found,) = find_record_files(path, storage_options=None)
-        skipped = SkippedRecords(0)
-        batches = [
-            more
-            for _, more, _ in read_span(
-                ArrayRecordSpan(found, 0, 2015), skipped, batch_bytes=300_000
-            )
-        ]
+        (span,) = row_range.spans
+        read = read_span(span, SkippedRecords(0), batch_bytes=300_000)
+        batches = [more for _, more, _ in read]
     else:
-        files = files_of("array_record")
-        (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
-        (row_range,) = cut([counted], rows_per_range=2015)
         batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
     assert [one for batch in batches for one in batch] == records
     # Small ones together, and never two of the large ones.

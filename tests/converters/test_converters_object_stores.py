@@ -148,7 +148,7 @@ def test_an_unfinished_folder_is_refused_and_gone_on_with(place: Place) -> None:
     assert place.files() == whole
 
 
-@pytest.mark.parametrize("case", CASES[:2], ids=str)
+@all_cases
 def test_overwriting_leaves_nothing_old(case: Case, place: Place) -> None:
     inputs = reference(case).inputs
     place.convert(case, inputs)

@@ -220,9 +220,7 @@ class TfdsFolder:
             )
         return next(iter(self.splits))
 
-    def instructions(
-        self, split: Split, *, file_format: str = ARRAY_RECORD
-    ) -> list[FileInstruction]:
+    def instructions(self, split: Split) -> list[FileInstruction]:
         """The records of each file that `split` names, in order: at least one run, maybe empty.
 
         Raises:
@@ -235,19 +233,18 @@ class TfdsFolder:
         for part in ranges:
             lengths = self.splits[part.split].shard_lengths
             begin = 0
-            for name, length in zip(self.names(part.split, file_format), lengths, strict=True):
+            for name, length in zip(self.names(part.split, ARRAY_RECORD), lengths, strict=True):
                 skip, stop = max(0, part.start - begin), min(length, part.stop - begin)
                 if skip < stop:
                     found.append(FileInstruction(self._file(name), skip, stop - skip, length))
                 begin += length
-        return found or [self._nothing(split, file_format)]
+        return found or [self._nothing(split)]
 
-    def _nothing(self, split: Split, file_format: str) -> FileInstruction:
+    def _nothing(self, split: Split) -> FileInstruction:
         """A run of no records, in a file that exists."""
         for one in self.splits.values():
-            for name, length in zip(
-                self.names(one.name, file_format), one.shard_lengths, strict=True
-            ):
+            names = self.names(one.name, ARRAY_RECORD)
+            for name, length in zip(names, one.shard_lengths, strict=True):
                 if name not in self.absent:
                     return FileInstruction(self._file(name), 0, 0, length)
         raise SourceError(f"{WHAT}: {self.shown} has no records of split {str(split)!r}")

@@ -16,7 +16,6 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.object_store import ObjectStore
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
 from windrow.converters.job.inputs import Input, find_inputs
 from windrow.converters.job.job import carry_out
@@ -55,14 +54,6 @@ def check(folder: Path, rows: list[int] | range) -> None:
     offsets, values = stored(folder, "text/offsets"), stored(folder, "text/values")
     assert np.diff(offsets).tolist() == [row % 4 for row in rows]
     assert values.tobytes() == b"t" * len(values)
-
-
-def tree(folder: Path, *but: str) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in but
-    }
 
 
 @pytest.fixture
@@ -132,34 +123,6 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
     write(tmp_path / "in" / "x.array_record", records)
     with pytest.raises(ReadError, match=r"x\.array_record: record 290: 2 bytes that are not a tf"):
         array_record_to_zarr(tmp_path / "in", tmp_path / "out")
-
-
-@pytest.mark.jobs
-def test_object_stores_have_the_same_bytes(tmp_path: Path) -> None:
-    for k in range(2):
-        name = f"x.array_record-{k:05}-of-00002"
-        write(tmp_path / "in" / name, examples(range(20 * k, 20 * k + 20)))
-    layout: dict[str, Any] = {"chunk_rows": 4, "shard_rows": 8}
-    array_record_to_zarr(tmp_path / "in", tmp_path / "one", **layout)
-    check(tmp_path / "one", range(40))
-    with ObjectStore() as store:
-        for path in (tmp_path / "in").iterdir():
-            store.put(f"in/{path.name}", path.read_bytes())
-        options = store.storage_options
-        manifest = array_record_to_zarr(
-            store.url("in"),
-            store.url("out"),
-            storage_options=options,
-            output_options=options,
-            **layout,
-        )
-        import fsspec
-
-        fs, root = fsspec.core.url_to_fs(store.url("out"), **options)
-        far = {name.removeprefix(f"{root}/"): fs.cat_file(name) for name in fs.find(root)}
-    assert manifest.records == 40
-    del far[MANIFEST_NAME]  # it has the versions of the inputs
-    assert far == tree(tmp_path / "one", MANIFEST_NAME)
 
 
 # ReadBatch trips.

@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.job.inputs import Input, manifest_beside
-from windrow.converters.records.record_reading import IntArray, cut_records, opened, read_good
+from windrow.converters.records.record_reading import IntArray, opened, read_good
 from windrow.converters.records.record_writing import SkippedRecords
-from windrow.converters.records.tfrecord import read_batches
+from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
 from windrow.errors import ConversionError, ReadError
 
 # The offset of every 256th record is remembered, to begin reading near any row.
@@ -33,8 +33,10 @@ STRIDE_RECORDS: Final = 256
 # ArrayRecord files whose ends are read together.
 _FILES_AT_ONCE: Final = 64
 _SAMPLE_BYTES: Final = 32 << 20
-# The bytes of a TFRecord in addition to its data.
-_FRAME_BYTES: Final = 16
+# Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
+TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
+# Records that are read at once, decoded.
+BATCH_BYTES: Final = 8 << 20
 
 Progress = Callable[[int, int], None]
 
@@ -195,6 +197,31 @@ def _offset(run: RecordRun, number: int) -> int | None:
     return None
 
 
+def cut_records(records: Sequence[int], bounds: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """The records of files, cut at `bounds`.
+
+    Args:
+        records: How many each file has.
+        bounds: Where parts begin, rising, among the records of all files; and where the last ends.
+
+    Returns:
+        For each part the spans of it: number of the file, and `[start, stop)` within the file.
+    """
+    ends = list(itertools.accumulate(records))
+    parts = []
+    for start, stop in itertools.pairwise(bounds):
+        spans = []
+        for at in range(bisect.bisect_right(ends, start), len(ends)):
+            first = ends[at] - records[at]
+            if first >= stop:
+                break
+            begin, end = max(start - first, 0), min(stop - first, records[at])
+            if begin < end:
+                spans.append((at, begin, end))
+        parts.append(spans)
+    return parts
+
+
 def cut(files: Sequence[Counted], bounds: Sequence[int]) -> list[RowRange]:
     """Cut the rows of all files, counted through, at `bounds`, which begin with 0 and never fall."""
     rows = [file.good for file in files]
@@ -291,7 +318,7 @@ class TFRecordFiles(RecordFormat):
         records = data_bytes = 0
         for batch in read_batches(file.url, check_data=False, storage_options=file.options):
             sizes = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
-            begins = batch.start_byte + np.cumsum(sizes + _FRAME_BYTES) - (sizes + _FRAME_BYTES)
+            begins = batch.start_byte + np.cumsum(sizes + FRAME_BYTES) - (sizes + FRAME_BYTES)
             offsets += begins[-batch.start_record % STRIDE_RECORDS :: STRIDE_RECORDS].tolist()
             records += len(sizes)
             data_bytes += int(sizes.sum())
@@ -450,12 +477,6 @@ class ArrayRecordFiles(RecordFormat):
                 numbers, block.records = read_good(source, indices, functools.partial(_lose, bad))
                 block.runs = [RecordRun(files[0], numbers)] if block.records else []
             yield block
-
-
-# Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
-TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
-# Records that are read at once, decoded.
-BATCH_BYTES: Final = 8 << 20
 
 
 def read_span(

@@ -1,4 +1,4 @@
-"""ArrayRecord files as input: found, counted and kept open, cut into spans, and read from end to end.
+"""ArrayRecord files as input, kept open, and how many of their records a single read takes.
 
 Records of one file may have 10 bytes or 100 MB. The index at the end of a file has the size of each
 record group, so that no batch is much larger than it should be.
@@ -10,10 +10,8 @@ group, or groups that take no more than was asked for, as if all groups of a fil
 
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,31 +25,7 @@ from windrow.sources.array_record.files import ArrayRecordFile
 from windrow.sources.array_record.highway_hash import is_native
 from windrow.sources.array_record.source import ArrayRecordDataSource
 
-
-def cut_records(records: Sequence[int], bounds: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """The records of files, cut at `bounds`.
-
-    Args:
-        records: How many each file has.
-        bounds: Where parts begin, rising, among the records of all files; and where the last ends.
-
-    Returns:
-        For each part the spans of it: number of the file, and `[start, stop)` within the file.
-    """
-    ends = list(itertools.accumulate(records))
-    parts = []
-    for start, stop in itertools.pairwise(bounds):
-        spans = []
-        for at in range(bisect.bisect_right(ends, start), len(ends)):
-            first = ends[at] - records[at]
-            if first >= stop:
-                break
-            begin, end = max(start - first, 0), min(stop - first, records[at])
-            if begin < end:
-                spans.append((at, begin, end))
-        parts.append(spans)
-    return parts
-
+IntArray = npt.NDArray[np.int64]
 
 _MOST_OPENED: Final = 8
 
@@ -167,9 +141,6 @@ def opened(files: Sequence[Input], *, among: bool = False) -> OpenRecordFiles:
     with _lock:
         _opened.append(found)
     return found
-
-
-IntArray = npt.NDArray[np.int64]
 
 
 def read_good(

@@ -33,7 +33,7 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _checksum_at = _CHECKSUM.unpack_from
 # The bytes of a record in addition to its data.
-_FRAME_BYTES = _HEADER.size + _CHECKSUM.size
+FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
 # Larger blocks are new pages each time, and do not stay in the processor's cache until they are cut.
 _BLOCK_BYTES = 1 << 18
@@ -63,7 +63,7 @@ class RecordBatch:
 
     def offset(self, at: int) -> int:
         """Where record number `at` of these begins; none before it may be bad."""
-        return self.start_byte + sum(_FRAME_BYTES + len(data) for data in self.records[:at])
+        return self.start_byte + sum(FRAME_BYTES + len(data) for data in self.records[:at])
 
 
 def read_records(
@@ -225,7 +225,7 @@ def count_records(path: str, most: int) -> int | None:
                 length, checksum = _HEADER.unpack(header)
                 if masked(crc32c(header[: _LENGTH.size])) != checksum:
                     raise damaged(path, count, at, _wrong_length(header))
-                wanted = _FRAME_BYTES + length
+                wanted = FRAME_BYTES + length
             if at + wanted > size:
                 raise damaged(path, count, at, _cut_off(size - at, wanted))
             at, count = at + wanted, count + 1
@@ -271,7 +271,7 @@ class _Cutter:
                 header = found
             stop = begin + length
             if stop + 4 > size:
-                self.wanted = _FRAME_BYTES + length
+                self.wanted = FRAME_BYTES + length
                 break
             data = block[begin:stop]
             at = stop + 4
@@ -334,7 +334,7 @@ def _cut_off(held: int, wanted: int) -> str:
     if held < _HEADER.size:
         return f"the file ends {held} bytes into the header of the record"
     return (
-        f"the file is cut off: the record has {wanted - _FRAME_BYTES} bytes and a checksum of 4, the"
+        f"the file is cut off: the record has {wanted - FRAME_BYTES} bytes and a checksum of 4, the"
         f" file holds {held - _HEADER.size} of them"
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.records.tfrecord import count_records, head_records, is_gzip
+from windrow.converters.records.tfrecord import FRAME_BYTES, count_records, head_records, is_gzip
 from windrow.errors import ReadError
 from windrow.inspection.content import content_of
 from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
@@ -34,7 +34,6 @@ HEAD_BYTES: Final = 1 << 20
 # Local files are walked record by record up to these limits in bytes and records.
 _WALKED_BYTES: Final = 1 << 30
 _WALKED_RECORDS: Final = 1_000_000
-_FRAME_BYTES: Final = 16
 
 
 def inspect_array_record(
@@ -158,7 +157,7 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
         counted = len(records)
     elif plain and all(place.is_local for place in places) and sum(sizes) <= _WALKED_BYTES:
         counted = _count([place.path for place in places])
-    framed = sum(len(record) + _FRAME_BYTES for record in records)
+    framed = sum(len(record) + FRAME_BYTES for record in records)
     estimated = round(sum(sizes) * len(records) / framed) if records and plain else None
     decoded = sum(sizes) if plain else len(raw)
     return RecordFileFacts(
@@ -167,7 +166,7 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
         records=counted,
         estimated_records=estimated if counted is None else None,
         stored_bytes=sum(sizes),
-        decoded_bytes=None if counted is None else decoded - _FRAME_BYTES * counted,
+        decoded_bytes=None if counted is None else decoded - FRAME_BYTES * counted,
         group_records=None,
         options=("gzip",) if not plain else (),
         sample=_sample(records),

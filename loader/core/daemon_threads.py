@@ -96,6 +96,6 @@ class DaemonThreads(Executor):
 class DaemonPool(HelpedPool):
     """A pool of daemon threads that enter the cancel scope of the run that owns them."""
 
-    def __init__(self, most: int, name: str, enter: Callable[[], None]) -> None:
+    def __init__(self, most: int, name: str, enter: Callable[[], None] = lambda: None) -> None:
         """Use up to `most` threads; each new thread first calls `enter`."""
         super().__init__(DaemonThreads(name, enter), most)

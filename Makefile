@@ -48,10 +48,14 @@ ifeq ($(call is_moved,$(TFDS_VENV)),moved)
 .PHONY: $(TFDS_READY)
 endif
 
-$(READY): pyproject.toml tools/set_up.sh
+# The native core is built with the environment.
+CRATE := loader/core/native
+CRATE_SOURCES := $(shell find $(CRATE) -path $(CRATE)/target -prune -o -type f -print)
+
+$(READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
 
-$(TFDS_READY): pyproject.toml tools/set_up.sh
+$(TFDS_READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(TFDS_VENV) dev-tfds
 
 demo: $(READY)
@@ -134,4 +138,4 @@ coverage: $(READY)
 		--cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 clean:
-	rm -rf $(VENV) $(TFDS_VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,7 +5,11 @@
 
 use pyo3::prelude::*;
 
+mod codecs;
 mod guard;
+mod memory;
+mod pool;
+mod zarr;
 
 /// The names that Python sees: one line per module.
 #[pymodule]
@@ -13,5 +17,7 @@ mod guard;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WINDROW_SOURCES"))?;
     guard::register(module)?;
+    pool::register(module)?;
+    zarr::register(module)?;
     Ok(())
 }

@@ -19,7 +19,15 @@ from windrow.core import buffer_pool
 from windrow.core.native import native
 from windrow.core.threads import InlineExecutor
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader, RowReader, Span, WindowRows
+from windrow.sources.chunks import (
+    AnyArray,
+    Box,
+    BoxReader,
+    RowReader,
+    Scattered,
+    Span,
+    WindowRows,
+)
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.local.metadata import PlainArray
 
@@ -86,6 +94,11 @@ class NativeRead(Future[None]):
             self.set_exception(error)
         else:
             self.set_result(None)
+        self._finish = _nothing  # it holds the memory that was read into
+
+
+def _nothing(failed: Failures, missing: bool) -> None:
+    """What follows a read that has ended."""
 
 
 class NativeChunks:
@@ -96,6 +109,7 @@ class NativeChunks:
         number_bytes = plain.dtype.itemsize // (2 if plain.dtype.kind == "c" else 1)
         swaps = plain.stored_dtype != plain.dtype
         indexed = plain.index_location == "start", bool(plain.index_codecs)
+        self._core = core
         self._array = core.ZarrArray(
             base=os.fsencode(os.path.join(plain.folder, plain.prefix)),
             separator=ord(plain.separator),
@@ -111,11 +125,20 @@ class NativeChunks:
             fill=np.asarray(plain.fill, plain.dtype).tobytes(),
         )
 
-    def start_rows(self, spans: Sequence[Span]) -> Any:
-        """Start reading spans, each in one row of chunks."""
-        return self._array.start_rows(
-            [(span.first, span.stop, _memory(span.out)) for span in spans]
+    def start(self, wanted: Sequence[Span | Scattered]) -> Any:
+        """Start reading rows, each span in one row of chunks."""
+        return self._array.start(
+            [
+                (item.first, item.stop, _memory(item.out))
+                if isinstance(item, Span)
+                else (item.chunk, item.outputs)
+                for item in wanted
+            ]
         )
+
+    def output(self, out: AnyArray, *where: Any) -> Any:
+        """As for `ScatterReader.output`."""
+        return self._core.Batch(_memory(out), *where)
 
     def start_boxes(self, boxes: Sequence[Box], *, inline: bool) -> Any:
         """Start reading boxes, each in one chunk; neighbours in the list share its decoding.
@@ -168,14 +191,38 @@ class NativeRowReader:
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans on the core's threads; the future has a ReadError if one fails."""
-        wanted = list(spans)
+        return self.start_scattered(spans)
+
+    def output(
+        self,
+        out: AnyArray,
+        chunks: int,
+        which: IntArray,
+        sources: IntArray,
+        targets: IntArray,
+        lengths: IntArray | None,
+    ) -> Any:
+        """Describe where rows of chunks go in `out`; see `ScatterReader`."""
+        return self._chunks.output(out, chunks, which, sources, targets, lengths)
+
+    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
+        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
+        items = list(wanted)
 
         def finish(failed: Failures, missing: bool) -> None:
-            if failed:
-                self._other.start([wanted[item] for item in failed], InlineExecutor()).result()
+            for item in failed:
+                self._read_again(items[item])
             self._check(missing)
 
-        return NativeRead(self._chunks.start_rows(wanted), finish)
+        return NativeRead(self._chunks.start(items), finish)
+
+    def _read_again(self, item: Span | Scattered) -> None:
+        if isinstance(item, Span):
+            self._other.start([item], InlineExecutor()).result()
+            return
+        size, rows = self._plain.chunk_shape[0], self._plain.shape[0]
+        first = item.chunk * size
+        item.put(self._other.read(np.arange(first, min(first + size, rows))))
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""

@@ -221,9 +221,14 @@ impl Pool {
                 Err(_) => break,
             }
         }
+        let one = work.count <= work.step;
         queue.waiting.push_back(work);
         drop(queue);
-        self.filled.notify_all();
+        if one {
+            self.filled.notify_one()
+        } else {
+            self.filled.notify_all()
+        }
         Ok(())
     }
 
@@ -240,6 +245,7 @@ impl Pool {
         loop {
             if queue.threads > self.most.load(Ordering::Relaxed) {
                 queue.threads -= 1;
+                self.filled.notify_one(); // it may have been woken for work
                 return None;
             }
             while let Some(work) = queue.waiting.front() {

@@ -151,7 +151,7 @@ def check_spans(plain: PlainArray, values: Any, chunks: seam.NativeChunks) -> No
     size = plain.chunk_shape[0]
     bounds = [(k, min(k + size, len(values))) for k in range(0, len(values), size)]
     spans = [Span(a, b, np.empty((b - a, *values.shape[1:]), plain.dtype)) for a, b in bounds]
-    reading = chunks.start_rows(spans)
+    reading = chunks.start(spans)
     assert reading.wait(60)
     assert reading.failures() == []
     np.testing.assert_array_equal(np.concatenate([span.out for span in spans]), values)
@@ -240,7 +240,7 @@ def test_hostile_sizes_are_refused_by_the_core_itself(tmp_path: Path) -> None:
     chunks = seam.native_chunks(plain)
     assert chunks is not None
     spans = [Span(k, k + 8, np.empty((8, 40), "u2")) for k in (0, 8, 16)]
-    reading = chunks.start_rows(spans)
+    reading = chunks.start(spans)
     assert reading.wait(60)
     reasons = dict(reading.failures())
     assert "far more than a chunk can have" in reasons[0]
@@ -264,7 +264,7 @@ def test_bytes_that_are_no_bools_are_refused(tmp_path: Path) -> None:
     file.write_bytes(bytes([0, 1, 2]) + file.read_bytes()[3:])
     chunks = seam.native_chunks(plain)
     assert chunks is not None
-    reading = chunks.start_rows([Span(0, 8, np.empty((8, 40), bool))])
+    reading = chunks.start([Span(0, 8, np.empty((8, 40), bool))])
     assert reading.wait(60)
     assert reading.failures() == [(0, "one of its bytes is 2, which is not a bool")]
 
@@ -276,7 +276,7 @@ def test_reads_that_are_dropped_end_first(tmp_path: Path) -> None:
     assert chunks is not None
     for _ in range(20):
         outs = [np.ones((20, 500), "u2") for _ in range(200)]
-        reading = chunks.start_rows([Span(20 * k, 20 * k + 20, o) for k, o in enumerate(outs)])
+        reading = chunks.start([Span(20 * k, 20 * k + 20, o) for k, o in enumerate(outs)])
         del reading
         was = [out.tobytes() for out in outs]
         assert was == [out.tobytes() for out in outs]
@@ -320,7 +320,7 @@ from windrow.sources.chunks import Span
 chunks = native_chunks(plain_array(sys.argv[1]))
 def read():
     spans = [Span(8 * k, 8 * k + 8, np.empty((8, 40), "u2")) for k in range(8)]
-    reading = chunks.start_rows(spans)
+    reading = chunks.start(spans)
     return spans, reading
 held = read()
 child = os.fork()
@@ -351,7 +351,7 @@ from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.chunks import Span
 chunks = native_chunks(plain_array(sys.argv[1]))
 spans = [Span(20 * k, 20 * k + 20, np.empty((20, 500), "u2")) for k in range(200)] * 5
-reading = chunks.start_rows(spans)
+reading = chunks.start(spans)
 print("ends now")
 """
 

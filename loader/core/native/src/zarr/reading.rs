@@ -215,14 +215,24 @@ impl ZarrArray {
         })
     }
 
-    /// Starts reading rows: of each `(first, stop, out)` rows `[first, stop)`, which lie in one row of
-    /// chunks, into `out`.
-    fn start_rows(&self, spans: &Bound<'_, PyList>) -> PyResult<Reading> {
+    /// Starts reading rows. Of each `(first, stop, out)` the rows `[first, stop)`, which lie in one row of
+    /// chunks, go into `out`. Of each `(row, [(batch, chunk), ...])` the rows of the chunks with number
+    /// `row` along the first axis go where each batch has those of its chunk number `chunk`.
+    fn start(&self, wanted: &Bound<'_, PyList>) -> PyResult<Reading> {
         guarded(|| {
             let mut reads = Reads::of(&self.array);
-            for (item, span) in spans.iter().enumerate() {
-                let (first, stop, out) = span.extract::<(usize, usize, Bound<'_, PyAny>)>()?;
-                reads.rows(item, first, stop, Memory::writable(&out)?).map_err(refused)?;
+            for (item, wanted) in wanted.iter().enumerate() {
+                if wanted.len()? == 3 {
+                    let (first, stop, out) =
+                        wanted.extract::<(usize, usize, Bound<'_, PyAny>)>()?;
+                    reads.rows(item, first, stop, Memory::writable(&out)?).map_err(refused)?;
+                } else {
+                    let (row, outputs) = wanted.extract::<(usize, Vec<(Py<Batch>, usize)>)>()?;
+                    let numbered = outputs.iter().map(|(batch, chunk)| (batch.get(), *chunk));
+                    let numbered: Vec<(&Batch, usize)> = numbered.collect();
+                    reads.scattered(item, row, &numbered).map_err(refused)?;
+                    reads.batches.extend(outputs.into_iter().map(|(batch, _)| batch));
+                }
             }
             reads.start()
         })
@@ -258,22 +268,6 @@ impl ZarrArray {
             reads.gather(first, size, Memory::writable(out)?).map_err(refused)?;
             let bytes = reads.tasks.len().saturating_mul(self.array.chunk_bytes);
             if bytes > WORTH_THREADS_BYTES { reads.start() } else { Ok(reads.prepared()) }
-        })
-    }
-
-    /// Starts reading rows of chunks: of each `(row, [(batch, chunk), ...])` those rows of the chunks with
-    /// number `row` along the first axis that each batch has for its chunk number `chunk`.
-    fn start_scattered(&self, chunks: &Bound<'_, PyList>) -> PyResult<Reading> {
-        guarded(|| {
-            let mut reads = Reads::of(&self.array);
-            for (item, wanted) in chunks.iter().enumerate() {
-                let (row, outputs) = wanted.extract::<(usize, Vec<(Py<Batch>, usize)>)>()?;
-                let wanted: Vec<_> =
-                    outputs.iter().map(|(batch, chunk)| (batch.get(), *chunk)).collect();
-                reads.scattered(item, row, &wanted).map_err(refused)?;
-                reads.batches.extend(outputs.into_iter().map(|(batch, _)| batch));
-            }
-            reads.start()
         })
     }
 }
@@ -362,7 +356,14 @@ impl Reads {
             }
             targets.push((Arc::clone(&held.scattering), chunk));
         }
-        self.scatter(item, row, &targets);
+        if let [(output, chunk)] = &targets[..]
+            && let [run] = output.of_chunk(*chunk)?
+            && run.stop() <= array.cells(0, row)
+        {
+            self.run(item, row, *run, output);
+        } else {
+            self.scatter(item, row, &targets);
+        }
         Ok(())
     }
 
@@ -393,7 +394,7 @@ impl Reads {
             let (row, run) = runs[at];
             at += count;
             if count == 1 {
-                self.run(row, run, &scattering);
+                self.run(0, row, run, &scattering);
             } else {
                 self.scatter(chunk, row, &[(Arc::clone(&scattering), chunk)]);
             }
@@ -403,7 +404,7 @@ impl Reads {
     }
 
     /// A run that is all that is wanted of its chunks, which may be decoded in place.
-    fn run(&mut self, row: usize, run: Run, output: &Scattering) {
+    fn run(&mut self, item: usize, row: usize, run: Run, output: &Scattering) {
         let array = Arc::clone(&self.array);
         each_column(&array, row, |at| {
             let (mut shape, shift) = column(&array, at, &output.strides);
@@ -414,7 +415,7 @@ impl Reads {
             let to = output.to.wrapping_offset(shift);
             let piece = Piece { first, shape, to, strides: output.strides.clone() };
             let targets = Targets::Pieces(vec![piece]);
-            self.tasks.push(Task { at: at.to_vec(), item: 0, targets });
+            self.tasks.push(Task { at: at.to_vec(), item, targets });
         });
     }
 

@@ -23,6 +23,11 @@ pub struct Scattering {
 }
 
 impl Run {
+    /// The row of the chunk after the last one.
+    pub fn stop(&self) -> usize {
+        self.source as usize + self.count as usize
+    }
+
     fn is_followed_by(&self, next: &Run) -> bool {
         self.source + self.count == next.source
             && self.target + u64::from(self.count) == next.target
@@ -35,6 +40,12 @@ unsafe impl Send for Scattering {}
 unsafe impl Sync for Scattering {}
 
 impl Scattering {
+    /// The runs of the chunk with number `chunk` in the output.
+    pub fn of_chunk(&self, chunk: usize) -> Result<&[Run], String> {
+        let bounds = self.bounds.get(chunk).zip(self.bounds.get(chunk + 1));
+        bounds.map(|(first, stop)| &self.runs[*first..*stop]).ok_or("no such chunk".to_owned())
+    }
+
     /// Copies the rows of the chunk at `at` that belong in the output.
     pub fn copy(
         &self,
@@ -44,11 +55,8 @@ impl Scattering {
         decoded: &[u8],
         chunk: usize,
     ) -> Result<(), String> {
-        let bounds = self.bounds.get(chunk).zip(self.bounds.get(chunk + 1));
-        let (first, stop) = bounds.ok_or("the output has no such chunk")?;
-        let runs = &self.runs[*first..*stop];
-        let rows = array.cells(0, at[0]);
-        if runs.iter().any(|run| run.source as usize + run.count as usize > rows) {
+        let (runs, rows) = (self.of_chunk(chunk)?, array.cells(0, at[0]));
+        if runs.iter().any(|run| run.stop() > rows) {
             return Err("rows outside of the chunk are wanted".to_owned());
         }
         let (shape, shift) = column(array, at, &self.strides);
@@ -99,7 +107,7 @@ impl Columns<'_> {
             *at += 1;
         }
         bounds.pop();
-        Ok((runs, bounds))
+        Ok(joined(&runs, &bounds))
     }
 
     fn run(&self, k: usize, rows: usize) -> Result<Run, String> {
@@ -113,6 +121,23 @@ impl Columns<'_> {
             _ => Err(wrong()),
         }
     }
+}
+
+/// The same runs, where those that follow each other on both sides are one.
+fn joined(runs: &[Run], bounds: &[usize]) -> (Vec<Run>, Vec<usize>) {
+    let mut found: Vec<Run> = Vec::with_capacity(runs.len());
+    let mut ends = vec![0];
+    for pair in bounds.windows(2) {
+        let first = found.len();
+        for run in &runs[pair[0]..pair[1]] {
+            match found[first..].last_mut() {
+                Some(last) if last.is_followed_by(run) => last.count += run.count,
+                _ => found.push(*run),
+            }
+        }
+        ends.push(found.len());
+    }
+    (found, ends)
 }
 
 /// How rows of a chunk are copied to an output.

@@ -277,6 +277,8 @@ class ChunkPrefetcher:
                 if self._in_flight + len(starting) >= self._most_in_flight:
                     break
             out = self._direct(self._queue[0])
+            if out is None and not must and self._can_wait(self._queue[0]):
+                break
             slot = self._slot(must=must) if out is None else -1
             if slot is None:
                 break
@@ -341,8 +343,10 @@ class ChunkPrefetcher:
     def _direct(self, chunk: _Chunk) -> list[Any] | None:
         """Where read batches want a chunk, if it is to be read straight there."""
         cache = self._cache
+        if not chunk.uses:
+            return None
         last = self._is_last(chunk) or (cache.scatters and self._is_over(chunk))
-        if not chunk.uses or not cache.may_skip(len(chunk.uses), last=last):
+        if not cache.may_skip(len(chunk.uses), last=last):
             return None
         if not cache.skips(chunk.number, *chunk.uses[0], last=last):
             return None
@@ -380,6 +384,12 @@ class ChunkPrefetcher:
             return self._ended
         last = chunk.uses[-1][0].place
         return self._made > 0 and 2 * (last - self._made) <= self.planned - self._made
+
+    def _can_wait(self, chunk: _Chunk) -> bool:
+        """Whether a chunk that needs a slot now may need none when more read batches are planned."""
+        if not self._cache.scatters or self._fits or self._ended:
+            return False
+        return len(chunk.uses) > 1 and 4 * (chunk.due - self._made) > self.outstanding
 
     def _is_over(self, chunk: _Chunk) -> bool:
         """Whether an order in blocks is likely past a chunk after the read batches that want it.

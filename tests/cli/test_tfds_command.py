@@ -179,7 +179,7 @@ def test_images_are_decoded_on_request(
         ({"generate": FAILING}, "RuntimeError: no more of these (in "),
         (
             {**PICTURES, "imports": BAD, "settings": "    also_zarr = {'images': True}"},
-            "feature 'x' is no image that Pillow decodes",
+            "feature 'x' is not an image that Pillow decodes",
         ),
         ({"settings": "    also_zarr = {'splits': ['valid']}"}, "no split 'valid'"),
     ],

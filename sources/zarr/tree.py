@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, Union
 import numpy as np
 import tensorstore as ts
 
+from windrow.core.native import is_missing
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
@@ -150,7 +151,7 @@ class OpenArray:
     def way(self) -> str:
         """How it is read, for people."""
         if isinstance(self.backend, PlainArray):
-            return "decoded directly"
+            return "decoded directly" + (" without the native core" if is_missing() else "")
         library = LIBRARY if isinstance(self.backend, StoreArray) else "zarr-python"
         return f"read by {library}" + (f" ({self.why})" if self.why else "")
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zarr
 
 from windrow.core import native
 
@@ -47,6 +48,16 @@ def test_missing_core_is_one_warning() -> None:
     assert printed.count("native core cannot be imported") == 1
     assert "rustup.rs" in printed
     assert "WINDROW_NATIVE=0" in printed
+
+
+def test_missing_core_is_named_in_the_repr(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a", shape=(4, 2), chunks=(2, 2), dtype="u1")
+    program = (
+        "import sys; sys.modules['windrow.core._native'] = None\n"
+        f"from windrow.sources import ZarrDataSource; print(ZarrDataSource({str(tmp_path)!r} + '/a'))"
+    )
+    assert "decoded directly without the native core)" in printed_by(program, WINDROW_NATIVE="")
+    assert "decoded directly)" in printed_by(program, WINDROW_NATIVE="0")
 
 
 @needs_core

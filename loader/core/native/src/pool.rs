@@ -153,6 +153,7 @@ impl Work {
     }
 
     fn run_one(&self, task: usize, scratch: &mut Scratch) {
+        BEGUN.fetch_add(1, Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| self.tasks.run(task, scratch)))
             .unwrap_or_else(|panic| Err(format!("a bug: {}", guard::message(&*panic))));
         scratch.give_back();
@@ -185,6 +186,9 @@ struct Pool {
     most: AtomicUsize,
     process: u32,
 }
+
+/// Tasks that were begun in this process.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 /// The pool of this process; it lives as long as the process.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
@@ -298,9 +302,16 @@ fn threads() -> usize {
     Pool::get().most.load(Ordering::Relaxed)
 }
 
+/// The number of tasks that were begun in this process, such as reads of a chunk.
+#[pyfunction]
+fn tasks_begun() -> usize {
+    BEGUN.load(Ordering::Relaxed)
+}
+
 /// Registers the functions of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(tasks_begun, module)?)?;
     module.add_function(wrap_pyfunction!(threads, module)?)
 }
 

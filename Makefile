@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tfds test test-jobs test-brief test-report test-tfds soak hunt lint format bench \
-	bench-small shuffling wheel coverage clean
+.PHONY: help demo era5 far convert tfds test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
+	lint format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -24,6 +24,8 @@ help:
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
 	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
+	@echo "make test-plain the tests of readers and engine without the native core"
+	@echo "make test-native the tests and the checks of the native core's own code, with cargo"
 	@echo "make test-jobs what takes long: examples, workers, conversions on Beam, Dask and object stores"
 	@echo "make test-brief a few minutes of test-jobs, for .ci/run"
 	@echo "make test-report pages of windrow.report, opened and looked at in a Chromium without a window"
@@ -34,6 +36,7 @@ help:
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
+	@echo "make bench-steady epochs that repeat over a store that memory does not hold, beside the floor"
 	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
 	@echo "make wheel     build the sdist and the wheel, try the wheel in a clean environment"
 	@echo "make coverage  the tests with coverage, at least 90%; pages in htmlcov/"
@@ -48,10 +51,14 @@ ifeq ($(call is_moved,$(TFDS_VENV)),moved)
 .PHONY: $(TFDS_READY)
 endif
 
-$(READY): pyproject.toml tools/set_up.sh
+# The native core is built with the environment.
+CRATE := loader/core/native
+CRATE_SOURCES := $(shell find $(CRATE) -path $(CRATE)/target -prune -o -type f -print)
+
+$(READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
 
-$(TFDS_READY): pyproject.toml tools/set_up.sh
+$(TFDS_READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(TFDS_VENV) dev-tfds
 
 demo: $(READY)
@@ -71,6 +78,15 @@ tfds: $(TFDS_READY)
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"
+
+test-plain: $(READY)
+	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
+		tests/core tests/engine tests/sources/zarr/local tests/sources/test_boxes.py
+
+# Python's library is linked by the tests, so that they are programs.
+test-native: $(READY)
+	@cd $(CRATE) && cargo fmt --check && export PYO3_PYTHON="$(CURDIR)/$(PY)" && \
+		cargo clippy --quiet --locked --all-targets -- -D warnings && cargo test --quiet --locked
 
 test-jobs: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "jobs and not soak and not tfds" $(call marked,jobs)
@@ -122,6 +138,9 @@ bench: $(READY)
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
 
+bench-steady: $(READY)
+	@$(PY) -m benchmarks.steady
+
 shuffling: $(READY)
 	@$(PY) -m benchmarks.shuffling
 
@@ -134,4 +153,4 @@ coverage: $(READY)
 		--cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 clean:
-	rm -rf $(VENV) $(TFDS_VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TFDS_VENV) $(CRATE)/target loader/core/_native.* build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

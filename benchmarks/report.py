@@ -18,8 +18,8 @@ from benchmarks.cases import CASES, OURS, Measured
 from benchmarks.criteria import Verdict
 
 _PACKAGES = (
-    "windrow", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "cramjam", "grain",
-    "torch", "datasets", "xarray", "xbatcher", "zarr",
+    "windrow-data", "numpy", "tensorstore", "array-record", "zstandard", "numcodecs", "cramjam",
+    "grain", "torch", "datasets", "xarray", "xbatcher", "zarr",
 )  # fmt: skip
 _TITLES = {
     "array_record": "Rows of ArrayRecord",

@@ -96,8 +96,8 @@ class MissingExtraError(WindrowError, ImportError):
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
-    """The error for `what` needing the optional dependencies of `windrow[extra]`."""
+    """The error for `what` needing the optional dependencies of `windrow-data[extra]`."""
     return MissingExtraError(
-        f"{what} needs the packages of windrow[{extra}], which are not installed; in Windrow's"
+        f"{what} needs the packages of windrow-data[{extra}], which are not installed; in Windrow's"
         f" folder run: pip install '.[{extra}]'"
     )

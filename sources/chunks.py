@@ -118,6 +118,49 @@ class RunReader(RowReader, Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Scattered:
+    """A request to read rows of one chunk straight to where several outputs want them.
+
+    Args:
+        chunk: Number of the chunk.
+        outputs: What `ScatterReader.output` returned, each with the chunk's number there.
+        put: Copies the rows out of all rows of the chunk, for a reader that has them.
+    """
+
+    chunk: int
+    outputs: list[tuple[Any, int]]
+    put: Callable[[AnyArray], None]
+
+
+@runtime_checkable
+class ScatterReader(RowReader, Protocol):
+    """Reads rows of chunks to several outputs, without a chunk in memory between."""
+
+    def output(
+        self,
+        out: AnyArray,
+        chunks: int,
+        which: IntArray,
+        sources: IntArray,
+        targets: IntArray,
+        lengths: IntArray | None,
+    ) -> Any:
+        """Describes an output: where rows of `chunks` chunks go in it.
+
+        Rows `[sources[k], sources[k] + lengths[k])` of the chunk with number `which[k]` go to rows
+        `[targets[k], ...)` of `out`; without `lengths` each is one row.
+        """
+        ...
+
+    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
+        """Starts reading, each chunk once; done when all is where it belongs.
+
+        The future has a ReadError if a chunk cannot be read.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Box:
     """A request to read the cells of one array that begin at `first` into `out`."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests import hypothesis_profiles
 from tests.processes import is_left, left, left_in_memory, names_in_memory, until
+from windrow.core import native
 
 hypothesis.settings.load_profile(hypothesis_profiles.USUAL)
 
@@ -48,6 +49,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def moments(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """What a test draws its random moments from."""
     return random.Random(f"{seed} {request.function.__name__}")
+
+
+@pytest.fixture
+def without_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sources that the test makes do without the native core."""
+    monkeypatch.setenv("WINDROW_NATIVE", "0")
+    native.native.cache_clear()
+    yield
+    native.native.cache_clear()
 
 
 @pytest.fixture

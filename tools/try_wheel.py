@@ -1,10 +1,12 @@
 """Builds the sdist and the wheel into `dist/` and tries them as a new user meets them.
 
 1. The wheel is built from the sdist, so the sdist is complete enough to build from.
-2. The wheel holds the modules of the four folders, `py.typed`, and nothing else.
-3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs.
+2. The wheel holds the modules of the four folders, `py.typed`, the native core where cargo can build
+   it, and nothing else.
+3. The sdist holds every file of the examples, tests, benchmarks, tools and stubs, and of the crate.
 4. In a clean environment with no extras, and from a directory outside the checkout, the wheel
-   imports, runs a chain, and names the extra to install where one is missing.
+   imports, runs a chain, and names the extra to install where one is missing. It is the same chain
+   with and without the native core.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from pathlib import Path
 
 from tools.forward_types import ROOT, modules, package_folders
 
+CRATE = ROOT / "loader" / "core" / "native"
+CORE = "windrow/core/_native.abi3.so"
 SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools", "typings")
 
 # Runs in the clean environment: it may use the standard library and windrow alone.
@@ -51,7 +55,10 @@ dataset = windrow.MapDataset.source(np.arange(10)).shuffle(seed=1).map(lambda x:
 batches = [batch.tolist() for batch in dataset]
 assert [len(batch) for batch in batches] == [4, 4, 2], batches
 assert sorted(sum(batches, [])) == list(range(1, 11)), batches
-print(f"tried {len(packages)} packages and {len(modules)} modules", end="")
+from windrow.core.native import native
+
+core = "with" if native() else "without"
+print(f"tried {len(packages)} packages and {len(modules)} modules {core} the native core", end="")
 print(f"; an extra is needed for {', '.join(without_extra)}" if without_extra else "")
 """
 
@@ -100,9 +107,9 @@ def compare(what: str, wanted: set[str], got: set[str]) -> None:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Check that the wheel holds the modules and `py.typed`, and nothing else."""
+    """Check that the wheel holds the modules, `py.typed` and the native core, and nothing else."""
     folders = package_folders()
-    wanted = {"windrow/py.typed"}
+    wanted = {"windrow/py.typed"} | ({CORE} if shutil.which("cargo") else set())
     for name, path in modules().items():
         package = name if name in folders else name.rpartition(".")[0]
         wanted.add(f"{package.replace('.', '/')}/{path.name}")
@@ -114,11 +121,11 @@ def check_wheel(wheel: Path) -> None:
 def check_sdist(sdist: Path) -> None:
     """Check that the sdist holds the modules, and all files beside them that a user may run."""
     wanted = {path.as_posix() for path in modules().values()} | {"loader/py.typed"}
-    for folder in SOURCE_FOLDERS:
+    for folder in (*(ROOT / name for name in SOURCE_FOLDERS), CRATE):
         wanted.update(
             path.relative_to(ROOT).as_posix()
-            for path in (ROOT / folder).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
+            for path in folder.rglob("*")
+            if path.is_file() and not {"__pycache__", "target"} & set(path.parts)
         )
     with tarfile.open(sdist) as archive:
         got = {member.name.partition("/")[2] for member in archive if member.isfile()}
@@ -127,14 +134,16 @@ def check_sdist(sdist: Path) -> None:
 
 
 def try_wheel(wheel: Path, work: Path) -> str:
-    """What the trial prints: the wheel in a clean environment under `work`, without extras."""
+    """What the trials print: the wheel in a clean environment under `work`, without extras."""
     environment = work / "venv"
     venv.create(environment, with_pip=True)
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
     pip = [str(python), "-m", "pip", "install", "-qq", "--no-input", "--no-compile", str(wheel)]
     run(pip, "install", cwd=work)
     names = [",".join(package_folders()), ",".join(modules())]
-    return run([str(python), "-c", TRIAL, *names, str(ROOT)], "trial", cwd=work)
+    trial = [str(python), "-c", TRIAL, *names, str(ROOT)]
+    without = ["env", "WINDROW_NATIVE=0", *trial]
+    return run(trial, "trial", cwd=work) + run(without, "trial without the core", cwd=work)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -81,7 +81,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         SettingKind.LIST, "tfds: a feature to take, by default all; may be repeated.", "--name"
     ),
     "images": Option(
-        SettingKind.FLAG, "tfds: decode images, which stay encoded else; needs windrow[images]."
+        SettingKind.FLAG,
+        "tfds: decode images, which stay encoded else; needs windrow-data[images].",
     ),
     "chunk_rows": Option(SettingKind.INTEGER, "Zarr: records per chunk."),
     "shard_rows": Option(SettingKind.INTEGER, "Zarr: records per shard; 0 for no shards."),

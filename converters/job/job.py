@@ -42,7 +42,7 @@ class RunOptions(TypedDict, total=False):
             failed pipeline of `windrow.converters.beam` on any output.
         processes: Worker processes; by default the work is done on threads of this one. More than 1
             starts new interpreters, to which functions of the main module travel by value.
-        runner: A Beam runner or its name, to run there instead; needs `windrow[beam]`.
+        runner: A Beam runner or its name, to run there instead; needs `windrow-data[beam]`.
         pipeline_options: Beam's options, a list of flags such as `["--region=us-west1"]` or a
             `PipelineOptions`.
         progress: Whether to show progress (a bar on a terminal, log lines elsewhere; True by

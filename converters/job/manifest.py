@@ -31,7 +31,13 @@ Setting = Any
 _VERSION = 2
 # No manifest has JSON as deep as this. What is read is compared and printed recursively.
 _DEEPEST = 64
-_VERSIONS_OF = ("windrow", "array_record", "numpy", "tensorstore")
+# The packages whose versions a manifest has, and the names that they are installed by.
+_VERSIONS_OF = {
+    "windrow": "windrow-data",
+    "array_record": "array_record",
+    "numpy": "numpy",
+    "tensorstore": "tensorstore",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,7 +176,9 @@ class Manifest:
     files: tuple[OutputFile, ...]
     skipped: tuple[Skipped, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: {name: importlib.metadata.version(name) for name in _VERSIONS_OF}
+        default_factory=lambda: {
+            name: importlib.metadata.version(installed) for name, installed in _VERSIONS_OF.items()
+        }
     )
 
     @property

@@ -137,10 +137,10 @@ def check_version() -> None:
         raise ConversionError(
             f"{package} {version} is installed, and writing Zarr within its build was tested with"
             f" {_PACKAGES[0]} {', '.join(TESTED)} alone, since it uses names that are private to tfds;"
-            f" pip install 'windrow[tfds]', {_WAY}"
+            f" pip install 'windrow-data[tfds]', {_WAY}"
         )
     raise MissingExtraError(
-        "building datasets needs tensorflow-datasets; pip install 'windrow[tfds]'"
+        "building datasets needs tensorflow-datasets; pip install 'windrow-data[tfds]'"
     )
 
 

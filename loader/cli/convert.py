@@ -168,7 +168,9 @@ _HOW: Final = (
         show_default=True,
         help="Worker processes.",
     ),
-    click.option("--runner", help="A Beam runner, such as DataflowRunner; needs windrow[beam]."),
+    click.option(
+        "--runner", help="A Beam runner, such as DataflowRunner; needs windrow-data[beam]."
+    ),
     click.option(
         "--pipeline-option",
         "pipeline_options",

@@ -31,14 +31,14 @@ _ALSO: Final = ("zarr",)
 @click.option(
     "--images",
     is_flag=True,
-    help="Decode the images in Zarr; by default they stay encoded. Needs windrow[images].",
+    help="Decode the images in Zarr; by default they stay encoded. Needs windrow-data[images].",
 )
 def command(arguments: tuple[str, ...], *, also: str | None, images: bool) -> None:
     """Build datasets as `tfds build` does; ArrayRecord is the default format.
 
     Takes all arguments of `tfds build` (`tfds build --help` lists them): names of datasets or folders
     of builders, --data_dir, --config, --beam_pipeline_options, ... With --also zarr every split is
-    also written as a Zarr group. If one of the two fails, neither is kept. Needs windrow[tfds].
+    also written as a Zarr group. If one of the two fails, neither is kept. Needs windrow-data[tfds].
     """
     if images and also is None:
         raise click.UsageError("--images applies to what --also zarr writes; give both")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, Wanted
 from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
 from windrow.sources.chunks import Box
 
@@ -68,14 +68,14 @@ class BoxCache(ChunkCache):
         # read batches may come back to is kept.
         return last
 
-    def skips(self, number: int, fragments: BoxFragments, mine: IntArray) -> bool:
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
         return True
 
-    def targets(self, out: Fields, fragments: BoxFragments) -> list[Box]:
-        return self._part.boxes(out, fragments)
+    def targets(self, wanted: Wanted) -> Any:
+        return self._part.boxes(wanted.out, wanted.fragments)
 
-    def chosen(self, targets: list[Box], fragments: BoxFragments, mine: IntArray) -> list[Box]:
-        return [targets[at] for at in mine.tolist()]
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+        return [wanted.targets[number] for number in wanted.of_chunk(at).tolist()]
 
     # --- columns ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from windrow.core.machine import machine_bytes
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.chunks import ArrayPart, LaidOutSource, Part, ScatterReader
 from windrow.sources.part_sizes import bytes_per_record, largest_bytes
 from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.options import MIB, ReadOptions
@@ -76,6 +76,19 @@ class CacheBudget:
         share = store_bytes / self.resident_bytes
         fits = self.kept_share < share <= MOST_KEPT
         return dataclasses.replace(self, kept_share=share) if fits else self
+
+    def for_scattering(self, store_bytes: int) -> CacheBudget:
+        """The same with no room for chunks, where these go straight to read batches and do not fit.
+
+        The chunks of a window can go there once all read batches of the window are planned.
+        """
+        fits = store_bytes <= self.kept_bytes + self.in_flight_bytes
+        return self if fits else dataclasses.replace(self, kept_share=0.0)
+
+
+def is_scattered(part: Part) -> bool:
+    """Whether chunks of a part can go straight to all the read batches that want them."""
+    return isinstance(part, ArrayPart) and isinstance(part.reader, ScatterReader)
 
 
 def budget_of(options: ReadOptions, *, remote: bool = False) -> CacheBudget:
@@ -143,6 +156,8 @@ def rooms(
     weights = [largest_bytes(part) for _, part in planned]
     most = max((part.chunk_count for _, part in planned), default=0)
     budget = budget.for_store(most * sum(weights))
+    if all(is_scattered(part) for _, part in planned):
+        budget = budget.for_scattering(most * sum(weights))
     found = []
     for (source, part), weight in zip(planned, weights, strict=True):
         own = budget.share(weight / sum(weights))

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool
-from windrow.sources.chunks import ArrayPart, ListPart, Span, runs_of
+from windrow.sources.chunks import (
+    ArrayPart,
+    ListPart,
+    Scattered,
+    ScatterReader,
+    Span,
+    runs_of,
+)
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -57,8 +65,35 @@ class ChunkPlace:
     out: list[Any] | None = None  # what `ChunkCache.chosen` gave for it
 
 
+class Wanted(Protocol):
+    """What one read batch wants of a part."""
+
+    out: Any
+    """Its column; None as long as it has none."""
+
+    targets: Any
+    """What `ChunkCache.targets` returned for it."""
+
+    fragments: Any
+
+    which: IntArray
+    """For each fragment, which of the chunks that the read batch wants it is in."""
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that the read batch wants."""
+        ...
+
+    def of_chunk(self, at: int) -> IntArray:
+        """The fragments that lie in chunk `at` of those that the read batch wants."""
+        ...
+
+
 class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
+
+    scatters: bool = False
+    """Whether a chunk costs no more if it goes straight to many read batches than into a slot."""
 
     @abc.abstractmethod
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
@@ -82,16 +117,16 @@ class ChunkCache(abc.ABC):
         """
 
     @abc.abstractmethod
-    def skips(self, number: int, fragments: Any, mine: IntArray) -> bool:
-        """Whether chunk `number`, which may, does so; `mine` are its fragments in a read batch."""
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+        """Whether chunk `number`, which may, does so; it is chunk `at` of a read batch."""
 
     @abc.abstractmethod
-    def targets(self, out: Any, fragments: Any) -> Any:
-        """Where all fragments belong in `out`, to be chosen from."""
+    def targets(self, wanted: Wanted) -> Any:
+        """Where all fragments belong in the column of a read batch, to be chosen from."""
 
     @abc.abstractmethod
-    def chosen(self, targets: Any, fragments: Any, mine: IntArray) -> list[Any]:
-        """The `targets` of the fragments `mine` of one chunk, which skips its slot."""
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+        """The targets of the fragments of chunk `at` of a read batch, which skips its slot."""
 
     @abc.abstractmethod
     def empty(self, count: int) -> Any:
@@ -147,8 +182,10 @@ class ArrayCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return read_batches == 1 and self._part.size is None
 
-    def skips(self, number: int, fragments: Fragments, mine: IntArray) -> bool:
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
         # Where it is wanted whole and in order.
+        fragments: Fragments = wanted.fragments
+        mine = wanted.of_chunk(at)
         first, stop = self._part.bounds(number)
         if len(mine) != stop - first:
             return False
@@ -158,12 +195,13 @@ class ArrayCache(ChunkCache):
         sources = fragments.sources[mine]
         return bool((sources[1:] - sources[:-1] == 1).all())
 
-    def targets(self, out: AnyArray, fragments: Fragments) -> AnyArray:
-        return out
+    def targets(self, wanted: Wanted) -> Any:
+        return wanted.out
 
-    def chosen(self, targets: AnyArray, fragments: Fragments, mine: IntArray) -> list[AnyArray]:
-        first = int(fragments.records[mine[0]])
-        return [targets[first : first + len(mine)]]
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+        mine = wanted.of_chunk(at)
+        first = int(wanted.fragments.records[mine[0]])
+        return [wanted.targets[first : first + len(mine)]]
 
     def finished(self, out: AnyArray, fragments: Fragments) -> AnyArray:
         return out
@@ -216,6 +254,60 @@ class ArrayCache(ChunkCache):
         return found
 
 
+class ScatteredCache(ArrayCache):
+    """Chunks of an array whose reader copies rows of a chunk to where read batches want them.
+
+    The rows are copied while the decoded chunk is in the processor's cache, and have no slot.
+    """
+
+    scatters = True
+
+    def __init__(self, part: ArrayPart, reader: ScatterReader, slots: int) -> None:
+        super().__init__(part, slots)
+        self._reader = reader
+
+    def may_skip(self, read_batches: int, *, last: bool) -> bool:
+        return last or super().may_skip(read_batches, last=last)
+
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+        return last or super().skips(number, wanted, at, last=last)
+
+    def targets(self, wanted: Wanted) -> Any:
+        fragments: Fragments = wanted.fragments
+        out, targets = wanted.out, fragments.records
+        if fragments.targets is not None and self._part.size is not None:
+            out = out.reshape(len(out) * self._part.size, *self._part.row_shape)
+            targets = targets * self._part.size + fragments.targets
+        return self._reader.output(
+            out, wanted.chunk_count, wanted.which, fragments.sources, targets, fragments.lengths
+        )
+
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+        return [(wanted, wanted.targets, at)]
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        return self._reader.start_scattered(list(map(self._wanted, places)))
+
+    def _wanted(self, place: ChunkPlace) -> Span | Scattered:
+        if place.out is None:
+            return self._span(place)
+        uses = place.out
+        outputs = [(output, at) for _, output, at in uses]
+        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+
+    def _put(self, uses: Sequence[tuple[Wanted, Any, int]], rows: AnyArray) -> None:
+        """Copy the rows of one chunk to where they are wanted."""
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            for k in range(len(fragments)):
+                record, source = fragments.records[k], fragments.sources[k]
+                if fragments.targets is None:
+                    wanted.out[record] = rows[source]
+                else:
+                    target, length = fragments.targets[k], fragments.lengths[k]
+                    wanted.out[record, target : target + length] = rows[source : source + length]
+
+
 class ListCache(ChunkCache):
     """Chunks that are lists of records of any kind."""
 
@@ -236,13 +328,13 @@ class ListCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return False
 
-    def skips(self, number: int, fragments: Fragments, mine: IntArray) -> bool:
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
         return False
 
-    def targets(self, out: list[Any], fragments: Fragments) -> list[Any]:
-        return out
+    def targets(self, wanted: Wanted) -> Any:
+        return wanted.out
 
-    def chosen(self, targets: list[Any], fragments: Fragments, mine: IntArray) -> list[Any]:
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
         raise TypeError("chunks of lists have a slot")
 
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:

@@ -33,9 +33,15 @@ import numpy.typing as npt
 from windrow.core.threads import HelpedPool
 from windrow.engine.box_cache import BoxCache
 from windrow.engine.budgets import CacheBudget, CacheRoom, batches_per_plan, rooms
-from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ChunkPlace, ListCache
+from windrow.engine.chunk_cache import (
+    ArrayCache,
+    ChunkCache,
+    ChunkPlace,
+    ListCache,
+    ScatteredCache,
+)
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
+from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part, ScatterReader
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters, ReadCounters
 
@@ -53,6 +59,8 @@ FREE_BYTES = 16 << 20
 # Columns of this many bytes are allocated before their read batches are made, while there are
 # slots. The process then reuses its memory and does not ask the system for more.
 EARLY_BYTES = 64 << 20
+# A chunk that is not wanted again for this many times the usual distance likely never is.
+_OVER_GAPS = 2
 # Makes the memory for a number of chunks of a part.
 ShelfOf: TypeAlias = Callable[[Part, int], ChunkCache]
 # In place of the future of a read whose chunks the chunk cache has taken over.
@@ -104,6 +112,11 @@ class _Ticket:
     def _by_chunk(self) -> tuple[IntArray, IntArray]:
         order = np.argsort(self.which, kind="stable")
         return order, np.searchsorted(self.which[order], np.arange(len(self.chunks) + 1))
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that the read batch wants."""
+        return len(self.chunks)
 
     def of_chunk(self, at: int) -> IntArray:
         """The fragments that lie in chunk `at`."""
@@ -264,6 +277,8 @@ class ChunkPrefetcher:
                 if self._in_flight + len(starting) >= self._most_in_flight:
                     break
             out = self._direct(self._queue[0])
+            if out is None and not must and self._can_wait(self._queue[0]):
+                break
             slot = self._slot(must=must) if out is None else -1
             if slot is None:
                 break
@@ -328,10 +343,12 @@ class ChunkPrefetcher:
     def _direct(self, chunk: _Chunk) -> list[Any] | None:
         """Where read batches want a chunk, if it is to be read straight there."""
         cache = self._cache
-        if not chunk.uses or not cache.may_skip(len(chunk.uses), last=self._is_last(chunk)):
+        if not chunk.uses:
             return None
-        ticket, at = chunk.uses[0]
-        if not cache.skips(chunk.number, ticket.fragments, ticket.of_chunk(at)):
+        last = self._is_last(chunk) or (cache.scatters and self._is_over(chunk))
+        if not cache.may_skip(len(chunk.uses), last=last):
+            return None
+        if not cache.skips(chunk.number, *chunk.uses[0], last=last):
             return None
         new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
         if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
@@ -340,9 +357,9 @@ class ChunkPrefetcher:
         for ticket, at in chunk.uses:
             if ticket.targets is None:
                 self._give_column(ticket)
-                ticket.targets = cache.targets(ticket.out, ticket.fragments)
+                ticket.targets = cache.targets(ticket)
             ticket.served.add(at)
-            chosen += cache.chosen(ticket.targets, ticket.fragments, ticket.of_chunk(at))
+            chosen += cache.chosen(ticket, at)
         chunk.uses.clear()  # else chunk and ticket would keep each other, and the column, alive
         del self._known[chunk.number]
         return chosen
@@ -367,6 +384,24 @@ class ChunkPrefetcher:
             return self._ended
         last = chunk.uses[-1][0].place
         return self._made > 0 and 2 * (last - self._made) <= self.planned - self._made
+
+    def _can_wait(self, chunk: _Chunk) -> bool:
+        """Whether a chunk that needs a slot now may need none when more read batches are planned."""
+        if not self._cache.scatters or self._fits or self._ended:
+            return False
+        return len(chunk.uses) > 1 and 4 * (chunk.due - self._made) > self.outstanding
+
+    def _is_over(self, chunk: _Chunk) -> bool:
+        """Whether an order in blocks is likely past a chunk after the read batches that want it.
+
+        It is if what is planned after them is twice as much as what lies between two of them.
+        """
+        uses = chunk.uses
+        if self._fits or len(uses) < 2:
+            return False
+        first, last = uses[0][0], uses[-1][0]
+        after = self.planned - last.place - last.count
+        return after * (len(uses) - 1) >= _OVER_GAPS * (last.place - first.place)
 
     # --- slots -----------------------------------------------------------------------------------
 
@@ -530,6 +565,8 @@ class ChunkPrefetcher:
 def shelf_of(part: Part, slots: int) -> ChunkCache:
     """Memory for `slots` chunks of a part."""
     match part:
+        case ArrayPart(reader=ScatterReader() as reader):
+            return ScatteredCache(part, reader, slots)
         case ArrayPart():
             return ArrayCache(part, slots)
         case BoxPart():

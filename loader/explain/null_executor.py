@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, Wanted
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import shelf_of
@@ -84,6 +84,7 @@ class NullCache(ChunkCache):
     def __init__(self, part: Part, run: Observer) -> None:
         """A chunk cache of a part."""
         self._cache, self._part, self._run = shelf_of(part, 0), part, run
+        self.scatters = self._cache.scatters
 
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
         found, chunks = self._cache.fragments(indices)
@@ -100,13 +101,13 @@ class NullCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return self._cache.may_skip(read_batches, last=last)
 
-    def skips(self, number: int, fragments: Any, mine: IntArray) -> bool:
-        return self._cache.skips(number, fragments, mine)
+    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+        return self._cache.skips(number, wanted, at, last=last)
 
-    def targets(self, out: Any, fragments: Any) -> Any:
+    def targets(self, wanted: Wanted) -> Any:
         return ()
 
-    def chosen(self, targets: Any, fragments: Any, mine: IntArray) -> list[Any]:
+    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
         return []
 
     def empty(self, count: int) -> Any:

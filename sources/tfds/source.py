@@ -57,7 +57,7 @@ class TFDSDataSource(LaidOutSource):
             data_dir: Where names are looked up: a path or URL. By default TFDS_DATA_DIR, else
                 ~/tensorflow_datasets.
             images: Whether images become arrays `(height, width, channels)`; else they are the
-                bytes of their files, PNG or JPEG. Needs windrow[images].
+                bytes of their files, PNG or JPEG. Needs windrow-data[images].
             names: Names of the features to read, out of the features at the top; by default all.
             storage_options: Settings of fsspec's file systems, such as credentials.
             remote: Limits of reading from URLs.

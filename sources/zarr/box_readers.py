@@ -25,6 +25,7 @@ from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr.local.codecs import ByteArray, ChunkDamageError, scratch
 from windrow.sources.zarr.local.metadata import PlainArray, damaged, held_cells
+from windrow.sources.zarr.local.native_chunks import NativeBoxReader, native_chunks
 from windrow.sources.zarr.remote import unreachable
 from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, bounds_of, read_boxes
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
@@ -157,7 +158,9 @@ def box_reader(
     sizes = zip(array.chunk_shape, array.shape, strict=True)
     shape, shift = tuple(max(1, min(c, n)) for c, n in sizes), (0,) * len(array.shape)
     if isinstance(array, PlainArray):
-        return DirectBoxReader(array, most_open=most_open), shape, shift
+        direct = DirectBoxReader(array, most_open=most_open)
+        chunks = native_chunks(array)
+        return direct if chunks is None else NativeBoxReader(array, chunks, direct), shape, shift
     return PythonReader(array, shape), shape, shift
 
 

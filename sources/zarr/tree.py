@@ -17,17 +17,19 @@ from typing import Any, Final, TypeAlias, Union
 import numpy as np
 import tensorstore as ts
 
+from windrow.core.native import is_missing
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.boxes import BoxField, BoxPart, Padding
-from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
+from windrow.sources.chunks import ArrayPart, BoxReader, RowReader, RunReader
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.local.chunks import CheckedReader, DirectReader
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
+from windrow.sources.zarr.local.native_chunks import NativeRowReader, native_chunks
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.local.single_records import single_record_reader
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
@@ -149,7 +151,7 @@ class OpenArray:
     def way(self) -> str:
         """How it is read, for people."""
         if isinstance(self.backend, PlainArray):
-            return "decoded directly"
+            return "decoded directly" + (" without the native core" if is_missing() else "")
         library = LIBRARY if isinstance(self.backend, StoreArray) else "zarr-python"
         return f"read by {library}" + (f" ({self.why})" if self.why else "")
 
@@ -421,9 +423,16 @@ def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray
 
 def _open_directly(found: Found, plain: PlainArray) -> OpenArray:
     single = single_record_reader(plain, found.name, found.where)
-    reader = DirectReader(plain) if single is None else CheckedReader(single, plain)
+    reader = _row_reader(plain, single)
     part = _part(found, plain, plain.chunk_shape[0], reader, alone=single is not None)
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, plain)
+
+
+def _row_reader(plain: PlainArray, single: RunReader | None) -> RowReader:
+    reader = DirectReader(plain) if single is None else CheckedReader(single, plain)
+    # Single records that are not encoded are copied from mapped files.
+    chunks = native_chunks(plain) if plain.codecs or single is None else None
+    return reader if chunks is None else NativeRowReader(plain, chunks, reader)
 
 
 def _open_by_python(found: Found, why: str) -> OpenArray:

@@ -166,7 +166,7 @@ def test_images_are_decoded_on_request(
         context.setitem(sys.modules, "PIL.Image", None)
         code, err = run(builder, "--also", "zarr", "--images", "--overwrite")
     assert code == 2
-    assert "windrow[images" in err
+    assert "windrow-data[images" in err
     assert files_in(folder) == before
     assert run(builder, "--also", "zarr", "--images", "--overwrite")[0] == 0
     pictures = read_split(folder / "zarr" / "test")["x"]

@@ -46,7 +46,7 @@ def test_the_error_names_the_extra_and_nothing_is_begun(
         cwd=tmp_path,
     )
     assert done.returncode == 2, done.stderr
-    assert f"needs the packages of windrow[{extra}]" in done.stderr
+    assert f"needs the packages of windrow-data[{extra}]" in done.stderr
     assert done.stderr.startswith("windrow convert: ")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -486,7 +486,7 @@ def test_without_matplotlib_the_extra_is_named_before_anything_is_read(tmp_path:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "windrow[pictures]" in done.stderr
+    assert "windrow-data[pictures]" in done.stderr
 
 
 def test_without_a_sheet_matplotlib_is_not_imported() -> None:

@@ -484,7 +484,7 @@ def test_without_plotly_the_error_names_the_extra(tmp_path: Path) -> None:
             [sys.executable, "-c", program, str(tmp_path / "a.html"), package],
             capture_output=True, text=True, timeout=LIMIT_S, check=True,
         )  # fmt: skip
-        assert "windrow.report needs the packages of windrow[report]" in done.stdout, done
+        assert "windrow.report needs the packages of windrow-data[report]" in done.stdout, done
     assert list(tmp_path.iterdir()) == []
 
 

@@ -464,4 +464,4 @@ for url in ({url!r}, "zip://x::" + {url!r}):
 """
     told = run(program)
     assert told.count(f"pip install '.[{extra}]'") == 2
-    assert f"Tests: reading {url} needs the packages of windrow[{extra}]" in told
+    assert f"Tests: reading {url} needs the packages of windrow-data[{extra}]" in told

@@ -472,7 +472,7 @@ def test_pillow_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     features = features_of(x=picture(2, 2, 3))
     record = encode_example({"x": b"whatever"})
     with pytest.raises(
-        MissingExtraError, match=r"images=True needs the packages of windrow\[images"
+        MissingExtraError, match=r"images=True needs the packages of windrow-data\[images"
     ):
         decode_records([record], features, images=True)
     assert decode_records([record], features)["x"] == [b"whatever"]

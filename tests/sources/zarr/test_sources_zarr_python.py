@@ -524,7 +524,7 @@ from windrow.sources import ZarrDataSource
 try:
     ZarrDataSource({str(path)!r})
 except MissingExtraError as error:
-    sys.exit(0 if "(filter 'delta') needs the packages of windrow[zarr]" in str(error) else str(error))
+    sys.exit(0 if "(filter 'delta') needs the packages of windrow-data[zarr]" in str(error) else str(error))
 sys.exit("read")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -478,6 +478,6 @@ def test_nothing_is_there(server: RangeServer) -> None:
 def test_without_zarr_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = in_memory(folder / "plain", "far/without")
     monkeypatch.setitem(sys.modules, "windrow.sources.zarr.python_store", None)
-    with pytest.raises(MissingExtraError, match=r"fsspec protocol 'memory'.*windrow\[zarr\]"):
+    with pytest.raises(MissingExtraError, match=r"fsspec protocol 'memory'.*windrow-data\[zarr\]"):
         ZarrDataSource(url)
     assert fsspec.filesystem("memory").exists("/far/without/zarr.json")

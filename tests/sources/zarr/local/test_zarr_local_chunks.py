@@ -425,6 +425,7 @@ def test_an_array_of_unknown_chunks_has_chunks_too() -> None:
     np.testing.assert_array_equal(by_spans(source, 3, 40), ROWS[3:])
 
 
+@pytest.mark.usefixtures("without_core")
 def test_each_chunk_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
 

@@ -95,6 +95,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return decoded
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("codecs", ["zstd", "blosc"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_many_rounds_decode_each_chunk_once(

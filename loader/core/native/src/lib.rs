@@ -1,0 +1,23 @@
+//! The native core of Windrow: work on stored bytes that needs no interpreter.
+//!
+//! Each module registers what Python may call; `windrow/core/native.py` is the only caller.
+//! Invariants: no panic reaches Python (`guard`), and bytes from disk decide no allocation.
+
+use pyo3::prelude::*;
+
+mod codecs;
+mod guard;
+mod memory;
+mod pool;
+mod zarr;
+
+/// The names that Python sees: one line per module.
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("SOURCES", env!("WINDROW_SOURCES"))?;
+    guard::register(module)?;
+    pool::register(module)?;
+    zarr::register(module)?;
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! The threads of the core, and the work that they do.
+//!
+//! Invariants: a thread of the pool never touches Python. Work is over once each of its tasks was done
+//! or left out; whoever waits for work waits without the interpreter's lock. A forked process has
+//! none of its parent's threads: it starts its own, and the parent's work never ends there.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::codecs::Tools;
+use crate::guard;
+
+/// Memory that is kept per thread and use; larger chunks get new memory each time.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// What a thread uses again from task to task.
+pub struct Scratch {
+    pub stored: Vec<u8>,
+    pub decoded: Vec<u8>,
+    pub between: Vec<u8>,
+    pub path: Vec<u8>,
+    pub tools: Tools,
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch {
+            stored: Vec::new(),
+            decoded: Vec::new(),
+            between: Vec::new(),
+            path: Vec::new(),
+            tools: Tools::new(),
+        }
+    }
+
+    fn give_back(&mut self) {
+        for memory in [&mut self.stored, &mut self.decoded, &mut self.between] {
+            if memory.capacity() > KEPT_BYTES {
+                *memory = Vec::new();
+            }
+        }
+    }
+}
+
+/// What a task found.
+pub enum Found {
+    Stored,
+    Missing,
+}
+
+/// The tasks of some work, by number.
+pub trait Tasks: Send + Sync {
+    /// Does a task; an error is the reason why it cannot be done.
+    fn run(&self, task: usize, scratch: &mut Scratch) -> Result<Found, String>;
+}
+
+#[derive(Default)]
+struct State {
+    left: usize,
+    failures: Vec<(usize, String)>,
+    missing: bool,
+}
+
+/// Some tasks, each done by one thread.
+pub struct Work {
+    tasks: Box<dyn Tasks>,
+    count: usize,
+    /// Tasks that a thread takes at a time.
+    step: usize,
+    next: AtomicUsize,
+    state: Mutex<State>,
+    ended: Condvar,
+    is_done: AtomicBool,
+    process: u32,
+}
+
+/// A lock whose owner panicked holds a value that is right all the same: no update here can panic.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Work {
+    pub fn new(tasks: Box<dyn Tasks>, count: usize, step: usize) -> Work {
+        let state = State { left: count, ..State::default() };
+        Work {
+            tasks,
+            count,
+            step: step.max(1),
+            next: AtomicUsize::new(0),
+            state: Mutex::new(state),
+            ended: Condvar::new(),
+            is_done: AtomicBool::new(count == 0),
+            process: process::id(),
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+
+    /// Whether this process began it, so that it ends.
+    pub fn is_here(&self) -> bool {
+        self.process == process::id()
+    }
+
+    /// Tasks that failed, with the reasons.
+    pub fn failures(&self) -> Vec<(usize, String)> {
+        locked(&self.state).failures.clone()
+    }
+
+    /// Whether a task found that something is not stored.
+    pub fn missing(&self) -> bool {
+        locked(&self.state).missing
+    }
+
+    /// Waits until the work is over, or for some time; returns whether it is over.
+    pub fn wait(&self, most: Duration) -> bool {
+        let state = locked(&self.state);
+        let waited = self.ended.wait_timeout_while(state, most, |state| state.left > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.left == 0
+    }
+
+    /// Leaves out the tasks that no thread has begun, and waits for the others.
+    pub fn cancel(&self) {
+        if !self.is_here() {
+            return; // its threads are in another process, and write to that one's memory
+        }
+        let begun = self.next.fetch_max(self.count, Ordering::AcqRel).min(self.count);
+        self.end(self.count - begun, |_| {});
+        while !self.wait(Duration::from_secs(1)) {}
+    }
+
+    /// Does tasks until no more are left to begin.
+    fn run(&self, scratch: &mut Scratch) {
+        loop {
+            let first = self.next.fetch_add(self.step, Ordering::AcqRel);
+            if first >= self.count {
+                return;
+            }
+            for task in first..self.count.min(first + self.step) {
+                self.run_one(task, scratch);
+            }
+        }
+    }
+
+    fn run_one(&self, task: usize, scratch: &mut Scratch) {
+        BEGUN.fetch_add(1, Ordering::Relaxed);
+        let result = catch_unwind(AssertUnwindSafe(|| self.tasks.run(task, scratch)))
+            .unwrap_or_else(|panic| Err(format!("a bug: {}", guard::message(&*panic))));
+        scratch.give_back();
+        self.end(1, |state| match result {
+            Ok(Found::Stored) => {}
+            Ok(Found::Missing) => state.missing = true,
+            Err(why) => state.failures.push((task, why)),
+        });
+    }
+
+    fn end(&self, count: usize, note: impl FnOnce(&mut State)) {
+        let mut state = locked(&self.state);
+        note(&mut state);
+        state.left -= count;
+        if state.left == 0 {
+            self.is_done.store(true, Ordering::Release);
+            self.ended.notify_all();
+        }
+    }
+}
+
+struct Queue {
+    waiting: VecDeque<Arc<Work>>,
+    threads: usize,
+}
+
+struct Pool {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    most: AtomicUsize,
+    process: u32,
+}
+
+/// Tasks that were begun in this process.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+/// The pool of this process; it lives as long as the process.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+impl Pool {
+    /// The pool; callers hold the interpreter's lock, so no two of them make one.
+    fn get() -> &'static Pool {
+        let held = POOL.load(Ordering::Acquire);
+        // SAFETY: what POOL points to was leaked, so it lives for ever.
+        let most = match unsafe { held.as_ref() } {
+            Some(pool) if pool.process == process::id() => return pool,
+            // The locks of a forked process may be held by threads that it does not have.
+            Some(parent) => parent.most.load(Ordering::Relaxed),
+            None => cores(),
+        };
+        let pool = Box::leak(Box::new(Pool {
+            queue: Mutex::new(Queue { waiting: VecDeque::new(), threads: 0 }),
+            filled: Condvar::new(),
+            most: AtomicUsize::new(most),
+            process: process::id(),
+        }));
+        POOL.store(pool, Ordering::Release);
+        pool
+    }
+
+    fn submit(&'static self, work: Arc<Work>) -> std::io::Result<()> {
+        let mut queue = locked(&self.queue);
+        let most = self.most.load(Ordering::Relaxed);
+        while queue.threads < most {
+            let builder = thread::Builder::new().name("windrow-native".to_owned());
+            match builder.spawn(|| self.serve()) {
+                Ok(_) => queue.threads += 1,
+                Err(error) if queue.threads == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        let one = work.count <= work.step;
+        queue.waiting.push_back(work);
+        drop(queue);
+        if one {
+            self.filled.notify_one()
+        } else {
+            self.filled.notify_all()
+        }
+        Ok(())
+    }
+
+    fn serve(&self) {
+        let mut scratch = Scratch::new();
+        while let Some(work) = self.next() {
+            work.run(&mut scratch);
+        }
+    }
+
+    /// The oldest work that has tasks to begin; None if there are more threads than there may be.
+    fn next(&self) -> Option<Arc<Work>> {
+        let mut queue = locked(&self.queue);
+        loop {
+            if queue.threads > self.most.load(Ordering::Relaxed) {
+                queue.threads -= 1;
+                self.filled.notify_one(); // it may have been woken for work
+                return None;
+            }
+            while let Some(work) = queue.waiting.front() {
+                if work.next.load(Ordering::Acquire) < work.count {
+                    return Some(Arc::clone(work));
+                }
+                queue.waiting.pop_front();
+            }
+            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Hands work to the threads of this process.
+pub fn submit(work: &Arc<Work>) -> PyResult<()> {
+    if !work.is_done() {
+        Pool::get().submit(Arc::clone(work))?;
+    }
+    Ok(())
+}
+
+thread_local! {
+    static OWN: RefCell<Scratch> = RefCell::new(Scratch::new());
+}
+
+/// Does tasks of some work on this thread, until no more are left to begin.
+pub fn help(work: &Work) {
+    OWN.with(|own| match own.try_borrow_mut() {
+        Ok(mut scratch) => work.run(&mut scratch),
+        Err(_) => work.run(&mut Scratch::new()),
+    });
+}
+
+/// Cores that this process may use, by its affinity and the limits of its cgroup.
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Sets the number of threads that do the core's work, at least 1; without it, one per core.
+#[pyfunction]
+fn set_threads(count: usize) {
+    let pool = Pool::get();
+    pool.most.store(count.max(1), Ordering::Relaxed);
+    pool.filled.notify_all();
+}
+
+/// The number of threads that do the core's work, once there is some.
+#[pyfunction]
+fn threads() -> usize {
+    Pool::get().most.load(Ordering::Relaxed)
+}
+
+/// The number of tasks that were begun in this process, such as reads of a chunk.
+#[pyfunction]
+fn tasks_begun() -> usize {
+    BEGUN.load(Ordering::Relaxed)
+}
+
+/// Registers the functions of this module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(set_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(tasks_begun, module)?)?;
+    module.add_function(wrap_pyfunction!(threads, module)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counted(AtomicUsize);
+
+    impl Tasks for Arc<Counted> {
+        fn run(&self, task: usize, _: &mut Scratch) -> Result<Found, String> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            match task % 10 {
+                3 => Err(format!("task {task}")),
+                4 => panic!("task {task}"),
+                5 => Ok(Found::Missing),
+                _ => Ok(Found::Stored),
+            }
+        }
+    }
+
+    #[test]
+    fn every_task_is_done_once_and_panics_are_failures() {
+        let counted = Arc::new(Counted(AtomicUsize::new(0)));
+        let work = Arc::new(Work::new(Box::new(Arc::clone(&counted)), 1000, 7));
+        submit(&work).unwrap();
+        assert!(work.wait(Duration::from_secs(60)));
+        assert_eq!(counted.0.load(Ordering::Relaxed), 1000);
+        assert_eq!(work.failures().len(), 200);
+        assert!(work.missing());
+    }
+
+    #[test]
+    fn cancelled_work_is_over() {
+        let counted = Arc::new(Counted(AtomicUsize::new(0)));
+        let work = Arc::new(Work::new(Box::new(Arc::clone(&counted)), 100_000, 1));
+        submit(&work).unwrap();
+        work.cancel();
+        assert!(work.is_done());
+        let done = counted.0.load(Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(counted.0.load(Ordering::Relaxed), done);
+    }
+
+    #[test]
+    fn work_without_tasks_is_over_at_once() {
+        let counted = Arc::new(Counted(AtomicUsize::new(0)));
+        let work = Arc::new(Work::new(Box::new(counted), 0, 1));
+        submit(&work).unwrap();
+        assert!(work.is_done());
+    }
+}

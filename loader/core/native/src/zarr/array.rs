@@ -1,0 +1,192 @@
+//! One local Zarr array, and its chunks decoded into memory.
+
+use std::io::Write;
+use std::ops::Range;
+
+use crate::codecs::{Chain, fit};
+use crate::memory::{Axis, Copier};
+use crate::pool::{Found, Scratch};
+use crate::zarr::files::{self, Shards, Stored};
+
+/// Cells of one chunk and where they go.
+pub struct Piece {
+    /// The first cell, in the chunk.
+    pub first: Vec<usize>,
+    /// Cells along each axis.
+    pub shape: Vec<usize>,
+    pub to: *mut u8,
+    /// Bytes from one cell to the next along each axis.
+    pub strides: Vec<isize>,
+}
+
+/// A local array, as its metadata describe it.
+pub struct Array {
+    /// The beginning of the paths of stored objects.
+    pub base: Vec<u8>,
+    pub separator: u8,
+    pub shape: Vec<usize>,
+    pub chunk: Vec<usize>,
+    /// Chunks along each axis of one stored object.
+    pub per_object: Vec<usize>,
+    pub shards: Option<Shards>,
+    pub chain: Chain,
+    pub chunk_bytes: usize,
+    pub itemsize: usize,
+    /// Bytes of one number whose order is reversed in storage; 1 if it is not.
+    pub swap: usize,
+    pub bools: bool,
+    /// The value of cells that are not stored, as it is delivered.
+    pub fill: Vec<u8>,
+    /// Bytes from one cell of a decoded chunk to the next, along each axis of the array.
+    pub strides: Vec<usize>,
+}
+
+impl Array {
+    /// Bytes from one cell of a decoded chunk to the next, along each axis of the array.
+    pub fn strides_of(chunk: &[usize], axes: &[usize], itemsize: usize) -> Vec<usize> {
+        let mut strides = vec![0; chunk.len()];
+        let mut step = itemsize;
+        for &axis in axes.iter().rev() {
+            strides[axis] = step;
+            step *= chunk[axis];
+        }
+        strides
+    }
+
+    /// Chunks along an axis.
+    pub fn count(&self, axis: usize) -> usize {
+        self.shape[axis].div_ceil(self.chunk[axis])
+    }
+
+    /// Cells of the chunk at `at` that lie in the array, along an axis.
+    pub fn cells(&self, axis: usize, at: usize) -> usize {
+        self.chunk[axis].min(self.shape[axis] - at * self.chunk[axis])
+    }
+
+    /// A copy of cells of a decoded chunk, or of the fill value; of the last axes, as many as given.
+    pub fn copier(&self, found: &Found, shape: &[usize], strides: &[isize]) -> Copier {
+        let from = &self.strides[self.strides.len() - shape.len()..];
+        let axes = (0..shape.len()).map(|k| match found {
+            Found::Stored => Axis { count: shape[k], from: from[k], to: strides[k] },
+            Found::Missing => Axis { count: shape[k], from: 0, to: strides[k] },
+        });
+        let swap = if let Found::Stored = found { self.swap } else { 1 };
+        Copier::new(&axes.collect::<Vec<Axis>>(), self.itemsize, swap)
+    }
+
+    /// The place of a cell in a decoded chunk, in bytes.
+    pub fn offset(&self, first: &[usize]) -> usize {
+        first.iter().zip(&self.strides).map(|(n, step)| n * step).sum()
+    }
+
+    fn path(&self, at: &[usize], path: &mut Vec<u8>) -> Result<u64, String> {
+        path.clear();
+        path.extend_from_slice(&self.base);
+        let mut number = 0;
+        for (axis, (k, per)) in at.iter().zip(&self.per_object).enumerate() {
+            if axis > 0 {
+                path.push(self.separator);
+            }
+            write!(path, "{}", k / per).map_err(|error| error.to_string())?;
+            number = number * self.count(axis).div_ceil(*per) as u64 + (k / per) as u64;
+        }
+        Ok(number)
+    }
+
+    fn within(&self, at: &[usize]) -> usize {
+        at.iter().zip(&self.per_object).fold(0, |number, (k, per)| number * per + k % per)
+    }
+
+    /// Decodes the chunk at `at` into `out`, which has its bytes, or into `scratch.decoded`.
+    ///
+    /// Of a chunk that is not encoded, only the bytes `part` are read.
+    pub fn decode(
+        &self,
+        at: &[usize],
+        part: Range<usize>,
+        out: Option<&mut [u8]>,
+        scratch: &mut Scratch,
+    ) -> Result<Found, String> {
+        let Some(stored) = self.stored(at, &mut scratch.path)? else { return Ok(Found::Missing) };
+        if out.is_none() {
+            fit(&mut scratch.decoded, self.chunk_bytes)?;
+        }
+        let Scratch { stored: memory, decoded, between, tools, .. } = scratch;
+        let out = out.unwrap_or_else(|| &mut decoded[..self.chunk_bytes]);
+        let part = if self.chain.is_plain() { part } else { 0..out.len() };
+        if self.chain.is_plain() {
+            stored.read(&mut out[part.clone()], part.start)?;
+        } else {
+            fit(memory, stored.bytes)?;
+            stored.read(&mut memory[..stored.bytes], 0)?;
+            self.chain.decode(&memory[..stored.bytes], out, between, tools)?;
+        }
+        if self.bools {
+            refuse_others(&out[part])?;
+        }
+        Ok(Found::Stored)
+    }
+
+    /// The stored bytes of the chunk at `at`, of a size that a chunk can have.
+    fn stored(&self, at: &[usize], path: &mut Vec<u8>) -> Result<Option<Stored>, String> {
+        let number = self.path(at, path)?;
+        let found = match &self.shards {
+            None => Stored::whole(path)?,
+            Some(shards) => shards.find(number, self.within(at), path)?,
+        };
+        let size = found.as_ref().map_or(0, |stored| stored.bytes);
+        if found.is_some() && self.chain.stored_bytes().is_some_and(|wanted| wanted != size) {
+            return Err(format!("it has {size} bytes, which is not the size of a chunk"));
+        }
+        if size > files::most_stored_bytes(self.chunk_bytes) {
+            return Err(format!("it has {size} bytes, far more than a chunk can have"));
+        }
+        Ok(found)
+    }
+
+    /// The bytes of a decoded chunk from the first to the last cell of pieces that lie in it.
+    pub fn part(&self, pieces: &[Piece]) -> Range<usize> {
+        let ends = pieces.iter().filter(|piece| !piece.shape.contains(&0)).map(|piece| {
+            let last = piece.first.iter().zip(&piece.shape).map(|(first, size)| first + size - 1);
+            let last: Vec<usize> = last.collect();
+            (self.offset(&piece.first), self.offset(&last) + self.itemsize)
+        });
+        let (start, stop) = ends.fold((self.chunk_bytes, 0), |found, piece| {
+            (found.0.min(piece.0), found.1.max(piece.1))
+        });
+        start.min(stop)..stop.min(self.chunk_bytes)
+    }
+
+    /// Whether a piece is a whole chunk whose bytes are the values as they are wanted.
+    pub fn is_whole(&self, piece: &Piece) -> bool {
+        piece.shape == self.chunk
+            && self.copier(&Found::Stored, &piece.shape, &piece.strides).run().is_some()
+    }
+
+    /// Copies pieces of a chunk, or the fill value, to where they go.
+    ///
+    /// # Safety
+    /// Each piece must lie in the chunk, and its cells must be writable by this thread alone.
+    pub unsafe fn put(&self, pieces: &[Piece], found: &Found, decoded: &[u8]) {
+        for piece in pieces {
+            if piece.shape.contains(&0) {
+                continue;
+            }
+            let from = match found {
+                Found::Missing => &self.fill[..],
+                Found::Stored => &decoded[self.offset(&piece.first)..],
+            };
+            let copier = self.copier(found, &piece.shape, &piece.strides);
+            // SAFETY: as the caller says.
+            unsafe { copier.copy(from.as_ptr(), piece.to) }
+        }
+    }
+}
+
+/// Refuses bytes that are not bools: Python would take them for true and return them as they are.
+fn refuse_others(values: &[u8]) -> Result<(), String> {
+    match values.iter().copied().max() {
+        Some(most @ 2..) => Err(format!("one of its bytes is {most}, which is not a bool")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,15 @@
+//! Chunks of local Zarr arrays: where they are stored, how they are decoded, where cells go.
+
+mod array;
+mod files;
+mod reading;
+mod scatter;
+
+use pyo3::prelude::*;
+
+/// Registers the classes of this module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<reading::ZarrArray>()?;
+    module.add_class::<reading::Batch>()?;
+    module.add_class::<reading::Reading>()
+}

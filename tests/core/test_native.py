@@ -1,0 +1,82 @@
+"""The native core: there where cargo is, of the sources as they are, and never a panic in Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zarr
+
+from windrow.core import native
+
+needs_core = pytest.mark.skipif(native.native() is None, reason="there is no native core")
+
+
+def printed_by(program: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo builds the native core")
+def test_core_is_there_and_of_these_sources() -> None:
+    program = "from windrow.core import native; print(native.native().SOURCES)"
+    assert printed_by(program, WINDROW_NATIVE="").strip() == native.sources_hash()
+
+
+def test_environment_switches_the_core_off_silently() -> None:
+    program = "from windrow.core import native; print(native.native())"
+    assert printed_by(program, WINDROW_NATIVE="0") == "None\n"
+
+
+def test_missing_core_is_one_warning() -> None:
+    program = (
+        "import sys; sys.modules['windrow.core._native'] = None\n"
+        "from windrow.core import native; print(native.native(), native.native())"
+    )
+    printed = printed_by(program, WINDROW_NATIVE="", PYTHONWARNINGS="always")
+    assert printed.startswith("None None\n")
+    assert printed.count("native core cannot be imported") == 1
+    assert "rustup.rs" in printed
+    assert "WINDROW_NATIVE=0" in printed
+
+
+def test_missing_core_is_named_in_the_repr(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a", shape=(4, 2), chunks=(2, 2), dtype="u1")
+    program = (
+        "import sys; sys.modules['windrow.core._native'] = None\n"
+        f"from windrow.sources import ZarrDataSource; print(ZarrDataSource({str(tmp_path)!r} + '/a'))"
+    )
+    assert "decoded directly without the native core)" in printed_by(program, WINDROW_NATIVE="")
+    assert "decoded directly)" in printed_by(program, WINDROW_NATIVE="0")
+
+
+@needs_core
+def test_panic_is_an_exception() -> None:
+    core = native.native()
+    assert core is not None
+    with pytest.raises(RuntimeError, match="a bug in Windrow's native core: asked for"):
+        core.panic_for_test()
+
+
+def test_hash_depends_on_names_and_bytes(tmp_path: Path) -> None:
+    for name in ("Cargo.toml", "Cargo.lock", "build.rs"):
+        (tmp_path / name).touch()
+    (tmp_path / "src").mkdir()
+    hashes = {native.sources_hash(tmp_path)}
+    (tmp_path / "src" / "a.rs").touch()
+    hashes.add(native.sources_hash(tmp_path))
+    (tmp_path / "src" / "a.rs").write_bytes(b"x")
+    hashes.add(native.sources_hash(tmp_path))
+    (tmp_path / "src" / "a.rs").rename(tmp_path / "src" / "b.rs")
+    hashes.add(native.sources_hash(tmp_path))
+    assert len(hashes) == 4

@@ -1,0 +1,1 @@
+from sources.zarr.local.native_chunks import *

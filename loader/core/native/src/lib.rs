@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+mod array_record;
 mod guard;
 
 /// The names that Python sees: one line per module.
@@ -13,5 +14,6 @@ mod guard;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WINDROW_SOURCES"))?;
     guard::register(module)?;
+    array_record::register(module)?;
     Ok(())
 }

@@ -72,7 +72,6 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.core.process import cores
 from windrow.errors import ConversionError, ReadError
-from windrow.sources.array_record.highway_hash import NATIVE_BYTES, is_native
 from windrow.sources.tf_example.features import (
     Feature,
     Ragged,
@@ -264,11 +263,6 @@ class RecordsWork:
 
     # Converting.
 
-    @property
-    def _native_bytes(self) -> int:
-        """The memory that native code takes in a process that reads ArrayRecord files."""
-        return NATIVE_BYTES if self.format == "array_record" and is_native() else 0
-
     def convert_items(
         self, folder: OutputFolder, results: list[FinishedPart]
     ) -> list[_ConvertItem]:
@@ -290,9 +284,7 @@ class RecordsWork:
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
         memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
         check_room(
-            self.memory_bytes,
-            memory + self._native_bytes,
-            "what is encoded of all features, and blocks of records",
+            self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
         )
         return [
             _ConvertItem(row_range, features, layouts, row_bytes, memory)
@@ -311,7 +303,7 @@ class RecordsWork:
         steps = Steps(report, _convert_bytes(item))
 
         def make() -> FinishedPart:
-            with room(self.memory_bytes - self._native_bytes).taken(item.memory_bytes):
+            with room(self.memory_bytes).taken(item.memory_bytes):
                 return self._convert(folder, item, steps)
 
         part = folder.part(item.key, make)

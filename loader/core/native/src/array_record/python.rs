@@ -17,6 +17,7 @@ use super::codecs::{Codec, Room};
 use super::hash::hash;
 use super::parallel::{Failure, Workspace, caught, cores, each};
 use super::read::{Chunk, Prepared, Stored, Wanted, read_at, read_one};
+use super::varint::Cursor;
 use crate::guard::guarded;
 
 /// Stored bytes of groups that are held at a time.
@@ -74,6 +75,22 @@ impl ArrayRecordFile {
         }
         let file = py.detach(|| File::open(&path)).map_err(|error| file_error(&path, &error))?;
         Ok(Self { path, file, offsets, stops, decoded, group, records })
+    }
+
+    /// The begin, the stored bytes and the bytes in memory of chunks, int64, by the index.
+    fn places<'py>(
+        &self,
+        py: Python<'py>,
+        chunks: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let place = |&chunk: &u64| {
+            let chunk = usize::try_from(chunk).ok().filter(|&chunk| chunk < self.offsets.len())?;
+            let stored = self.stops[chunk] - self.offsets[chunk];
+            Some([self.offsets[chunk], stored, self.decoded[chunk]].map(u64::to_le_bytes))
+        };
+        let places: Option<Vec<[[u8; 8]; 3]>> = numbers(py, chunks)?.iter().map(place).collect();
+        let places = places.ok_or_else(|| PyIndexError::new_err("no such chunk"))?;
+        Ok(PyBytes::new(py, places.as_flattened().as_flattened()))
     }
 }
 
@@ -289,7 +306,7 @@ fn array_record_decode<'py>(
         let verify = if verify_data { Verify::All } else { Verify::Headers };
         let mut numbered = Vec::with_capacity(chunks.len());
         for (number, (offset, buffer, counted)) in chunks.iter().enumerate() {
-            let stored = Stored::InMemory(bytes_of(py, buffer)?);
+            let stored = Stored::InMemory(bytes_of(buffer)?);
             numbered.push((number, Chunk { stored, offset: *offset, counted: Some(*counted) }));
         }
         let mut lists = Vec::with_capacity(chunks.len());
@@ -315,31 +332,54 @@ fn array_record_decode<'py>(
     })
 }
 
-/// Decodes the chunk at `offset` of a file: its first record, and all others end to end.
+/// Decodes the footer at `offset` of a file: the record about the file, and the index's entries.
+///
+/// The entries are int64: the begin, the bytes in memory and the records of each chunk. `None` if
+/// the footer does not hold such numbers; `ChunkError` if it is damaged.
 #[pyfunction]
-fn array_record_first_and_rest<'py>(
+fn array_record_index<'py>(
     py: Python<'py>,
     offset: u64,
     raw: PyBuffer<u8>,
-) -> PyResult<(u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     guarded(|| {
-        let stored = Stored::InMemory(bytes_of(py, &raw)?);
+        let stored = Stored::InMemory(bytes_of(&raw)?);
         let chunk = Chunk { stored, offset, counted: None };
         let mut found = None;
-        let work = || {
+        let decode = || {
             let mut space = Workspace::take();
             let done = caught(|| {
                 let chunk = Prepared::new(&chunk, Verify::All, &mut space)?;
-                found = Some((chunk.count() as u64, chunk.first_and_rest(&mut space)?));
+                let (about, rest) = chunk.first_and_rest(&mut space)?;
+                found = entries(&rest, chunk.count() - 1).map(|entries| (about, entries));
                 Ok(())
             });
             space.keep();
             done.map(|()| found)
         };
-        let found = py.detach(work).map_err(|failure| raised(0, failure, Path::new("")))?;
-        let (count, (first, rest)) = found.unwrap_or_default();
-        Ok((count, PyBytes::new(py, &first), PyBytes::new(py, &rest)))
+        let found = py.detach(decode).map_err(|failure| raised(0, failure, Path::new("")))?;
+        Ok(found.map(|(about, entries)| {
+            (PyBytes::new(py, &about), PyBytes::new(py, entries.as_flattened().as_flattened()))
+        }))
     })
+}
+
+/// The three numbers of each entry of an index; `None` if the bytes are not so many entries.
+fn entries(bytes: &[u8], count: usize) -> Option<Vec<[[u8; 8]; 3]>> {
+    let mut cursor = Cursor::new(bytes);
+    // An entry takes six bytes at least, so the memory follows what is there.
+    let mut found = Vec::with_capacity(count.min(bytes.len() / 6));
+    for _ in 0..count {
+        let mut entry = [[0; 8]; 3];
+        for (number, tag) in entry.iter_mut().zip([0x08, 0x10, 0x18]) {
+            if cursor.byte()? != tag {
+                return None;
+            }
+            *number = i64::try_from(cursor.varint()?).ok()?.to_le_bytes();
+        }
+        found.push(entry);
+    }
+    cursor.is_empty().then_some(found)
 }
 
 /// The HighwayHash-64 of each message `data[start:stop]`, little-endian, end to end.
@@ -353,7 +393,7 @@ fn highway_hashes<'py>(
     stops: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     guarded(|| {
-        let bytes = bytes_of(py, &data)?;
+        let bytes = bytes_of(&data)?;
         let (starts, stops) = (numbers(py, starts)?, numbers(py, stops)?);
         let message = |(&start, &stop): (&u64, &u64)| bytes.get(start as usize..stop as usize);
         let found = py.detach(|| {
@@ -463,11 +503,10 @@ fn new_bytes<'py>(
     }
 }
 
-fn bytes_of<'a>(py: Python<'_>, buffer: &'a PyBuffer<u8>) -> PyResult<&'a [u8]> {
+fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
     if !buffer.is_c_contiguous() {
         return Err(PyValueError::new_err("the bytes of a buffer must lie together"));
     }
-    let _ = py;
     if buffer.len_bytes() == 0 {
         return Ok(&[]);
     }
@@ -506,6 +545,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ArrayRecordFile>()?;
     module.add_function(wrap_pyfunction!(array_record_read, module)?)?;
     module.add_function(wrap_pyfunction!(array_record_decode, module)?)?;
-    module.add_function(wrap_pyfunction!(array_record_first_and_rest, module)?)?;
+    module.add_function(wrap_pyfunction!(array_record_index, module)?)?;
     module.add_function(wrap_pyfunction!(highway_hashes, module)?)
 }

@@ -9,6 +9,7 @@ used. An index in the core is read anew when a file is opened again, so a pickle
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
@@ -75,11 +76,13 @@ class CoreReader:
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
         """The places of record groups, by the indices of their files."""
-        rows = np.empty((len(groups), 3), np.int64)
+        rows = np.full((len(groups), 3), -1, np.int64)
         for number in set(at.tolist()):
             mine = at == number
-            places = self._opened.get(self._files[number].path).places(groups[mine])
-            rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)
+            # Reading the records of a file that has changed tells so.
+            with contextlib.suppress(OSError):
+                places = self._opened.get(self._files[number].path).places(groups[mine])
+                rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)
         return Places([self._files[number].path for number in at.tolist()], *rows.T)
 
 

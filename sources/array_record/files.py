@@ -112,6 +112,10 @@ class ArrayRecordFile:
         """Its path or URL without secrets, for people."""
         return shown_url(self.path)
 
+    def estimated(self) -> ArrayRecordFile:
+        """The same file, with the bytes of its records in memory estimated from the first group."""
+        return dataclasses.replace(self, facts=dataclasses.replace(self.facts, decoded_bytes=None))
+
     @property
     def stored_bytes_each(self) -> float:
         """Bytes of a record in the file, on average."""

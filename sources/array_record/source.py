@@ -113,7 +113,7 @@ class ArrayRecordDataSource(LaidOutSource):
         elif native() is None or of_package:
             by_path, reader = _opened_by_package(wanted, options)
         else:
-            by_path, reader = _opened_by_core(wanted, verify)
+            by_path, reader = _opened_by_core(wanted, verify, exact=bool(direct))
         self._ranges = tuple(_bounded(part, by_path[part.path]) for part in ranges)
         self._files = tuple(by_path[path] for path in wanted)
         self._records = RecordGroups(self._ranges, self._files, reader=reader)
@@ -211,11 +211,16 @@ class ArrayRecordDataSource(LaidOutSource):
 
 
 def _opened_by_core(
-    wanted: Sequence[str], verify: Literal["all", "headers"]
+    wanted: Sequence[str], verify: Literal["all", "headers"], *, exact: bool
 ) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
+    """Open files; unless `exact`, estimate the bytes of records as the package's reader does.
+
+    So plans and statistics are the same with and without the core.
+    """
     names = sorted(set(wanted))
     with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
-        by_path = {one.file.path: one.file for one in pool.map(index_local_file, names)}
+        files = [one.file for one in pool.map(index_local_file, names)]
+    by_path = {file.path: file if exact else file.estimated() for file in files}
     return by_path, CoreReader([by_path[path] for path in wanted], verify=verify)
 
 

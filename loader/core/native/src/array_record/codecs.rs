@@ -71,7 +71,25 @@ pub struct Stream<'a> {
     pub size: usize,
 }
 
-impl Stream<'_> {
+/// How a zstd frame begins that is one block of at most 31 bytes as they are: `[magic, flags]`.
+const STORED_FRAME: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0x20];
+
+impl<'a> Stream<'a> {
+    /// The stream's bytes, if they are stored as they are; most streams of a few bytes are so.
+    pub fn as_stored(&self) -> Option<&'a [u8]> {
+        if self.codec == Codec::Plain {
+            return Some(self.bytes);
+        }
+        let size = u8::try_from(self.size).ok().filter(|&size| size < 32)?;
+        let (lead, rest) = self.bytes.split_first_chunk::<9>()?;
+        let [.., content, low, middle, high] = *lead;
+        let is_stored = self.codec == Codec::Zstd
+            && lead[..5] == STORED_FRAME
+            && [content, low, middle, high] == [size, size << 3 | 1, 0, 0]
+            && rest.len() == self.size;
+        is_stored.then_some(rest)
+    }
+
     /// Puts the stream's bytes in the place of those of `into`.
     pub fn unpack(&self, zstd: &mut Zstd, into: &mut Vec<u8>) -> Found<()> {
         into.clear();
@@ -269,6 +287,22 @@ mod tests {
         assert_eq!(unpacked(Codec::Snappy, &snappy).unwrap(), b"abc");
         snappy[0] = 2;
         assert!(unpacked(Codec::Snappy, &snappy).is_err());
+    }
+
+    #[test]
+    fn few_bytes_are_taken_as_they_are_stored() {
+        let packed = b"\x03\x28\xb5\x2f\xfd\x20\x03\x19\0\0abc";
+        let stored = |bytes: &[u8]| {
+            let stream = Codec::Zstd.stream(bytes, MOST_BYTES, "records").unwrap();
+            stream.as_stored().map(<[u8]>::to_vec)
+        };
+        assert_eq!(stored(packed), Some(b"abc".to_vec()));
+        for at in 0..10 {
+            let mut other = packed.to_vec();
+            other[at] ^= 1;
+            assert_eq!(stored(&other), None);
+        }
+        assert_eq!(stored(&packed[..12]), None);
     }
 
     #[test]

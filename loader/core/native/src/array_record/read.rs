@@ -79,6 +79,7 @@ pub fn read_one(
         let (bytes, _) = transposed::decode(data, 1, header.decoded_bytes, zstd)?;
         return room.fill(&bytes);
     }
+    simple::check_one(data, header.decoded_bytes, (zstd, scratch))?;
     simple::values(data, header.decoded_bytes)?.unpack_to(room, zstd, scratch)
 }
 
@@ -107,7 +108,11 @@ impl<'a> Prepared<'a> {
         } else {
             simple::values(bytes, decoded_bytes)?;
             match count {
-                1 => Records::One,
+                1 => {
+                    let scratch = (&mut space.zstd, &mut space.values);
+                    simple::check_one(bytes, decoded_bytes, scratch)?;
+                    Records::One
+                }
                 _ => Records::Many(simple::ends(bytes, count, decoded_bytes, &mut space.zstd)?),
             }
         };

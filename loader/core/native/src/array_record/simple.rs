@@ -18,6 +18,33 @@ pub fn values(data: &[u8], decoded_bytes: u64) -> Found<Stream<'_>> {
     damaged(format!("it holds {held} bytes of records, and its header counts {counted}"))
 }
 
+/// Refuses a chunk of one record unless its sizes are that of all its bytes.
+pub fn check_one(
+    data: &[u8],
+    decoded_bytes: u64,
+    (zstd, scratch): (&mut Zstd, &mut Vec<u8>),
+) -> Found<()> {
+    let (codec, sizes, _) = parts(data)?;
+    let stream = codec.stream(sizes, SIZE_BYTES, "sizes")?;
+    let size = match stream.as_stored() {
+        Some(bytes) => bytes,
+        None => {
+            stream.unpack(zstd, scratch)?;
+            scratch
+        }
+    };
+    let mut cursor = Cursor::new(size);
+    match cursor.varint() {
+        Some(size) if size == decoded_bytes && cursor.is_empty() => Ok(()),
+        Some(size) if cursor.is_empty() => damaged(format!(
+            "its record has {} bytes by its size, and its header counts {}",
+            commas(size),
+            commas(decoded_bytes)
+        )),
+        _ => damaged("it does not hold the size of 1 record"),
+    }
+}
+
 /// Where each record ends among the bytes of all.
 pub fn ends(data: &[u8], records: u64, decoded_bytes: u64, zstd: &mut Zstd) -> Found<Vec<usize>> {
     let (codec, sizes, _) = parts(data)?;

@@ -96,7 +96,7 @@ def write_alone(source: pathlib.Path, output: pathlib.Path) -> float:
 def target_layout(source: pathlib.Path) -> ArrayLayout:
     """The layout that ours chooses."""
     conversion = zarr_to_zarr.conversion(source, memory_bytes=_MEMORY_BYTES)
-    work: Any = conversion.stages[-1].work
+    work: Any = conversion.stages[-1].items
     found: ArrayLayout = work.__self__.jobs[0].converted.layout
     return found
 

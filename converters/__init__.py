@@ -17,7 +17,7 @@ from windrow.converters.records.array_record import (
 )
 from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.records.tfrecord import read_records, write_records
-from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr

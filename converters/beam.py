@@ -38,7 +38,7 @@ from windrow.converters.job.stages import Conversion
 from windrow.converters.job.targets import target_of
 from windrow.converters.records.array_record import file_to_file, tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record

@@ -55,8 +55,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._identity: Identity | None = None
         self._position = origin(node)
         self._blocks: Inline | PrefetchThread | None = None
-        self._crews: Executors | None = None
-        self._end_crews: weakref.finalize[..., Any] | None = None
+        self._executors: Executors | None = None
+        self._end_executors: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
         self._given = 0  # of self._elements
@@ -120,13 +120,13 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._elements, self._marks, self._given = [], None, 0
         if blocks is not None:
             blocks.stop()
-        if self._crews is not None and not self._owner:
-            self._crews.forget()
+        if self._executors is not None and not self._owner:
+            self._executors.forget()
 
     def _end_workers(self) -> None:
-        if self._end_crews is not None:
-            self._end_crews()
-        self._crews = self._end_crews = None
+        if self._end_executors is not None:
+            self._end_executors()
+        self._executors = self._end_executors = None
 
     def _started(self) -> Inline | PrefetchThread:
         if self._closed:
@@ -140,12 +140,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 " torch.utils.data.DataLoader(..., multiprocessing_context='spawn')"
             )
         if self._blocks is None:
-            if self._crews is None:
-                self._crews = Executors(self._node)
+            if self._executors is None:
+                self._executors = Executors(self._node)
                 # Not when their last reference goes: the thread has one as long as it works.
-                self._end_crews = weakref.finalize(self, self._crews.kill)
-                self._crews.start()  # they start while the first records are read
-            run = RunContext(self._node, self._crews, self._meter)
+                self._end_executors = weakref.finalize(self, self._executors.kill)
+                self._executors.start()  # they start while the first records are read
+            run = RunContext(self._node, self._executors, self._meter)
             rest = streams.blocks(self._node, self._position, run, None)
             self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:

@@ -6,8 +6,9 @@ Invariant: nothing is read here. Content in any other form than tfds writes rais
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 INFO: Final = "dataset_info.json"
 _TEMPLATE: Final = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -43,3 +44,12 @@ def splits_of(info: object) -> Iterator[TfdsSplit]:
         if not isinstance(template, str):
             raise TypeError(f"filepathTemplate {template!r:.80} is not a string")
         yield TfdsSplit(split["name"], lengths, template)
+
+
+def json_object(raw: bytes | None) -> dict[str, Any]:
+    """The JSON object in `raw`; empty if it contains no JSON object."""
+    try:
+        value = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import playwright.sync_api
+from PIL import Image
 
 # Opens a page by its name, in a window of a size, light or dark.
 Look: TypeAlias = "Callable[..., Looked]"
@@ -126,3 +130,8 @@ def browser() -> Iterator[Browser]:
             yield Browser(chromium)
         finally:
             chromium.close()
+
+
+def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
+    """The pixels of a picture: uint8 `(height, width, 3)`."""
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))

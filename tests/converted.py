@@ -14,7 +14,7 @@ from windrow.converters import beam as transforms
 from windrow.converters import encode_example, tfrecord_to_array_record, write_records
 from windrow.converters.job.manifest import Manifest
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tfds_values import assert_same
 from windrow.converters import check
-from windrow.converters.tfds.to_zarr import read_split
+from windrow.converters.tfds.conversions import read_split
 from windrow.errors import WindrowError
 from windrow.sources import TFDSDataSource, ZarrDataSource
 

@@ -37,7 +37,7 @@ _MAX_LENGTH = 2**63 - 1
 # Five buffers of this many halves stay in the second-level cache; smaller blocks pay for calls.
 _BLOCK_STATES = 65_536
 # Above this length the walk is short, and the table would cost more memory than it saves time.
-_TABLE_LENGTH = 2**18
+TABLE_LENGTH = 2**18
 # One NumPy pass over a few states costs as much as about forty passes over Python integers.
 _FEW = 40
 _FEW_PASSES = 64
@@ -395,14 +395,14 @@ def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
     """`shuffled` for arguments that have been checked."""
     if length == 1:
         return np.zeros(len(offsets), np.int64)
-    table = _tables.find(length, seed) if length <= _TABLE_LENGTH else None
+    table = _tables.find(length, seed) if length <= TABLE_LENGTH else None
     if table is not None:
         return table.take(offsets).astype(np.int64)
     network = _network(_half_bits(length), seed)
     # For a few offsets and a short walk, neither a table nor NumPy pays off.
     if len(offsets) * (network.states // length) <= _FEW_PASSES:
         return np.array([network.walk(i, length) for i in offsets.tolist()], np.int64)
-    if length > _TABLE_LENGTH:
+    if length > TABLE_LENGTH:
         step = _even_step(offsets)
         return (
             _stretches(network, offsets, step, length, seed)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import time
@@ -23,12 +22,14 @@ import google_crc32c
 import numpy as np
 from fsspec.core import url_to_fs
 
+from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
+from windrow.converters.job.stages import check_integer
 from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
 from windrow.core.process import cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.paths import LOCAL, joined, refuse_unfinished, what_is_there
@@ -152,10 +153,8 @@ def check(
         >>> check(f"{folder}/out").ok
         True
     """
-    if threads is not None and (
-        isinstance(threads, bool) or not isinstance(threads, int) or threads < 1
-    ):
-        raise ArgumentError(f"{WHAT}: threads must be an integer of at least 1, got {threads!r}")
+    if threads is not None:
+        check_integer(f"{WHAT}: threads", threads, 1)
     begin = time.monotonic()
     found = FolderCheck.of(folder, storage_options=storage_options)
     if found is None:
@@ -223,12 +222,7 @@ class FolderCheck:
             data = fetcher.read_small(joined(root, MANIFEST_NAME))
         if data is None:
             return None
-        where = target.shown(MANIFEST_NAME)
-        try:
-            value: object = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ReadError(f"{where}: cannot be read: {error}") from error
-        manifest = Manifest.from_json(value, where=where)
+        manifest = Manifest.from_bytes(data, where=target.shown(MANIFEST_NAME))
         return cls(target, manifest, fetcher, storage_options)
 
     @property
@@ -403,7 +397,7 @@ def _remote_blocks(fetcher: Fetcher, url: str, wanted_bytes: int) -> tuple[int, 
 def _files_in(target: Target) -> frozenset[str] | None:
     """Return the names of all files in a folder; None if it cannot be listed."""
     if target.local is not None:
-        return frozenset(_walked(target.local, ""))
+        return frozenset(name for name, _ in files_below(target.local))
     if not isinstance(target, RemoteTarget):
         return None
     try:
@@ -414,16 +408,6 @@ def _files_in(target: Target) -> frozenset[str] | None:
         return None
     below = len(root.rstrip("/")) + 1
     return frozenset(path[below:] for path in found) or None
-
-
-def _walked(root: str, folder: str) -> Iterator[str]:
-    with os.scandir(os.path.join(root, folder)) as entries:
-        for entry in entries:
-            name = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
-                yield from _walked(root, name)
-            else:
-                yield name
 
 
 def _orphans(there: frozenset[str], listed: frozenset[str]) -> Iterator[str]:
@@ -438,7 +422,7 @@ def _orphans(there: frozenset[str], listed: frozenset[str]) -> Iterator[str]:
         if name == MANIFEST_NAME or name.startswith(f"{WORK}/"):
             continue
         named = base in ZARR.metadata_files or any(one.is_file_name(base) for one in _RECORDS)
-        inside = (_below(name, above) for above in _above(folder) & arrays)
+        inside = (name.removeprefix(f"{above}/") for above in _above(folder) & arrays)
         if named or any(re.fullmatch(_CHUNK, path) for path in inside):
             yield name
 
@@ -447,7 +431,3 @@ def _above(folder: str) -> set[str]:
     """Return a folder and all its parents, up to the root, which is ''."""
     parts = folder.split("/")
     return {"/".join(parts[:count]) for count in range(len(parts) + 1)}
-
-
-def _below(name: str, folder: str) -> str:
-    return name[len(folder) + 1 :] if folder else name

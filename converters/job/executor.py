@@ -11,10 +11,12 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, Final
 
 from windrow.converters.job.folder import OutputFolder
 from windrow.converters.job.stages import Conversion, ConversionStage, Report
+from windrow.core.daemon_threads import DaemonPool
 from windrow.core.process import cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.errors import ArgumentError, ConversionError, WorkerError
@@ -75,80 +77,46 @@ def run_here(
 def _done_by_threads(
     stage: ConversionStage, folder: OutputFolder, items: Sequence[Any], meter: ProgressMeter
 ) -> list[Any]:
-    """Work on `items` on threads; return the results in their order."""
-    line = _Line(stage, folder, items, meter)
-    threads = [
-        # Daemons, so that a second Ctrl-C need not wait for work that does not report.
-        threading.Thread(target=line.work, name="windrow-convert", daemon=True)
-        for _ in range(min(stage.at_once or cores(), len(items)))
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except BaseException:  # Ctrl-C
-        line.stop.set()
-        raise
-    finally:
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
-    return line.results()
+    """Work on `items` on threads; return the results in their order, or raise the first error."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
 
-
-class _Line:
-    """The items of a stage. Threads take them one after the other."""
-
-    def __init__(
-        self,
-        stage: ConversionStage,
-        folder: OutputFolder,
-        items: Sequence[Any],
-        meter: ProgressMeter,
-    ) -> None:
-        self.stop = threading.Event()
-        self._stage, self._folder = stage, folder
-        self._items = enumerate(items)
-        self._results: list[Any] = [None] * len(items)
-        self._meter = meter
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
-
-    def work(self) -> None:
-        """Work on items until none is left, or one fails."""
-        try:
-            while not self.stop.is_set():
-                with self._lock:
-                    taken = next(self._items, None)
-                if taken is None:
-                    return
-                number, item = taken
-                self._results[number] = self._stage.work(self._folder, item, self._report)
-        except StoppedError:
-            pass
-        except BaseException as error:
-            with self._lock:
-                self._error = self._error or error
-            self.stop.set()
-
-    def _report(self, records: int, done_bytes: int) -> None:
-        if self.stop.is_set():
+    def report(records: int, done_bytes: int) -> None:
+        if stop.is_set():
             raise StoppedError
         if records or done_bytes:
-            self._meter.add(records, done_bytes)
+            meter.add(records, done_bytes)
 
-    def results(self) -> list[Any]:
-        """Return the results once all threads have ended; raises the first error, if any."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._results
-        # The error refers to the frames that it passed, and they to this object.
-        self._results = []
+    def work(item: Any) -> Any:
+        report(0, 0)
         try:
-            raise error
-        finally:
-            del error
+            return stage.work(folder, item, report)
+        except BaseException as error:
+            if not isinstance(error, StoppedError):
+                errors.append(error)
+            stop.set()
+            raise
+
+    # Daemons, so that a second Ctrl-C need not wait for work that does not report.
+    pool = DaemonPool(min(stage.at_once or cores(), len(items)), "windrow-convert")
+    answers = [pool.submit(work, item) for item in items]
+    try:
+        wait(answers, return_when=FIRST_EXCEPTION)
+    except BaseException:  # Ctrl-C
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if not errors:
+        return [answer.result() for answer in answers]
+    # An error refers to the frames that it passed, and they to the results.
+    answers.clear()
+    first = errors[0]
+    errors.clear()
+    try:
+        raise first
+    finally:
+        del first
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -142,25 +142,12 @@ class OutputFolder:
         self.target.write(self._staged(name), data)
         return OutputFile(name, len(data), records, checksum(data))
 
-    def write_staged_parts(self, name: str, parts: Iterable[bytes], *, records: int) -> OutputFile:
-        """Like `write_staged`, but part by part, so that the file is never in memory as a whole."""
-        name = f"{self.within}{name}"
-        if self.target.local is None:
-            self._claim(name)
-        with self.target.incoming(self._staged(name)) as path:
-            file = StagedFile(self.target, name, self._staged(name), path)
-            for part in parts:
-                file.write(part)
-            return file.finished(records=records)
-
     @contextmanager
     def staged(self, name: str) -> Iterator[StagedFile]:
-        """A file like one of `write_staged`, written part by part; in memory for an object store."""
+        """A file like one of `write_staged`, written part by part, so that no more is in memory."""
         name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
-            yield StagedFile(self.target, name, self._staged(name), None)
-            return
         with self.target.incoming(self._staged(name)) as path:
             yield StagedFile(self.target, name, self._staged(name), path)
 
@@ -496,14 +483,14 @@ def output_file(path: str, name: str, *, records: int) -> OutputFile:
 class StagedFile:
     """A file of a store that is written part by part, see `OutputFolder.staged`."""
 
-    def __init__(self, target: Target, name: str, staged: str, path: str | None) -> None:
+    def __init__(self, target: Target, name: str, staged: str, path: str) -> None:
         """Begin with no bytes.
 
         Args:
             target: Where the file goes.
             name: What the manifest calls it.
             staged: Its name in the target until the store is published.
-            path: A local path, of `Target.incoming`; None to keep all of it in memory.
+            path: A local path, of `Target.incoming`.
         """
         self._target, self._name, self._staged, self._path = target, name, staged, path
         self._waiting: list[bytes] = []
@@ -519,34 +506,27 @@ class StagedFile:
         self._size_bytes += len(data)
         self._waiting.append(data)
         self._waiting_bytes += len(data)
-        if self._path is not None and self._waiting_bytes >= BUFFER_BYTES:
-            self._flush(self._path)
+        if self._waiting_bytes >= BUFFER_BYTES:
+            self._flush()
 
     def finished(self, *, records: int) -> OutputFile:
         """Give the file its name: all of it is there, with this number of records."""
-        if self._path is None:
-            self._target.write(self._staged, self._joined())
-        else:
-            self._flush(self._path)
-            self._target.put(self._path, self._staged)
+        self._flush()
+        self._target.put(self._path, self._staged)
         return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")
 
-    def _flush(self, path: str) -> None:
-        data = self._joined()
+    def _flush(self) -> None:
+        """Write the waiting bytes, and empty the buffer."""
+        data = b"".join(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
         try:
-            with open(path, "ab") as file:
+            with open(self._path, "ab") as file:
                 first = file.tell()
                 file.write(data)
                 file.flush()
                 begin_writeback(file.fileno(), first, len(data))
         except OSError as error:
             raise unwritable(self._target.shown(self._name), error) from error
-
-    def _joined(self) -> bytes:
-        """Return the waiting bytes, and empty the buffer."""
-        found = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
-        return found
 
 
 def checksum(data: Bytes) -> str:

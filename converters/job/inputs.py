@@ -289,3 +289,14 @@ def _measured(fs: Any, path: str, info: dict[str, Any], options: dict[str, Any] 
 def version_of(info: Mapping[str, Any]) -> str:
     """Return the version of a file, from its file system's facts; '' without a version."""
     return next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), "")
+
+
+def files_below(root: str, folder: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield all files in a local folder and the folders in it, by their names relative to `root`."""
+    with os.scandir(os.path.join(root, folder)) as entries:
+        for entry in entries:
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                yield from files_below(root, name)
+            else:
+                yield name, entry

@@ -263,8 +263,13 @@ class Manifest:
     @classmethod
     def read_in(cls, target: Target) -> Manifest | None:
         """The manifest in `target`, or None; raises as `read` does."""
-        value = read_json(target, MANIFEST_NAME)
-        return None if value is None else cls.from_json(value, where=target.shown(MANIFEST_NAME))
+        data = target.read(MANIFEST_NAME)
+        return None if data is None else cls.from_bytes(data, where=target.shown(MANIFEST_NAME))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> Manifest:
+        """The manifest in `data`, the content of the file `where`; raises as `from_json` does."""
+        return cls.from_json(_json_value(data, where), where=where)
 
 
 def output_from_json(value: object, *, where: str, also_in: str | None = None) -> OutputFile:
@@ -308,16 +313,17 @@ def read_json(target: Target, name: str) -> object | None:
         ReadError: If it cannot be read or is not JSON.
     """
     data = target.read(name)
-    if data is None:
-        return None
+    return None if data is None else _json_value(data, target.shown(name))
+
+
+def _json_value(data: bytes, where: str) -> object:
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ReadError(f"{target.shown(name)}: cannot be read: {error}") from error
+        raise ReadError(f"{where}: cannot be read: {error}") from error
     if _is_deep(value):
         raise ReadError(
-            f"{target.shown(name)}: cannot be read: more than {_DEEPEST} lists or objects in one"
-            " another"
+            f"{where}: cannot be read: more than {_DEEPEST} lists or objects in one another"
         )
     return value
 

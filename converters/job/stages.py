@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from windrow.converters.job.folder import OutputFolder
+from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.manifest import ConversionPlan
 from windrow.core.redaction import shown_url
 from windrow.errors import ArgumentError
@@ -72,6 +73,61 @@ class ConversionStage:
     work: Callable[[OutputFolder, Any, Report], Any]
     weigh: Callable[[Any], int] = _no_weight
     at_once: int | None = None
+
+
+class Steps:
+    """Reports the progress of an item, in bytes that only grow and end at its total."""
+
+    def __init__(self, report: Report, total_bytes: int) -> None:
+        self._report, self._total_bytes = report, total_bytes
+        self._records = self._done_bytes = 0
+
+    def reach(self, records: int, done_bytes: int) -> None:
+        """Report that this number of the item's records and bytes are done."""
+        done_bytes = max(self._done_bytes, min(done_bytes, self._total_bytes))
+        more = records - self._records, done_bytes - self._done_bytes
+        self._records, self._done_bytes = records, done_bytes
+        self._report(*more)
+
+    def add(self, records: int, done_bytes: int) -> None:
+        """Report that this many more records and bytes are done."""
+        self.reach(self._records + records, self._done_bytes + done_bytes)
+
+    def end(self, records: int) -> None:
+        """Report that all of the item's records are done, now or by an earlier run."""
+        self.reach(records, self._total_bytes)
+
+
+def part_stage(
+    name: str,
+    items: Callable[[OutputFolder, list[Any]], Sequence[Any]],
+    make: Callable[[OutputFolder, Any, Steps], FinishedPart],
+    *,
+    at_once: int | None = None,
+) -> ConversionStage:
+    """Return a stage whose results are parts, each made once, whatever runs were stopped.
+
+    Args:
+        name: As for `ConversionStage`.
+        items: As for `ConversionStage`. An item has the `key` of its part, and `size_bytes`, the bytes
+            that are reported for it.
+        make: Makes the part of an item, unless an earlier run has.
+        at_once: As for `ConversionStage`.
+    """
+    work = functools.partial(_made_once, make)
+    return ConversionStage(name, items, work, operator.attrgetter("size_bytes"), at_once)
+
+
+def _made_once(
+    make: Callable[[OutputFolder, Any, Steps], FinishedPart],
+    folder: OutputFolder,
+    item: Any,
+    report: Report,
+) -> FinishedPart:
+    steps = Steps(report, item.size_bytes)
+    part = folder.part(item.key, lambda: make(folder, item, steps))
+    steps.end(part.records)
+    return part
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -335,7 +335,15 @@ class RemoteTarget(Target):
         return None if info is None else _file_bytes(info)
 
     def is_there(self, name: str) -> bool:
-        return self._info(name) is not None
+        info = self._info(name)
+        if info is None or info["type"] != "directory":
+            return info is not None
+        fs, path = self._at(name)
+        try:
+            # Some file systems keep folders whose files are all removed.
+            return any(files for _, _, files in fs.walk(path))
+        except Exception as error:
+            raise self._unreadable(name, error) from self._cause(error)
 
     def _info(self, name: str) -> dict[str, Any] | None:
         fs, path = self._at(name)

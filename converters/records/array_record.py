@@ -28,13 +28,12 @@ from windrow.converters.job.folder import OutputFolder
 from windrow.converters.job.inputs import Input, Paths, find_inputs, source_texts
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.pipeline import new_pipeline
-from windrow.converters.job.stages import Conversion, Expected, check_integer, known
+from windrow.converters.job.stages import Conversion, Expected, Steps, check_integer, known
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
     FileTask,
     SkippedRecords,
-    Steps,
     check_writer_options,
     distinct_names,
     finish_files,

@@ -22,9 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from windrow.converters.job.inputs import Input
-from windrow.converters.records.record_reading import IntArray, cut_records, opened, read_good
-from windrow.converters.records.tfrecord import read_batches, scan
+from windrow.converters.job.inputs import Input, manifest_beside
+from windrow.converters.records.record_reading import IntArray, opened, read_good
+from windrow.converters.records.record_writing import SkippedRecords
+from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
 from windrow.errors import ConversionError, ReadError
 
 # The offset of every 256th record is remembered, to begin reading near any row.
@@ -32,8 +33,10 @@ STRIDE_RECORDS: Final = 256
 # ArrayRecord files whose ends are read together.
 _FILES_AT_ONCE: Final = 64
 _SAMPLE_BYTES: Final = 32 << 20
-# The bytes of a TFRecord in addition to its data.
-_FRAME_BYTES: Final = 16
+# Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
+TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
+# Records that are read at once, decoded.
+BATCH_BYTES: Final = 8 << 20
 
 Progress = Callable[[int, int], None]
 
@@ -96,20 +99,33 @@ class Counted:
 class RecordSpan:
     """Records `[start, stop)` of one file, without those numbered in `skipped`.
 
-    `start_byte` is where, in TFRecord, record `start_record` is.
+    The file has `of` records, and is number `at` of all. `start_byte` is where, in TFRecord, record `start_record` is.
     """
 
     source: Input
     start: int
     stop: int
+    of: int
     skipped: tuple[int, ...] = ()
     start_byte: int = 0
     start_record: int = 0
+    at: int = 0
 
     @property
     def rows(self) -> int:
         """The number of rows that it gives."""
         return self.stop - self.start - len(self.skipped)
+
+    @property
+    def stored_bytes(self) -> int:
+        """An estimate of the stored bytes of these records."""
+        return self.share(self.start, self.stop)
+
+    def share(self, start: int, stop: int) -> int:
+        """Estimate the stored bytes of records `[start, stop)`; all of a file add up to its size."""
+        size = self.source.size_bytes
+        end = size if stop == self.of else size * stop // self.of
+        return end - size * start // max(1, self.of)
 
     def numbers(self, start: int, stop: int) -> IntArray:
         """Return the numbers `[start, stop)` without the records that are skipped."""
@@ -129,6 +145,11 @@ class RowRange:
     def rows(self) -> int:
         """The number of its rows."""
         return self.stop - self.start
+
+    @property
+    def stored_bytes(self) -> int:
+        """An estimate of the stored bytes of its records."""
+        return sum(span.stored_bytes for span in self.spans)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,31 +185,56 @@ class RecordBlock:
 def _offset(run: RecordRun, number: int) -> int | None:
     if run.start_byte is None:
         return None
-    frames = scan(
+    for batch in read_batches(
         run.source.url,
         start_byte=run.start_byte,
         start_record=run.start_record,
         check_data=False,
         storage_options=run.source.options,
-    )
-    offset, _ = next(itertools.islice(frames, number - run.start_record, None))
-    return offset
+    ):
+        if number < batch.start_record + len(batch.records):
+            return batch.offset(number - batch.start_record)
+    return None
 
 
-def cut(files: Sequence[Counted], *, rows_per_range: int) -> list[RowRange]:
-    """Cut the rows of all files into ranges of `rows_per_range`, the last one shorter."""
+def cut_records(records: Sequence[int], bounds: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """The records of files, cut at `bounds`.
+
+    Args:
+        records: How many each file has.
+        bounds: Where parts begin, rising, among the records of all files; and where the last ends.
+
+    Returns:
+        For each part the spans of it: number of the file, and `[start, stop)` within the file.
+    """
+    ends = list(itertools.accumulate(records))
+    parts = []
+    for start, stop in itertools.pairwise(bounds):
+        spans = []
+        for at in range(bisect.bisect_right(ends, start), len(ends)):
+            first = ends[at] - records[at]
+            if first >= stop:
+                break
+            begin, end = max(start - first, 0), min(stop - first, records[at])
+            if begin < end:
+                spans.append((at, begin, end))
+        parts.append(spans)
+    return parts
+
+
+def cut(files: Sequence[Counted], bounds: Sequence[int]) -> list[RowRange]:
+    """Cut the rows of all files, counted through, at `bounds`, which begin with 0 and never fall."""
     rows = [file.good for file in files]
-    bounds = [*range(0, sum(rows), rows_per_range), sum(rows)]
     return [
-        RowRange(*row_range, tuple(_span(files[at], begin, end) for at, begin, end in found))
+        RowRange(*row_range, tuple(_span(files[at], begin, end, at) for at, begin, end in found))
         for row_range, found in zip(
             itertools.pairwise(bounds), cut_records(rows, bounds), strict=True
         )
     ]
 
 
-def _span(file: Counted, begin: int, end: int) -> RecordSpan:
-    """The span of the good records `[begin, end)` of a file."""
+def _span(file: Counted, begin: int, end: int, at: int = 0) -> RecordSpan:
+    """The span of the good records `[begin, end)` of file number `at`."""
     numbers = [bad.number for bad in file.bad]
     # How many good records come before each bad one.
     before = [number - k for k, number in enumerate(numbers)]
@@ -199,9 +245,11 @@ def _span(file: Counted, begin: int, end: int) -> RecordSpan:
         file.source,
         start,
         stop,
+        file.records,
         tuple(numbers[bisect.bisect_left(numbers, start) : bisect.bisect_left(numbers, stop)]),
         start_byte=file.offsets[known] if file.offsets else 0,
         start_record=known * STRIDE_RECORDS,
+        at=at,
     )
 
 
@@ -223,9 +271,16 @@ class RecordFormat(abc.ABC):
 
     @abc.abstractmethod
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
-        """Like `read`, but damaged records of spans of one file go into `bad`, if it is given."""
+        """Yield the records of spans, in blocks of about `block_bytes` bytes.
+
+        Damaged records of spans of one file go into `bad`, if it is given.
+
+        Raises:
+            ReadError: If a record is damaged, and `bad` is not given.
+            ConversionError: If a file has fewer records than it had.
+        """
 
     @abc.abstractmethod
     def beginning(
@@ -248,16 +303,7 @@ class RecordFormat(abc.ABC):
     def read_all(self, file: Counted, bad: list[Bad], *, block_bytes: int) -> Iterator[RecordBlock]:
         """Yield all good records of a file; damaged ones go into `bad`."""
         if file.records:
-            yield from self.blocks([_span(file, 0, file.records)], bad, block_bytes)
-
-    def read(self, spans: Sequence[RecordSpan], *, block_bytes: int) -> Iterator[RecordBlock]:
-        """Yield the records of spans, in blocks of about `block_bytes` bytes.
-
-        Raises:
-            ReadError: If a record is damaged.
-            ConversionError: If a file has fewer records than it had.
-        """
-        return self.blocks(spans, None, block_bytes)
+            yield from self.blocks([_span(file, 0, file.records)], block_bytes, bad)
 
 
 class TFRecordFiles(RecordFormat):
@@ -272,7 +318,7 @@ class TFRecordFiles(RecordFormat):
         records = data_bytes = 0
         for batch in read_batches(file.url, check_data=False, storage_options=file.options):
             sizes = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
-            begins = batch.start_byte + np.cumsum(sizes + _FRAME_BYTES) - (sizes + _FRAME_BYTES)
+            begins = batch.start_byte + np.cumsum(sizes + FRAME_BYTES) - (sizes + FRAME_BYTES)
             offsets += begins[-batch.start_record % STRIDE_RECORDS :: STRIDE_RECORDS].tolist()
             records += len(sizes)
             data_bytes += int(sizes.sum())
@@ -282,11 +328,11 @@ class TFRecordFiles(RecordFormat):
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
-        for run, found in _runs(RecordSpan(file, 0, records), bad, whole=False):
+        for run, found in _runs(RecordSpan(file, 0, records, records), bad, whole=False):
             yield RecordBlock(found, [run])
 
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
         block, size = RecordBlock(), 0
         for span in spans:
@@ -392,10 +438,10 @@ class ArrayRecordFiles(RecordFormat):
     ) -> Iterator[RecordBlock]:
         (counted,) = self.count([file])
         stop = min(records - taken, counted.records)
-        return self.blocks([_span(counted, 0, stop)] if stop else [], bad, _SAMPLE_BYTES)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], _SAMPLE_BYTES, bad)
 
     def blocks(
-        self, spans: Sequence[RecordSpan], bad: list[Bad] | None, block_bytes: int
+        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
     ) -> Iterator[RecordBlock]:
         files = list({span.source.url: span.source for span in spans}.values())
         if not files:
@@ -431,6 +477,48 @@ class ArrayRecordFiles(RecordFormat):
                 numbers, block.records = read_good(source, indices, functools.partial(_lose, bad))
                 block.runs = [RecordRun(files[0], numbers)] if block.records else []
             yield block
+
+
+def read_span(
+    span: RecordSpan, skipped: SkippedRecords, *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[tuple[IntArray, list[bytes], int]]:
+    """Yield the records of a span in batches of about `batch_bytes`: numbers, records, stored bytes.
+
+    The span is of ArrayRecord. A record group that cannot be read is left out with all of its records that are in the span, as
+    far as `skipped` lets them.
+
+    Raises:
+        ReadError: If a record cannot be read; the message names file and records.
+        ConversionError: If the file has changed since it was found.
+    """
+    open_file = opened([span.source])
+    source = open_file.source
+    if len(source) != span.of:
+        raise fewer(span, len(source))
+
+    def lose(numbers: IntArray, error: ReadError) -> None:
+        skipped.add(span.at, int(numbers[0]), int(numbers[-1]) + 1, error)
+
+    begin = span.start
+    while begin < span.stop:
+        stop = open_file.fitting(span.source, begin, span.stop, batch_bytes)
+        wanted = np.arange(begin, stop, dtype=np.int64)
+        numbers, records = read_good(source, wanted, lose if skipped.limit else None)
+        if records:
+            yield numbers, records, span.share(int(numbers[0]), int(numbers[-1]) + 1)
+        begin = stop
+    span.source.check_unchanged()
+
+
+def manifest_features(files: Sequence[Counted]) -> dict[str, Any]:
+    """Return what the manifest of the files' folder says of their features; {} without one.
+
+    Raises:
+        ReadError: If there is one, and it is damaged.
+    """
+    manifest = manifest_beside([file.source for file in files])
+    settings = {} if manifest is None else manifest.settings
+    return {name: settings[name] for name in TOLD if name in settings}
 
 
 def _lose(bad: list[Bad], numbers: IntArray, error: ReadError) -> None:

@@ -1,4 +1,4 @@
-"""ArrayRecord files as input: found, counted and kept open, cut into spans, and read from end to end.
+"""ArrayRecord files as input, kept open, and how many of their records a single read takes.
 
 Records of one file may have 10 bytes or 100 MB. The index at the end of a file has the size of each
 record group, so that no batch is much larger than it should be.
@@ -10,51 +10,22 @@ group, or groups that take no more than was asked for, as if all groups of a fil
 
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
-import dataclasses
-import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.job.inputs import Input, Paths, find_inputs, manifest_beside
-from windrow.converters.records.record_writing import SkippedRecords
+from windrow.converters.job.inputs import Input
 from windrow.core.native import native
-from windrow.errors import ConversionError, ReadError, WindrowError
+from windrow.errors import ReadError, WindrowError
 from windrow.sources.array_record.files import ArrayRecordFile
 from windrow.sources.array_record.source import ArrayRecordDataSource
-from windrow.sources.signatures import ARRAY_RECORD
 
-
-def cut_records(records: Sequence[int], bounds: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """The records of files, cut at `bounds`.
-
-    Args:
-        records: How many each file has.
-        bounds: Where parts begin, rising, among the records of all files; and where the last ends.
-
-    Returns:
-        For each part the spans of it: number of the file, and `[start, stop)` within the file.
-    """
-    ends = list(itertools.accumulate(records))
-    parts = []
-    for start, stop in itertools.pairwise(bounds):
-        spans = []
-        for at in range(bisect.bisect_right(ends, start), len(ends)):
-            first = ends[at] - records[at]
-            if first >= stop:
-                break
-            begin, end = max(start - first, 0), min(stop - first, records[at])
-            if begin < end:
-                spans.append((at, begin, end))
-        parts.append(spans)
-    return parts
-
+IntArray = npt.NDArray[np.int64]
 
 _MOST_OPENED: Final = 8
 
@@ -170,113 +141,6 @@ def opened(files: Sequence[Input], *, among: bool = False) -> OpenRecordFiles:
     return found
 
 
-IntArray = npt.NDArray[np.int64]
-
-# Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
-TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
-# Records that are read at once, decoded.
-BATCH_BYTES: Final = 8 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RecordFile:
-    """An ArrayRecord file that was found whole: input number `at`, with its number of records.
-
-    `group` records are stored as one, of about `record_bytes` each in memory.
-    """
-
-    at: int
-    source: Input
-    records: int
-    group: int
-    record_bytes: float
-
-    def share(self, start: int, stop: int) -> int:
-        """Estimate the stored bytes of records `[start, stop)`; all spans add up to its size."""
-        size, records = self.source.size_bytes, max(1, self.records)
-        # The bytes of an empty file belong to its only range.
-        end = size if stop == self.records else size * stop // records
-        return end - size * start // records
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ArrayRecordSpan:
-    """Records `[start, stop)` of a file."""
-
-    file: RecordFile
-    start: int
-    stop: int
-
-    @property
-    def stored_bytes(self) -> int:
-        """The stored bytes of these records."""
-        return self.file.share(self.start, self.stop)
-
-
-def find_record_files(
-    inputs: Paths, *, storage_options: Mapping[str, Any] | None
-) -> tuple[RecordFile, ...]:
-    """The files that `inputs` names, opened and found whole; no record is read.
-
-    Raises:
-        NotFoundError: If a file does not exist.
-        SourceError: If one is not a whole ArrayRecord file.
-        ReadError, ConversionError, ArgumentError: As for `find_inputs`.
-    """
-    found = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
-    source = ArrayRecordDataSource([one.url for one in found], storage_options=storage_options)
-    return tuple(
-        RecordFile(at, one, file.records, file.group, file.decoded_bytes_each)
-        for at, (one, file) in enumerate(zip(found, source.files, strict=True))
-    )
-
-
-def manifest_features(files: Sequence[RecordFile]) -> dict[str, Any]:
-    """Return what the manifest of the files' folder says of their features; {} without one.
-
-    Raises:
-        ReadError: If there is one, and it is damaged.
-    """
-    manifest = manifest_beside([file.source for file in files])
-    settings = {} if manifest is None else manifest.settings
-    return {name: settings[name] for name in TOLD if name in settings}
-
-
-def read_span(
-    span: ArrayRecordSpan, skipped: SkippedRecords, *, batch_bytes: int = BATCH_BYTES
-) -> Iterator[tuple[IntArray, list[bytes], int]]:
-    """Yield the records of a span in batches of about `batch_bytes`: numbers, records, stored bytes.
-
-    A record group that cannot be read is left out with all of its records that are in the span, as
-    far as `skipped` lets them.
-
-    Raises:
-        ReadError: If a record cannot be read; the message names file and records.
-        ConversionError: If the file has changed since it was found.
-    """
-    file = span.file
-    open_file = opened([file.source])
-    source = open_file.source
-    if len(source) != file.records:
-        raise ConversionError(
-            f"{file.source.shown}: has {len(source)} records now, and had {file.records} when it was"
-            " found; leave inputs alone meanwhile, and start anew with overwrite=True"
-        )
-
-    def lose(numbers: IntArray, error: ReadError) -> None:
-        skipped.add(file.at, int(numbers[0]), int(numbers[-1]) + 1, error)
-
-    begin = span.start
-    while begin < span.stop:
-        stop = open_file.fitting(file.source, begin, span.stop, batch_bytes)
-        wanted = np.arange(begin, stop, dtype=np.int64)
-        numbers, records = read_good(source, wanted, lose if skipped.limit else None)
-        if records:
-            yield numbers, records, file.share(int(numbers[0]), int(numbers[-1]) + 1)
-        begin = stop
-    file.source.check_unchanged()
-
-
 def read_good(
     source: ArrayRecordDataSource,
     numbers: IntArray,
@@ -301,11 +165,3 @@ def read_good(
             lose(numbers[lost], error)
             numbers = numbers[~lost]
     return numbers, []
-
-
-def cut(files: Sequence[RecordFile], bounds: Sequence[int]) -> list[tuple[ArrayRecordSpan, ...]]:
-    """Cut the records of all files, counted through, at `bounds`; return each part's spans in order."""
-    return [
-        tuple(ArrayRecordSpan(files[at], start, stop) for at, start, stop in part)
-        for part in cut_records([file.records for file in files], bounds)
-    ]

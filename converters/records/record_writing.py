@@ -25,7 +25,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input
 from windrow.converters.job.manifest import ConversionPlan, InputFile, Manifest, OutputFile, Skipped
-from windrow.converters.job.stages import ConversionStage, Report
+from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
 from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
 from windrow.core.native import native
@@ -183,29 +183,6 @@ def distinct_names(names: Iterable[str], inputs: Sequence[Input], or_else: str =
     return list(owners)
 
 
-class Steps:
-    """Reports the progress of an item, in bytes that only grow and end at its total."""
-
-    def __init__(self, report: Report, total_bytes: int) -> None:
-        self._report, self._total_bytes = report, total_bytes
-        self._records = self._done_bytes = 0
-
-    def reach(self, records: int, done_bytes: int) -> None:
-        """Report that this number of the item's records and bytes are done."""
-        done_bytes = max(self._done_bytes, min(done_bytes, self._total_bytes))
-        more = records - self._records, done_bytes - self._done_bytes
-        self._records, self._done_bytes = records, done_bytes
-        self._report(*more)
-
-    def add(self, records: int, done_bytes: int) -> None:
-        """Report that this many more records and bytes are done."""
-        self.reach(self._records + records, self._done_bytes + done_bytes)
-
-    def end(self, records: int) -> None:
-        """Report that all of the item's records are done, now or by an earlier run."""
-        self.reach(records, self._total_bytes)
-
-
 # The stage that writes files of records, and the end of the conversion.
 
 
@@ -242,33 +219,22 @@ def writing_stage(
     at_once: int | None = None,
 ) -> ConversionStage:
     """Return the stage that writes a file for each `FileTask`; its results are the finished parts."""
-    work = functools.partial(_write_task, batches, writer_options, max_bad_records)
-    return ConversionStage(name, items, work, _task_bytes, at_once or AT_ONCE)
+    make = functools.partial(_written, batches, writer_options, max_bad_records)
+    return part_stage(name, items, make, at_once=at_once or AT_ONCE)
 
 
-def _task_bytes(task: FileTask) -> int:
-    return task.size_bytes
-
-
-def _write_task(
+def _written(
     batches: Batches,
     writer_options: str,
     max_bad_records: int,
     folder: OutputFolder,
     task: FileTask,
-    report: Report,
+    steps: Steps,
 ) -> FinishedPart:
-    steps = Steps(report, task.size_bytes)
-
-    def make() -> FinishedPart:
-        skipped = SkippedRecords(max_bad_records)
-        made = batches(folder, task, skipped, steps)
-        file = write_file(folder, task.name, made, writer_options=writer_options, alone=task.alone)
-        return FinishedPart(task.key, file.records, (file,), {**task.details, **skipped.details})
-
-    part = folder.part(task.key, make)
-    steps.end(part.records)
-    return part
+    skipped = SkippedRecords(max_bad_records)
+    made = batches(folder, task, skipped, steps)
+    file = write_file(folder, task.name, made, writer_options=writer_options, alone=task.alone)
+    return FinishedPart(task.key, file.records, (file,), {**task.details, **skipped.details})
 
 
 def finish_files(

@@ -28,23 +28,25 @@ import numpy.typing as npt
 
 from windrow.converters.job.declared import declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder, output_file
-from windrow.converters.job.inputs import Paths
+from windrow.converters.job.inputs import Paths, find_inputs
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.manifest import OutputFile
 from windrow.converters.job.stages import (
     Conversion,
     ConversionStage,
     Expected,
-    Report,
+    Steps,
     check_integer,
     known,
+    part_stage,
 )
-from windrow.converters.records.record_reading import (
+from windrow.converters.records.record_files import (
     BATCH_BYTES,
-    ArrayRecordSpan,
-    RecordFile,
+    Counted,
+    RecordSpan,
+    RowRange,
     cut,
-    find_record_files,
+    files_of,
     manifest_features,
     read_span,
 )
@@ -53,7 +55,6 @@ from windrow.converters.records.record_writing import (
     WRITER_OPTIONS,
     FileTask,
     SkippedRecords,
-    Steps,
     check_writer_options,
     distinct_names,
     finish_files,
@@ -63,7 +64,7 @@ from windrow.converters.records.record_writing import (
     writing_stage,
 )
 from windrow.errors import ConversionError
-from windrow.sources.signatures import parts_of_name
+from windrow.sources.signatures import ARRAY_RECORD, parts_of_name
 from windrow.transforms.orders import shuffled
 
 MEMORY_BYTES: Final = 512 << 20
@@ -142,11 +143,11 @@ def array_record_to_array_record(
     if shuffle_seed is not None:
         check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
     check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-    found = find_record_files(inputs, storage_options=storage_options)
+    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
+    found = tuple(files_of("array_record").count(sources))
     # Memory and bad records do not belong to the plan: the files would be the same.
     settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
     one_to_one = files is None and shuffle_seed is None
-    sources = [file.source for file in found]
     plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
     if one_to_one:
         names = distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
@@ -182,19 +183,19 @@ def array_record_to_array_record(
     )
 
 
-def _lines(found: Sequence[RecordFile], shuffle_seed: int | None) -> tuple[str, ...]:
+def _lines(found: Sequence[Counted], shuffle_seed: int | None) -> tuple[str, ...]:
     if shuffle_seed is None:
         return ()
     held = sum(file.records * file.record_bytes for file in found)
     return (f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile",)
 
 
-def _own_name(file: RecordFile) -> str:
+def _own_name(file: Counted) -> str:
     stem, mark, shard = parts_of_name(file.source.name)
     return f"{stem}{mark or '.array_record'}{shard}"
 
 
-def _stem(found: Sequence[RecordFile]) -> str:
+def _stem(found: Sequence[Counted]) -> str:
     stems = {parts_of_name(file.source.name)[0] for file in found}
     return stems.pop() if len(stems) == 1 else "records"
 
@@ -203,27 +204,26 @@ def _stem(found: Sequence[RecordFile]) -> str:
 class _SpansFileTask(FileTask):
     """The task of writing a file from spans of the inputs."""
 
-    spans: tuple[ArrayRecordSpan, ...]
+    spans: tuple[RecordSpan, ...]
 
 
 def _tasks(
-    found: Sequence[RecordFile], names: Sequence[str], *, one_to_one: bool
+    found: Sequence[Counted], names: Sequence[str], *, one_to_one: bool
 ) -> tuple[_SpansFileTask, ...]:
     if one_to_one:
+        whole = [
+            RecordSpan(file.source, 0, file.records, file.records, at=at)
+            for at, file in enumerate(found)
+        ]
         return tuple(
-            _SpansFileTask(
-                name,
-                f"{name}@{file.source.id.key}",
-                file.source.size_bytes,
-                (ArrayRecordSpan(file, 0, file.records),),
-            )
-            for file, name in zip(found, names, strict=True)
+            _SpansFileTask(name, f"{name}@{one.source.id.key}", one.stored_bytes, (one,))
+            for name, one in zip(names, whole, strict=True)
         )
     records = sum(file.records for file in found)
     bounds = [records * at // len(names) for at in range(len(names) + 1)]
     return tuple(
-        _SpansFileTask(name, name, sum(span.stored_bytes for span in spans), spans)
-        for name, spans in zip(names, cut(found, bounds), strict=True)
+        _SpansFileTask(name, name, part.stored_bytes, part.spans)
+        for name, part in zip(names, cut(found, bounds), strict=True)
     )
 
 
@@ -257,7 +257,7 @@ _NUMBER_BYTES: Final = 8
 class Shuffle:
     """A shuffle of the records of `found` into files of the names `names`. Picklable."""
 
-    found: tuple[RecordFile, ...]
+    found: tuple[Counted, ...]
     names: tuple[str, ...]
     seed: int
     memory_bytes: int
@@ -267,7 +267,7 @@ class Shuffle:
     def stages(self) -> tuple[ConversionStage, ...]:
         """The two passes; the results of the second are the parts of the files, in any order."""
         return (
-            ConversionStage("scatter", self._items, self._scatter, _item_bytes, at_once=_AT_ONCE),
+            part_stage("scatter", self._items, self._scatter, at_once=_AT_ONCE),
             writing_stage(
                 "gather",
                 self._files,
@@ -317,42 +317,32 @@ class Shuffle:
             first += file.records
         bounds.append(first)
         return [
-            _ShuffleItem(start, stop, spans)
-            for (start, stop), spans in zip(
-                itertools.pairwise(bounds), cut(self.found, bounds), strict=True
-            )
+            # Runs of another memory have other buckets.
+            _ShuffleItem(f"scatter-{part.start}-{part.stop}-{self.memory_bytes}", part)
+            for part in cut(self.found, bounds)
         ]
 
-    def _scatter(self, folder: OutputFolder, item: _ShuffleItem, report: Report) -> FinishedPart:
-        # Runs of another memory have other buckets.
-        key = f"scatter-{item.start}-{item.stop}-{self.memory_bytes}"
-        steps = Steps(report, _item_bytes(item))
-
-        def make() -> FinishedPart:
-            skipped = SkippedRecords(self.max_bad_records)
-            runs: list[OutputFile] = []
-            records = 0
-            for places, held in self._full(item, skipped, steps):
-                name = folder.data_name(f"{key}-{len(runs)}")
-                runs.append(self._write_run(folder, name, places, held))
-                records += len(held)
-            return FinishedPart(key, records, tuple(runs), skipped.details)
-
-        part = folder.part(key, make)
-        steps.end(part.records)
-        return part
+    def _scatter(self, folder: OutputFolder, item: _ShuffleItem, steps: Steps) -> FinishedPart:
+        skipped = SkippedRecords(self.max_bad_records)
+        runs: list[OutputFile] = []
+        records = 0
+        for places, held in self._full(item, skipped, steps):
+            name = folder.data_name(f"{item.key}-{len(runs)}")
+            runs.append(self._write_run(folder, name, places, held))
+            records += len(held)
+        return FinishedPart(item.key, records, tuple(runs), skipped.details)
 
     def _full(
         self, item: _ShuffleItem, skipped: SkippedRecords, steps: Steps
     ) -> Iterator[tuple[Places, list[bytes]]]:
         """Yield the records of an item with their places, as many at a time as memory holds."""
-        places = places_of(item.start, item.stop, self.records, self.seed)
+        places = places_of(item.part.start, item.part.stop, self.records, self.seed)
         most_bytes = self._share_bytes // 2
         batch_bytes = min(BATCH_BYTES, self._share_bytes // 8)
         held: list[bytes] = []
         held_places: list[Places] = []
         held_bytes, begin = 0, 0
-        for span in item.spans:
+        for span in item.part.spans:
             read = read_span(span, skipped, batch_bytes=batch_bytes)
             for numbers, records, stored_bytes in read:
                 held += records
@@ -413,11 +403,15 @@ class Shuffle:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ShuffleItem:
-    """Records `[start, stop)` of all inputs, and the spans that hold them."""
+    """Records of all inputs that are read together."""
 
-    start: int
-    stop: int
-    spans: tuple[ArrayRecordSpan, ...]
+    key: str
+    part: RowRange
+
+    @property
+    def size_bytes(self) -> int:
+        """The stored bytes of these records."""
+        return self.part.stored_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -429,11 +423,7 @@ class _ShuffledFileTask(FileTask):
     runs: tuple[str, ...]
 
 
-def _item_bytes(item: _ShuffleItem) -> int:
-    return sum(span.stored_bytes for span in item.spans)
-
-
-def _held_bytes(file: RecordFile, records: int) -> int:
+def _held_bytes(file: Counted, records: int) -> int:
     return int(records * (file.record_bytes + _RECORD_BYTES))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import mmap
 import os
 import re
 import struct
@@ -32,7 +33,7 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _checksum_at = _CHECKSUM.unpack_from
 # The bytes of a record in addition to its data.
-_FRAME_BYTES = _HEADER.size + _CHECKSUM.size
+FRAME_BYTES = _HEADER.size + _CHECKSUM.size
 _MASK_DELTA = 0xA282EAD8
 # Larger blocks are new pages each time, and do not stay in the processor's cache until they are cut.
 _BLOCK_BYTES = 1 << 18
@@ -59,6 +60,10 @@ class RecordBatch:
     start_record: int
     start_byte: int
     stored_bytes: int
+
+    def offset(self, at: int) -> int:
+        """Where record number `at` of these begins; none before it may be bad."""
+        return self.start_byte + sum(FRAME_BYTES + len(data) for data in self.records[:at])
 
 
 def read_records(
@@ -88,39 +93,6 @@ def read_records(
         yield from batch.records
 
 
-def scan(
-    path: str | os.PathLike[str],
-    *,
-    start_byte: int = 0,
-    start_record: int = 0,
-    check_data: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the records of a TFRecord file with their offsets, from a known place onwards.
-
-    Args:
-        path: As for `read_records`.
-        start_byte: Offset of the first record wanted, in the decompressed data.
-        start_record: The number of that record; it only serves the error messages.
-        check_data: Whether to check the checksum of the data too; the length's is always checked.
-        storage_options: As for `read_records`.
-
-    Raises:
-        NotFoundError, ReadError, MissingExtraError: As for `read_records`.
-    """
-    for batch in read_batches(
-        path,
-        start_byte=start_byte,
-        start_record=start_record,
-        check_data=check_data,
-        storage_options=storage_options,
-    ):
-        offset = batch.start_byte
-        for data in batch.records:
-            yield offset, data
-            offset += _FRAME_BYTES + len(data)
-
-
 def read_batches(
     path: str | os.PathLike[str],
     *,
@@ -134,9 +106,9 @@ def read_batches(
 
     Args:
         path: As for `read_records`.
-        start_byte: As for `scan`.
-        start_record: As for `scan`.
-        check_data: As for `scan`.
+        start_byte: Offset of the first record wanted, in the decompressed data.
+        start_record: The number of that record; it only serves the error messages.
+        check_data: Whether to check the checksum of the data too; the length's is always checked.
         skip_bad: Whether a record whose data has a wrong checksum is left out, and not raised. A
             wrong length is always raised, since nothing after it can be found, and so is a file
             that ends inside a record.
@@ -159,7 +131,7 @@ def read_batches(
                 stream.seek(start_byte)
             while block := _filled(stream, block, cutter.wanted):
                 if len(block) < cutter.wanted:
-                    raise ValueError(_cut_off(block, cutter.wanted))
+                    raise ValueError(_cut_off(len(block), cutter.wanted))
                 first, at = cutter.number, cutter.offset
                 records, bad = cutter.cut(block)
                 block = block[cutter.offset - at :]
@@ -214,6 +186,52 @@ def write_records(path: str | os.PathLike[str], records: Iterable[bytes]) -> int
     return count
 
 
+def head_records(shown: str, data: bytes, *, whole: bool) -> list[bytes]:
+    """Return the whole records that a file begins with.
+
+    Args:
+        shown: The file, for messages.
+        data: Its first bytes, decompressed, or all of them.
+        whole: Whether they are all.
+
+    Raises:
+        ReadError: If a record is damaged, or a whole file ends inside one.
+    """
+    crc32c = optional("google_crc32c", "reading TFRecord").value
+    cutter = _Cutter(shown, crc32c, check_data=True, skip_bad=False)
+    records, _ = cutter.cut(data)
+    if cutter.wrong is None and whole and cutter.offset < len(data):
+        raise cutter.error(_cut_off(len(data) - cutter.offset, cutter.wanted))
+    if cutter.wrong is not None:
+        raise cutter.wrong
+    return records
+
+
+def count_records(path: str, most: int) -> int | None:
+    """Count the records of a local file that is not gzip, by their lengths; None for more than `most`.
+
+    Raises:
+        ReadError: If a length is damaged, or the file ends inside a record. Data are not read.
+    """
+    crc32c = optional("google_crc32c", "reading TFRecord").value
+    size, at, count = os.path.getsize(path), 0, 0
+    if not size:
+        return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        while at < size and count <= most:
+            header = raw[at : at + _HEADER.size]
+            wanted = _HEADER.size
+            if len(header) == _HEADER.size:
+                length, checksum = _HEADER.unpack(header)
+                if masked(crc32c(header[: _LENGTH.size])) != checksum:
+                    raise damaged(path, count, at, _wrong_length(header))
+                wanted = FRAME_BYTES + length
+            if at + wanted > size:
+                raise damaged(path, count, at, _cut_off(size - at, wanted))
+            at, count = at + wanted, count + 1
+    return count if count <= most else None
+
+
 class _Cutter:
     """Cuts blocks of a file into records; `offset` and `number` are the next record's.
 
@@ -253,7 +271,7 @@ class _Cutter:
                 header = found
             stop = begin + length
             if stop + 4 > size:
-                self.wanted = _FRAME_BYTES + length
+                self.wanted = FRAME_BYTES + length
                 break
             data = block[begin:stop]
             at = stop + 4
@@ -311,13 +329,13 @@ def _wrong_length(header: bytes) -> str:
     )
 
 
-def _cut_off(block: bytes, wanted: int) -> str:
-    """Describe the fault of a file that ends with `block`, part of a record of `wanted` bytes."""
-    if len(block) < _HEADER.size:
-        return f"the file ends {len(block)} bytes into the header of the record"
+def _cut_off(held: int, wanted: int) -> str:
+    """Describe the fault of a file that ends with `held` bytes of a record of `wanted` bytes."""
+    if held < _HEADER.size:
+        return f"the file ends {held} bytes into the header of the record"
     return (
-        f"the file is cut off: the record has {wanted - _FRAME_BYTES} bytes and a checksum of 4, the"
-        f" file holds {len(block) - _HEADER.size} of them"
+        f"the file is cut off: the record has {wanted - FRAME_BYTES} bytes and a checksum of 4, the"
+        f" file holds {held - _HEADER.size} of them"
     )
 
 

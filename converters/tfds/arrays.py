@@ -30,10 +30,18 @@ import numpy as np
 from windrow.converters.zarr.decoding import Wrong
 from windrow.errors import ArgumentError, ReadError
 from windrow.sources.base import Columns
-from windrow.sources.tf_example.features import BYTES, Array, Column, Feature, Ragged
+from windrow.sources.tf_example.features import (
+    BYTES,
+    Array,
+    Column,
+    Feature,
+    Ragged,
+    offsets_of,
+    ragged_of,
+)
 from windrow.sources.tfds.columns import decode_records
 from windrow.sources.tfds.features import IMAGE, Leaf, Shape, TfdsFeatures, tree_of
-from windrow.sources.tfds.values import may_be_absent, objects_of, offsets_of
+from windrow.sources.tfds.values import may_be_absent, objects_of
 
 ABSENT: Final = "windrow_absent"
 
@@ -322,9 +330,8 @@ def _column(parts: Sequence[Any], feature: Feature) -> Column:
         for row, part in enumerate(parts):
             out[row] = part
         return out
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    offsets = offsets_of(lengths)
     if feature.opaque:
-        return Ragged(np.frombuffer(b"".join(parts), np.uint8), offsets)
+        return ragged_of(parts, feature)
     empty = np.empty((0, *feature.item_shape), dtype)
-    return Ragged(np.concatenate([empty, *parts]), offsets)
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    return Ragged(np.concatenate([empty, *parts]), offsets_of(lengths))

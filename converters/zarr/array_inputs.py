@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.optional_imports import optional
 from windrow.core.process import cores
 from windrow.core.redaction import shown_url
 from windrow.errors import (
@@ -33,7 +34,6 @@ from windrow.errors import (
     MissingExtraError,
     ReadError,
     SourceError,
-    missing_extra,
 )
 from windrow.sources.chunks import Box
 from windrow.sources.remote.file_systems import missing_package
@@ -236,7 +236,7 @@ class XarrayFile:
             MissingExtraError: If a package is missing.
         """
         if self._opened is None:
-            xarray = _xarray()
+            xarray = optional("xarray", "converting what xarray opens", "netcdf")
             engines = xarray.backends.list_engines()
             if self._engine is not None and self._engine not in engines:
                 raise ArgumentError(
@@ -401,11 +401,3 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(value)
-
-
-def _xarray() -> Any:
-    try:
-        import xarray
-    except ImportError as error:
-        raise missing_extra("converting what xarray opens", "netcdf") from error
-    return xarray

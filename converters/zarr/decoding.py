@@ -18,7 +18,7 @@ import numpy as np
 from windrow.converters.records.record_files import Bad, RecordBlock
 from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
 from windrow.sources.tf_example.columns import decode_examples, infer_features
-from windrow.sources.tf_example.features import BYTES, DTYPES, Column, Feature, Ragged
+from windrow.sources.tf_example.features import BYTES, DTYPES, Column, Feature, ragged_of
 
 Decode = Callable[[bytes], Mapping[str, Any]]
 # The number of a record among those given, and what is wrong with it.
@@ -87,7 +87,7 @@ class FunctionDecoder:
                     fixed[name][rows] = value
             rows += 1
         return {
-            name: fixed[name][:rows] if name in fixed else _ragged(pieces[name], feature)
+            name: fixed[name][:rows] if name in fixed else ragged_of(pieces[name], feature)
             for name, feature in self.features.items()
         }
 
@@ -181,7 +181,8 @@ def inferred_rows(
         except WindrowError as error:
             raise placed(sample, first, error) from error
         if features[name].ragged:
-            ragged_bytes += sum(_nbytes(value) + OFFSET_BYTES for value in values)
+            sizes = (len(v) if isinstance(v, bytes) else v.nbytes for v in values)
+            ragged_bytes += sum(sizes) + OFFSET_BYTES * len(values)
     return features, ragged_bytes / len(rows)
 
 
@@ -208,10 +209,6 @@ def _feature(name: str, values: Sequence[Any]) -> Feature:
         return Feature(dtype, shape, raw=dtype in _COMPLEX)
     except ArgumentError as error:
         raise ConversionError(f"field {name!r}: {error}") from error
-
-
-def _nbytes(value: Any) -> int:
-    return len(value) if isinstance(value, bytes) else int(value.nbytes)
 
 
 # One row, as a function of the user's gives it.
@@ -269,10 +266,3 @@ def _fitted(name: str, value: Any, feature: Feature) -> Any:
         f"field {name!r} is {given}, and {wanted} was settled from the first records, or given; all"
         " records have to agree, and features= says what they are"
     )
-
-
-def _ragged(pieces: Sequence[bytes], feature: Feature) -> Ragged:
-    values = np.frombuffer(b"".join(pieces), feature.numpy_dtype)
-    offsets = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)), out=offsets[1:])
-    return Ragged(values.reshape(-1, *feature.item_shape), offsets // feature.item_bytes)

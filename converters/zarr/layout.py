@@ -277,24 +277,10 @@ def metadata_files(
             nodes[group] = _group((group_attributes or {}).get(group, {}))
         nodes[layout.name] = layout.metadata()
     found = {f"{name}/{METADATA}": _json_bytes(nodes[name]) for name in sorted(nodes)}
-    return {**found, METADATA: _json_bytes(group_metadata(layouts, attributes, nodes=nodes))}
-
-
-def group_metadata(
-    layouts: Sequence[ArrayLayout],
-    attributes: Mapping[str, Any] | None = None,
-    *,
-    nodes: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Return the `zarr.json` of a group, with the metadata of all in it (consolidated metadata)."""
-    if nodes is None:
-        nodes = {layout.name: layout.metadata() for layout in layouts}
-    consolidated = {
-        "kind": "inline",
-        "must_understand": False,
-        "metadata": {name: nodes[name] for name in sorted(nodes)},
-    }
-    return {**_group(attributes or {}), "consolidated_metadata": consolidated}
+    inline: dict[str, Any] = {"kind": "inline", "must_understand": False}
+    inline["metadata"] = {name: nodes[name] for name in sorted(nodes)}
+    own = {**_group(attributes or {}), "consolidated_metadata": inline}
+    return {**found, METADATA: _json_bytes(own)}
 
 
 def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:

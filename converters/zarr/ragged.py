@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
-from windrow.converters.job.stages import Report
+from windrow.converters.job.stages import Steps
 from windrow.converters.zarr.layout import ArrayLayout
 from windrow.converters.zarr.rows import BLOCK_BYTES, OFFSETS, VALUES, RowFiles, ranges
 from windrow.errors import ConversionError
@@ -118,27 +118,22 @@ class RaggedFiles:
     runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
 
     @property
-    def nbytes(self) -> int:
+    def key(self) -> str:
+        """The key of the part that they are."""
+        return f"ragged-{self.layout.name}-{self.start}-{self.stop}"
+
+    @property
+    def size_bytes(self) -> int:
         """Bytes of the items."""
         return (self.stop - self.start) * _item_bytes(self.layout)
 
-    def write(self, folder: OutputFolder, report: Report) -> FinishedPart:
-        """Write them, unless an earlier run has."""
-        key = f"ragged-{self.layout.name}-{self.start}-{self.stop}"
-        reported = 0
-
-        def make() -> FinishedPart:
-            nonlocal reported
-            with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
-                for items in self._blocks(folder):
-                    out.add(items)
-                    report(0, items.nbytes)
-                    reported += items.nbytes
-            return FinishedPart(key, 0, tuple(out.files))
-
-        part = folder.part(key, make)
-        report(0, self.nbytes - reported)
-        return part
+    def write(self, folder: OutputFolder, steps: Steps) -> FinishedPart:
+        """Write them."""
+        with RowFiles(folder, self.layout, self.start, self.stop, counted=False) as out:
+            for items in self._blocks(folder):
+                out.add(items)
+                steps.add(0, items.nbytes)
+        return FinishedPart(self.key, 0, tuple(out.files))
 
     def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
         dtype, shape = self.layout.numpy_dtype, self.layout.shape[1:]

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Unpack
 
@@ -35,14 +35,14 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.stages import (
     Conversion,
-    ConversionStage,
     Expected,
-    Report,
+    Steps,
     check_integer,
+    part_stage,
 )
 from windrow.converters.job.targets import LocalTarget
 from windrow.converters.zarr.array_inputs import AnyArray, Cast, InputArray
-from windrow.converters.zarr.layout import METADATA, encode_parts, metadata_files
+from windrow.converters.zarr.layout import METADATA, ArrayLayout, encode_parts, metadata_files
 from windrow.converters.zarr.rechunk_layout import Axis, Converted, Settings, Sizes, converted
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
@@ -155,17 +155,15 @@ def zarr_to_zarr(
     )
     lead = max(range(len(jobs)), key=lambda k: jobs[k].converted.layout.nbytes)
     work = _RechunkWork(jobs, lead)
-    first = ConversionStage("read", work.reads, work.read, work.weigh, at_once)
-    second = ConversionStage("write", work.blocks, work.write, work.weigh, at_once)
+    first = part_stage("read", work.reads, work.read, at_once=at_once)
+    second = part_stage("write", work.blocks, work.write, at_once=at_once)
     between = any(job.plan.between is not None for job in jobs)
-    end = _RechunkFinish(
-        plan, jobs, records, dict(inputs.attributes), inputs.group_attributes, find
-    )
+    layouts = [one.layout for one in found]
     return Conversion(
         name="zarr_to_zarr",
         plan=plan,
         stages=(first, second) if between else (second,),
-        finish=end.finish,
+        finish=functools.partial(_finish, plan, layouts, records, find),
         expected=_expected(inputs, jobs, records),
     )
 
@@ -283,10 +281,17 @@ class _RechunkedArray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RechunkItem:
-    """A box of the array of job number `job`."""
+    """A box of the array of job number `job`; `what` says which pass works on it."""
 
+    what: str
     job: int
     box: CellBox
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        """The key of its part."""
+        return f"{self.what}-{_place(self.job, self.box)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -298,61 +303,51 @@ class _RechunkWork:
 
     def reads(self, folder: OutputFolder, results: list[Any]) -> list[_RechunkItem]:
         jobs = [(k, job) for k, job in enumerate(self.jobs) if job.plan.between is not None]
-        return [_RechunkItem(k, box) for k, job in jobs for box in job.plan.reads()]
+        return [
+            _RechunkItem("read", k, box, job.nbytes(box))
+            for k, job in jobs
+            for box in job.plan.reads()
+        ]
 
     def blocks(self, folder: OutputFolder, results: list[Any]) -> list[_RechunkItem]:
         return [
-            _RechunkItem(k, box) for k, job in enumerate(self.jobs) for box in job.plan.blocks()
+            _RechunkItem("block", k, box, job.nbytes(box))
+            for k, job in enumerate(self.jobs)
+            for box in job.plan.blocks()
         ]
 
-    def weigh(self, item: _RechunkItem) -> int:
-        return self.jobs[item.job].nbytes(item.box)
-
-    def read(self, folder: OutputFolder, item: _RechunkItem, report: Report) -> None:
+    def read(self, folder: OutputFolder, item: _RechunkItem, steps: Steps) -> FinishedPart:
         """The first of two passes: the values of a box, sorted by the block they belong to."""
         job = self.jobs[item.job]
-        key = f"read-{_key(item)}"
+        values = job.values(item.box)
+        name = self._between(folder, item.job, item.box)
+        checksum, size_bytes = 0, 0
+        with folder.incoming(name) as path:
+            with open(path, "wb") as file:
+                for piece, _ in job.plan.pieces_of_read(item.box):
+                    for part, _ in runs(piece, _PART_BYTES // values.itemsize):
+                        data = values[_cut(part, item.box)].tobytes()
+                        checksum = google_crc32c.extend(checksum, data)
+                        size_bytes += file.write(data)
+            _put(folder, path, name)
+        return FinishedPart(item.key, 0, (OutputFile(name, size_bytes, 0, f"{checksum:08x}"),))
 
-        def make() -> FinishedPart:
-            values = job.values(item.box)
-            name = self._between(folder, item)
-            checksum, size_bytes = 0, 0
-            with folder.incoming(name) as path:
-                with open(path, "wb") as file:
-                    for piece, _ in job.plan.pieces_of_read(item.box):
-                        for part, _ in runs(piece, _PART_BYTES // values.itemsize):
-                            data = values[_cut(part, item.box)].tobytes()
-                            checksum = google_crc32c.extend(checksum, data)
-                            size_bytes += file.write(data)
-                _put(folder, path, name)
-            return FinishedPart(key, 0, (OutputFile(name, size_bytes, 0, f"{checksum:08x}"),))
-
-        folder.part(key, make)
-        report(0, job.nbytes(item.box))
-
-    def write(self, folder: OutputFolder, item: _RechunkItem, report: Report) -> FinishedPart:
+    def write(self, folder: OutputFolder, item: _RechunkItem, steps: Steps) -> FinishedPart:
         """The second of two passes, or the only one: the files of a block."""
-        job = self.jobs[item.job]
+        job, box = self.jobs[item.job], item.box
         layout = job.converted.layout
-        key = f"block-{_key(item)}"
-
-        def make() -> FinishedPart:
-            if job.plan.between is None:
-                values = job.values(item.box)
-            else:
-                values = self._gathered(folder, item)
-            files = []
-            encoded = encode_parts(layout, item.box.first, values, ahead_bytes=job.plan.ahead_bytes)
-            for name, parts in encoded:
-                rows = _rows_in_file(name, layout.name, layout.file_shape, layout.shape)
-                files.append(folder.write_staged_parts(name, parts, records=rows))
-            return FinishedPart(key, 0, tuple(files))
-
-        part = folder.part(key, make)
+        values = job.values(box) if job.plan.between is None else self._gathered(folder, item)
+        files = []
+        encoded = encode_parts(layout, box.first, values, ahead_bytes=job.plan.ahead_bytes)
+        for name, parts in encoded:
+            rows = _rows_in_file(name, layout.name, layout.file_shape, layout.shape)
+            with folder.staged(name) as file:
+                for part in parts:
+                    file.write(part)
+                files.append(file.finished(records=rows))
         # Rows are counted once: by the largest array, where its other axes begin.
-        counts = item.job == self.lead and item.box.first and not any(item.box.first[1:])
-        report(item.box.shape[0] if counts else 0, job.nbytes(item.box))
-        return part
+        counts = item.job == self.lead and box.first and not any(box.first[1:])
+        return FinishedPart(item.key, box.shape[0] if counts else 0, tuple(files))
 
     def _gathered(self, folder: OutputFolder, item: _RechunkItem) -> AnyArray:
         job = self.jobs[item.job]
@@ -360,7 +355,7 @@ class _RechunkWork:
 
         def gather(found: tuple[CellBox, CellBox, int]) -> None:
             read, piece, begin = found
-            name = self._between(folder, _RechunkItem(item.job, read))
+            name = self._between(folder, item.job, read)
             start = begin * values.itemsize
             data = folder.target.read(name, start, start + piece.cells * values.itemsize)
             if data is None or len(data) != piece.cells * values.itemsize:
@@ -385,14 +380,14 @@ class _RechunkWork:
                 collections.deque(pool.map(gather, pieces), maxlen=0)
         return values
 
-    def _between(self, folder: OutputFolder, item: _RechunkItem) -> str:
-        return folder.data_name(f"{_key(item)}.values")
+    def _between(self, folder: OutputFolder, job: int, box: CellBox) -> str:
+        return folder.data_name(f"{_place(job, box)}.values")
 
 
-def _key(item: _RechunkItem) -> str:
-    """Return a name for an item that says which cells it holds."""
-    axes = zip(item.box.first, item.box.shape, strict=True)
-    return "-".join([str(item.job), *(f"{first}+{size}" for first, size in axes)])
+def _place(job: int, box: CellBox) -> str:
+    """Return a name for a box of a job that says which cells it holds."""
+    axes = zip(box.first, box.shape, strict=True)
+    return "-".join([str(job), *(f"{first}+{size}" for first, size in axes)])
 
 
 def _cut(part: CellBox, whole: CellBox) -> tuple[slice, ...]:
@@ -417,26 +412,22 @@ def _rows_in_file(name: str, array: str, file_shape: Sequence[int], shape: Seque
     return min(shape[0], (at[0] + 1) * file_shape[0]) - at[0] * file_shape[0]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RechunkFinish:
-    """The last step: metadata, final names, the manifest. Picklable."""
-
-    plan: ConversionPlan
-    jobs: tuple[_RechunkedArray, ...]
-    records: int
-    attributes: Mapping[str, Any]
-    group_attributes: Mapping[str, Mapping[str, Any]]
-    find: Any
-
-    def finish(self, folder: OutputFolder, parts: list[FinishedPart]) -> None:
-        (before,) = self.plan.inputs
-        refuse_changed(before.name, before, self.find().id)
-        layouts = [job.converted.layout for job in self.jobs]
-        metadata = metadata_files(layouts, self.attributes, group_attributes=self.group_attributes)
-        heads = stage_metadata(folder, metadata)
-        places = {name.split("/")[0] for name in metadata if "/" in name}
-        alone = {"c"} if [layout.name for layout in layouts] == [""] else set()
-        folder.publish_store([*sorted(places | alone), "zarr.json"])
-        files = [file for part in parts for file in part.files]
-        source = InputFile(before.name, before.size_bytes, self.records, before.version)
-        folder.finish(Manifest(self.plan.format, (source,), self.plan.settings, (*heads, *files)))
+def _finish(
+    plan: ConversionPlan,
+    layouts: Sequence[ArrayLayout],
+    records: int,
+    find: Callable[[], ArrayInputs],
+    folder: OutputFolder,
+    parts: list[FinishedPart],
+) -> None:
+    """Write metadata and manifest, and give all their final names, unless the source has changed."""
+    (before,), inputs = plan.inputs, find()
+    refuse_changed(before.name, before, inputs.id)
+    metadata = metadata_files(layouts, inputs.attributes, group_attributes=inputs.group_attributes)
+    heads = stage_metadata(folder, metadata)
+    places = {name.split("/")[0] for name in metadata if "/" in name}
+    alone = {"c"} if [layout.name for layout in layouts] == [""] else set()
+    folder.publish_store([*sorted(places | alone), METADATA])
+    files = [file for part in parts for file in part.files]
+    source = InputFile(before.name, before.size_bytes, records, before.version)
+    folder.finish(Manifest(plan.format, (source,), plan.settings, (*heads, *files)))

@@ -31,7 +31,7 @@ from windrow.converters.job.manifest import (
     OutputFile,
     Skipped,
 )
-from windrow.converters.job.stages import ConversionStage, Expected, Report
+from windrow.converters.job.stages import ConversionStage, Expected, Steps, part_stage
 from windrow.converters.records.record_files import (
     Bad,
     Counted,
@@ -42,7 +42,6 @@ from windrow.converters.records.record_files import (
     files_of,
     reporting_changes,
 )
-from windrow.converters.records.record_writing import Steps
 from windrow.converters.zarr.decoding import (
     OFFSET_BYTES,
     SAMPLE_RECORDS,
@@ -85,11 +84,16 @@ _PIECE_BYTES: Final = 64 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _CountItem:
-    """Files that are counted together; `first` is the number of the first of them."""
+    """Files that are counted together."""
 
-    first: int
+    key: str
     files: tuple[Input, ...]
     features: dict[str, Feature]
+
+    @property
+    def size_bytes(self) -> int:
+        """The stored bytes of the files."""
+        return sum(source.size_bytes for source in self.files)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +112,11 @@ class _ConvertItem:
         spans = [(s.source.id.key, s.start, s.stop, s.skipped) for s in self.row_range.spans]
         digest = hashlib.sha256(repr(spans).encode()).hexdigest()[:12]
         return f"rows-{self.row_range.start}-{self.row_range.stop}-{digest}"
+
+    @property
+    def size_bytes(self) -> int:
+        """About the bytes of these rows in memory."""
+        return self.row_range.rows * self.row_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,12 +145,10 @@ class RecordsWork:
     def stages(self) -> tuple[ConversionStage, ...]:
         """The three stages."""
         return (
-            ConversionStage("count", self.batches, self.count, _stored_bytes),
+            part_stage("count", self.batches, self.count),
             # One more than cores: while files are flushed to the disk, others are made.
-            ConversionStage(
-                "convert", self.convert_items, self.convert, _convert_bytes, at_once=cores() + 1
-            ),
-            ConversionStage("ragged", self.ragged, self.write_ragged, _ragged_bytes),
+            part_stage("convert", self.convert_items, self.convert, at_once=cores() + 1),
+            part_stage("ragged", self.ragged, self.write_ragged),
         )
 
     def decoder(self, features: dict[str, Feature]) -> ColumnDecoder:
@@ -173,9 +180,10 @@ class RecordsWork:
         batches = self.files.batches(self.found)
         if self.max_bad_records:
             batches = [(file,) for file in self.found]
+        how = "checked" if self.max_bad_records else "frames"
         firsts = np.cumsum([0, *map(len, batches)]).tolist()
         return [
-            _CountItem(first, files, features)
+            _CountItem(f"count-{first}-{len(files)}-{how}", files, features)
             for first, files in zip(firsts, batches, strict=False)
         ]
 
@@ -218,25 +226,17 @@ class RecordsWork:
             int(column.values.nbytes) + OFFSET_BYTES * len(column) for column in found
         ) / len(sample.records)
 
-    def count(self, folder: OutputFolder, item: _CountItem, report: Report) -> FinishedPart:
-        steps = Steps(report, _stored_bytes(item))
+    def count(self, folder: OutputFolder, item: _CountItem, steps: Steps) -> FinishedPart:
         checked = self.max_bad_records > 0
-        key = f"count-{item.first}-{len(item.files)}-{'checked' if checked else 'frames'}"
-
-        def make() -> FinishedPart:
-            progress = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
-            with reporting_changes(item.files):
-                counted = self.files.count(item.files, progress)
-                if checked:
-                    counted = [self._checked(file, item.features, steps) for file in counted]
-            for source in item.files:
-                source.check_unchanged()
-            value = [file.to_json() for file in counted]
-            return FinishedPart(key, sum(file.records for file in counted), (), {"files": value})
-
-        part = folder.part(key, make)
-        steps.end(part.records)
-        return part
+        progress = (lambda records, size: steps.reach(0, size)) if not checked else _unheard
+        with reporting_changes(item.files):
+            counted = self.files.count(item.files, progress)
+            if checked:
+                counted = [self._checked(file, item.features, steps) for file in counted]
+        for source in item.files:
+            source.check_unchanged()
+        value = [file.to_json() for file in counted]
+        return FinishedPart(item.key, sum(file.records for file in counted), (), {"files": value})
 
     def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
         """The file with its bad records: all are read, and decoded."""
@@ -282,13 +282,14 @@ class RecordsWork:
         unit = max((layout.file_shape[0] for layout in layouts), default=1)
         rows = max(_PIECE_BYTES // row_bytes, 2 * max((file.group for file in files), default=1))
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
-        memory = writing_bytes(layouts, far=folder.target.local is None) + 2 * group_bytes
+        memory = writing_bytes(layouts) + 2 * group_bytes
         check_room(
             self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
         )
+        bounds = [*range(0, records, -(-rows // unit) * unit), records]
         return [
             _ConvertItem(row_range, features, layouts, row_bytes, memory)
-            for row_range in cut(files, rows_per_range=-(-rows // unit) * unit)
+            for row_range in cut(files, bounds)
         ]
 
     def _layouts(
@@ -299,16 +300,9 @@ class RecordsWork:
     def _dressed(self, layout: ArrayLayout) -> ArrayLayout:
         return layout if self.known is None else self.known.dressed(layout)
 
-    def convert(self, folder: OutputFolder, item: _ConvertItem, report: Report) -> FinishedPart:
-        steps = Steps(report, _convert_bytes(item))
-
-        def make() -> FinishedPart:
-            with room(self.memory_bytes).taken(item.memory_bytes):
-                return self._convert(folder, item, steps)
-
-        part = folder.part(item.key, make)
-        steps.end(item.row_range.rows)
-        return part
+    def convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
+        with room(self.memory_bytes).taken(item.memory_bytes):
+            return self._convert(folder, item, steps)
 
     def _convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
         row_range, decoder = item.row_range, self.decoder(item.features)
@@ -326,7 +320,7 @@ class RecordsWork:
                 for number, (name, feature) in enumerate(item.features.items())
                 if feature.ragged
             }
-            for block in self.files.read(row_range.spans, block_bytes=BLOCK_BYTES):
+            for block in self.files.blocks(row_range.spans, BLOCK_BYTES):
                 for name, column in decoded(decoder, block).items():
                     if isinstance(column, Ragged):
                         spools[name].add(column)
@@ -362,27 +356,14 @@ class RecordsWork:
         folder.note("converted", files)
         return items
 
-    def write_ragged(self, folder: OutputFolder, item: RaggedFiles, report: Report) -> FinishedPart:
-        far = folder.target.local is None
-        with room(self.memory_bytes).taken(writing_bytes([item.layout], far=far)):
-            return item.write(folder, report)
+    def write_ragged(self, folder: OutputFolder, item: RaggedFiles, steps: Steps) -> FinishedPart:
+        with room(self.memory_bytes).taken(writing_bytes([item.layout])):
+            return item.write(folder, steps)
 
 
 def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
     """The parts of a stage in the order of their records; their keys are `WHAT-FIRST-...`."""
     return sorted(parts, key=lambda part: int(part.key.split("-")[1]))
-
-
-def _stored_bytes(item: _CountItem) -> int:
-    return sum(source.size_bytes for source in item.files)
-
-
-def _convert_bytes(item: _ConvertItem) -> int:
-    return item.row_range.rows * item.row_bytes
-
-
-def _ragged_bytes(item: RaggedFiles) -> int:
-    return item.nbytes
 
 
 def _unheard(records: int, done_bytes: int) -> None:

@@ -2,8 +2,7 @@
 
 The user gives the features of rows, or the manifest of the records' folder names them. The files of
 their arrays are made from rows as they come. A shard is put together from its chunks and written as
-it grows, so that memory holds a block of rows at most. For an object store it also holds the encoded
-bytes of the shard.
+it grows, so that memory holds a block of rows at most.
 
 Invariants: features have names that arrays of one Zarr group can have. The files are the same as if
 `layout.encode_each` made them of all rows at once, for any blocks.
@@ -439,15 +438,11 @@ def stage_metadata(folder: OutputFolder, metadata: Mapping[str, bytes]) -> tuple
     return heads
 
 
-def writing_bytes(layouts: Sequence[ArrayLayout], *, far: bool) -> int:
+def writing_bytes(layouts: Sequence[ArrayLayout]) -> int:
     """Memory that it takes to write files of these arrays side by side, the blocks included."""
     shards = [layout.file_bytes for layout in layouts if layout.shard_shape is not None]
     chunks = sum(layout.chunk_bytes for layout in layouts)
-    if not far:
-        shards = [min(size, BUFFER_BYTES) for size in shards]
-    # Files for an object store are copied once more.
-    copied = max(shards, default=0) if far else 0
-    return sum(shards) + copied + _COPIES * (BLOCK_BYTES + chunks)
+    return sum(min(size, BUFFER_BYTES) for size in shards) + _COPIES * (BLOCK_BYTES + chunks)
 
 
 class MemoryBudget:

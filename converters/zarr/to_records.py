@@ -21,13 +21,12 @@ from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import refuse_changed
 from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import ConversionPlan
-from windrow.converters.job.stages import Conversion, Expected, check_integer, known
+from windrow.converters.job.stages import Conversion, Expected, Steps, check_integer, known
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
     FileTask,
     SkippedRecords,
-    Steps,
     check_writer_options,
     finish_files,
     records_bytes,

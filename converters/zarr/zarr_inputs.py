@@ -20,7 +20,7 @@ import numpy as np
 import tensorstore as ts
 from fsspec.core import url_to_fs
 
-from windrow.converters.job.inputs import find_inputs, version_of
+from windrow.converters.job.inputs import files_below, find_inputs, version_of
 from windrow.converters.job.manifest import InputId
 from windrow.converters.zarr.array_inputs import (
     SUFFIXES,
@@ -34,9 +34,10 @@ from windrow.converters.zarr.array_inputs import (
     without_two_nans,
 )
 from windrow.converters.zarr.layout import stored_fill
+from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
 from windrow.core.threads import shared_pool
-from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, missing_extra
+from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
 from windrow.sources.tf_example.features import DTYPES
@@ -310,21 +311,12 @@ def _scalar(found: Found) -> tuple[AnyArray, Any]:
         access = found.access
         if access is None or found.url is None:
             raise ValueError("only TensorStore reads its format, and it does not open such URLs")
-        array = _zarr(found.what).open_array(
-            found.url, mode="r", storage_options=access.storage_options or None
-        )
+        zarr = optional("zarr", f"{found.what}: one value in a store of fsspec", "zarr")
+        array = zarr.open_array(found.url, mode="r", storage_options=access.storage_options or None)
         return np.asarray(array[...]), array.fill_value
     except (ValueError, RuntimeError, OSError) as error:
         why = str(error) if found.access is None else found.access.reason(error)
         raise ReadError(f"{found.named} in {found.where} cannot be read: {why}") from error
-
-
-def _zarr(what: str) -> Any:
-    try:
-        import zarr
-    except ImportError as error:
-        raise missing_extra(f"{what}: one value in a store of fsspec", "zarr") from error
-    return zarr
 
 
 def _scalar_facts(found: Found) -> InputFacts:
@@ -364,7 +356,10 @@ def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tup
         return
     if not is_remote(url):
         try:
-            yield from _walked(local_path(url, what="source"), "")
+            for name, entry in files_below(local_path(url, what="source")):
+                # A link that leads nowhere is known by itself.
+                stat = entry.stat(follow_symlinks=os.path.exists(entry.path))
+                yield name, stat.st_size, str(stat.st_mtime_ns)
         except OSError as error:
             raise ReadError(f"{shown_url(url)} cannot be listed: {error}") from error
         return
@@ -381,15 +376,3 @@ def _listed(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[tup
         raise ReadError(f"{shown_url(url)} cannot be listed: {hidden}") from error
     for name, info in found.items():
         yield name[len(path) :], int(info.get("size") or 0), version_of(info)
-
-
-def _walked(folder: str, below: str) -> Iterator[tuple[str, int, str]]:
-    with os.scandir(os.path.join(folder, below)) as entries:
-        for entry in entries:
-            name = f"{below}/{entry.name}" if below else entry.name
-            if entry.is_dir():
-                yield from _walked(folder, name)
-            else:
-                # A link that leads nowhere is known by itself.
-                stat = entry.stat(follow_symlinks=os.path.exists(entry.path))
-                yield name, stat.st_size, str(stat.st_mtime_ns)

@@ -42,6 +42,7 @@ _HEAD = (
 )
 @click.option(
     "--batch",
+    "batch_records",
     type=click.IntRange(min=1),
     help="Records per batch. [256, or fewer if these exceed 16 MiB]",
 )
@@ -55,6 +56,7 @@ _HEAD = (
 @click.option("--batches", type=click.IntRange(min=1), help="Most batches to read in each order.")
 @click.option(
     "--block",
+    "block_records",
     type=click.IntRange(min=1),
     help="Records per block of the block shuffle. [as many as a chunk or record group has]",
 )
@@ -75,16 +77,12 @@ _HEAD = (
 def command(
     url: str,
     orders: Sequence[str],
-    batch: int | None,
-    seconds: float,
-    batches: int | None,
-    block: int | None,
-    seed: int,
     arrays: Sequence[str],
     split: str | None,
     storage_options: dict[str, Any],
     as_json: bool,
     quiet: bool,
+    **how: Any,
 ) -> None:
     """Measure how quickly the records at URL are read: in order, block-shuffled, globally shuffled.
 
@@ -106,11 +104,7 @@ def command(
     found = reading_speed(
         source,
         orders=orders or ORDERS,
-        batch_records=batch,
-        seconds=seconds,
-        batches=batches,
-        block_records=block,
-        seed=seed,
+        **how,
         say=(lambda words: None) if quiet else (lambda words: say(f"windrow bench: {words}")),
     )
     short = [order for order in found.orders if order.took_s < _ENOUGH_S and order.is_whole]

@@ -28,23 +28,24 @@ from windrow.cli.main import (
     echo_json,
     examples,
     json_option,
+    json_or_text,
     key_value_option,
     quiet_option,
     say,
     storage_option,
 )
 from windrow.converters.job.declared import OPTIONS, ConversionFunction, SettingKind, flag_of
-from windrow.converters.job.job import carry_out, describe
+from windrow.converters.job.job import RunOptions, carry_out, describe
 from windrow.converters.job.manifest import Manifest
 from windrow.converters.job.stages import Conversion
 from windrow.converters.records.array_record import tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.tfds.to_records import tfds_to_array_record
-from windrow.converters.tfds.to_zarr import tfds_to_zarr
+from windrow.converters.tfds.conversions import tfds_to_array_record, tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.core.redaction import shown_url
+from windrow.core.text import counted, shortened
 from windrow.formats.inspect import inspect as inspect_dataset
 from windrow.formats.table import conversion_source
 from windrow.sources import signatures
@@ -102,14 +103,6 @@ def _json(text: str) -> Any:
         raise click.BadParameter(f"neither a file nor JSON: {error}") from error
 
 
-def _json_or_text(text: str) -> Any:
-    """Parse a JSON value; anything else stays a string."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def _function(text: str) -> Any:
     """Import the function `module:name`; the working folder is on the search path."""
     module, _, name = text.partition(":")
@@ -151,7 +144,7 @@ _KINDS: Final[Mapping[SettingKind, Mapping[str, Any]]] = {
     SettingKind.SIZE: {"type": _size, "metavar": "SIZE"},
     SettingKind.FLAG: {"is_flag": True, "default": None},
     SettingKind.JSON: {"type": _json, "metavar": "JSON"},
-    SettingKind.JSON_OR_TEXT: {"type": _json_or_text, "metavar": "VALUE"},
+    SettingKind.JSON_OR_TEXT: {"type": json_or_text, "metavar": "VALUE"},
     SettingKind.CAST: {"type": click.Choice(["checked", "unsafe"])},
     SettingKind.FUNCTION: {"type": _function, "metavar": "MODULE:NAME"},
     SettingKind.LIST: {"multiple": True, "callback": _list_or_none, "metavar": "NAME"},
@@ -182,6 +175,7 @@ _HOW: Final = (
         "--pipeline-option",
         "pipeline_options",
         multiple=True,
+        callback=_list_or_none,
         metavar="FLAG",
         help="An option of Beam, such as --region=us-west1; may be repeated.",
     ),
@@ -240,12 +234,6 @@ def command(
     as_json: bool,
     quiet: bool,
     storage_options: Mapping[str, Any],
-    overwrite: bool,
-    take_over: bool,
-    processes: int,
-    runner: str | None,
-    pipeline_options: tuple[str, ...],
-    output_options: Mapping[str, Any],
     **settings: Any,
 ) -> None:
     """Convert SRC (paths, globs, folders or URLs) to a dataset in the folder or URL DST.
@@ -254,28 +242,19 @@ def command(
     windrow_manifest.json; until then Windrow refuses to open it.
     """
     raw = click.get_current_context().meta[_RAW]
+    run: Any = {name: settings.pop(name) for name in RunOptions.__annotations__ if name in settings}
+    options = run["output_options"] = dict(run["output_options"] or storage_options) or None
     conversion = dataclasses.replace(
         _plan_conversion(sources, source, target, storage_options, settings),
         command=shlex.join(["windrow", "convert", *_resume_arguments(raw)]),
     )
-    remote_options = dict(output_options or storage_options) or None
     if dry_run:
-        _show_plan(describe(conversion, output, output_options=remote_options), as_json=as_json)
+        _show_plan(describe(conversion, output, output_options=options), as_json=as_json)
         return
-    manifest = carry_out(
-        conversion,
-        output,
-        overwrite=overwrite,
-        take_over=take_over,
-        processes=processes,
-        runner=runner,
-        pipeline_options=list(pipeline_options) or None,
-        progress=not quiet,
-        output_options=remote_options,
-    )
+    manifest = carry_out(conversion, output, progress=not quiet, **run)
     _show_manifest(manifest, output, as_json=as_json, quiet=quiet)
     if target == "zarr" and not (as_json or quiet):
-        _show_arrays(output, remote_options)
+        _show_arrays(output, options)
 
 
 def _resume_arguments(raw: Sequence[str]) -> Iterator[str]:
@@ -348,7 +327,9 @@ def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:
     ]
     if done["parts"]:
         size = _megabytes(done["bytes"])
-        rows.append(("done", f"{done['parts']:,} parts, {done['records']:,} records, {size}"))
+        rows.append(
+            ("done", f"{counted(done['parts'], 'part')}, {counted(done['files'], 'file')}, {size}")
+        )
     rows += [("differs", line) for line in described["differences"]]
     click.echo(tabulate(rows, tablefmt="plain", disable_numparse=True))
     for line in described["lines"]:
@@ -357,7 +338,7 @@ def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return shortened(text, _SHOWN_CHARACTERS)
 
 
 def _count(value: int | None) -> str:
@@ -372,14 +353,11 @@ def _show_manifest(manifest: Manifest, output: str, *, as_json: bool, quiet: boo
     if as_json:
         echo_json(manifest.to_json())
         return
-    size_bytes = sum(file.size_bytes for file in manifest.files)
     if not quiet:
+        size = _megabytes(sum(file.size_bytes for file in manifest.files))
         skipped = f", {len(manifest.skipped):,} damaged ones skipped" if manifest.skipped else ""
-        files = len(manifest.files)
-        say(
-            f"{output}: {manifest.records:,} records in {files:,} file{'s' * (files != 1)},"
-            f" {size_bytes / 1e6:,.1f} MB{skipped}"
-        )
+        files = counted(len(manifest.files), "file")
+        say(f"{output}: {manifest.records:,} records in {files}, {size}{skipped}")
 
 
 def _show_arrays(output: str, options: Mapping[str, Any] | None) -> None:

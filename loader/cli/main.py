@@ -213,7 +213,7 @@ def key_value_option(flag: str, name: str, help: str) -> Callable[[Function], Fu
             if not equals or not key:
                 # The value may be a secret: it is not repeated.
                 raise click.BadParameter("write KEY=VALUE, such as anon=true")
-            found[key] = _json_or_string(value)
+            found[key] = json_or_text(value)
         return found
 
     return click.option(flag, name, metavar="KEY=VALUE", multiple=True, callback=parse, help=help)
@@ -244,7 +244,8 @@ class _StderrHandler(logging.Handler):
             self.handleError(record)
 
 
-def _json_or_string(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """Parse a JSON value; anything else stays a string."""
     try:
         return json.loads(text)
     except ValueError:

@@ -235,6 +235,14 @@ def _decoding_mb_per_s(source: LaidOutSource, seconds: float) -> float:
     return found.decoded_bytes / 1e6 / (time.perf_counter() - begin)
 
 
+def _of_process(file: str, name: str) -> int | None:
+    """Return a number that Linux counts for this process; None if it has no such number."""
+    try:
+        return int(Path(f"/proc/self/{file}").read_text().split(name)[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 class _BytesRead:
     """Counts the bytes read since it was created, if the system or the source counts them."""
 
@@ -245,11 +253,8 @@ class _BytesRead:
     def _now(self) -> int | None:
         if getattr(self._source, "is_remote_source", False):
             return int(self._source.stats()["bytes"])  # type: ignore[attr-defined]
-        try:
-            # Bytes that system calls of this process have read, without mapped files.
-            return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
-        except (OSError, IndexError, ValueError):
-            return None
+        # Bytes that system calls of this process have read, without mapped files.
+        return _of_process("io", "rchar:")
 
     def bytes(self) -> int | None:
         """Return the bytes read since then; None if they are unknown, or no call has read any."""
@@ -272,10 +277,9 @@ class _Memory:
     @staticmethod
     def _most() -> int | None:
         """Return the peak resident memory of the process."""
-        try:
-            return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-        except (OSError, IndexError, ValueError):
-            pass
+        peak_kb = _of_process("status", "VmHWM:")
+        if peak_kb is not None:
+            return peak_kb * 1024
         try:
             import resource  # not on Windows
         except ImportError:

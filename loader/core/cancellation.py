@@ -28,13 +28,9 @@ class CancelScope:
 
     def __init__(self) -> None:
         """Create a scope that is not set."""
-        self._is_set = False
-        self._ends: dict[object, Callable[[], object]] = {}
-
-    @property
-    def is_set(self) -> bool:
+        self.is_set = False
         """Whether the registered reads have ended or are about to."""
-        return self._is_set
+        self._ends: dict[object, Callable[[], object]] = {}
 
     def enter(self) -> None:
         """Make this the scope of the current thread."""
@@ -42,7 +38,7 @@ class CancelScope:
 
     def set(self) -> None:
         """End what is registered, in another thread if one can be started."""
-        self._is_set = True
+        self.is_set = True
         if self._ends:
             try:
                 # Not a thread of `threading`: starting one takes locks.
@@ -53,7 +49,7 @@ class CancelScope:
     def add(self, key: object, end: Callable[[], object]) -> None:
         """Call `end` when the scope is set, unless `key` was removed by then."""
         self._ends[key] = end
-        if self._is_set:
+        if self.is_set:
             self._end_all()
 
     def remove(self, key: object) -> None:

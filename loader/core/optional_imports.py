@@ -12,12 +12,13 @@ from typing import Any
 from windrow.errors import MissingExtraError, missing_extra
 
 
-def optional(module: str, purpose: str) -> Any:
+def optional(module: str, purpose: str, extra: str = "beam") -> Any:
     """Import and return an optional module that `purpose` needs.
 
     Args:
         module: Its full import name.
         purpose: What the user asked for; the error message begins with it.
+        extra: The extra of Windrow that installs it.
 
     Raises:
         MissingExtraError: If it is not installed.
@@ -29,4 +30,4 @@ def optional(module: str, purpose: str) -> Any:
             raise MissingExtraError(
                 f"{purpose} needs protobuf, which is not installed: pip install 'protobuf>=5'"
             ) from error
-        raise missing_extra(purpose, "beam") from error
+        raise missing_extra(purpose, extra) from error

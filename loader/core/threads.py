@@ -116,13 +116,15 @@ class Ends:
     """Joins the ends of several reads: the last one to end sets `done`. Thread-safe."""
 
     def __init__(self, count: int) -> None:
-        """Wait for `count` ends, at least one."""
+        """Wait for `count` ends."""
         self.done: Future[None] = Future()
         """If reads failed, it has the error of the failed read with the smallest place."""
         self.done.set_running_or_notify_cancel()  # it cannot be cancelled any more
         self._left = count
         self._failed: tuple[int, Exception] | None = None
         self._lock = threading.Lock()
+        if not count:
+            self.done.set_result(None)
 
     def end(self, place: int, error: Exception | None) -> None:
         """Note that the read at `place` ended, with an error or None."""

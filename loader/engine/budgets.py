@@ -78,16 +78,16 @@ class CacheBudget:
         return dataclasses.replace(self, kept_share=share) if fits else self
 
 
-def budget_of(options: ReadOptions, *, far: bool = False) -> CacheBudget:
+def budget_of(options: ReadOptions, *, remote: bool = False) -> CacheBudget:
     """The budgets of an iterator: those given, else parts of the machine's memory.
 
-    A remote source (`far`) has more reads in flight, since they mostly wait.
+    A remote source (`remote`) has more reads in flight, since they mostly wait.
     """
     resident, in_flight = options.resident_bytes, options.in_flight_bytes
     machine = machine_bytes()
     return CacheBudget(
         min(1024 * MIB, machine // 16) if resident is None else resident,
-        (4 if far else 1) * min(32 * MIB, machine // 256) if in_flight is None else in_flight,
+        (4 if remote else 1) * min(32 * MIB, machine // 256) if in_flight is None else in_flight,
     )
 
 

@@ -42,7 +42,7 @@ class RunContext:
     def __init__(
         self,
         node: Node,
-        crews: Executors | None = None,
+        executors: Executors | None = None,
         meter: Profiler | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -53,10 +53,10 @@ class RunContext:
         self.clock = clock
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
-        self._crews = Executors(node) if crews is None else crews
+        self._executors = Executors(node) if executors is None else executors
         meter = Profiler(node) if meter is None else meter
         self._read_counters, self.maker = meter.read_counters, meter.renew(in_turn=not self.ahead)
-        self.maker.watch(self._crews)
+        self.maker.watch(self._executors)
         self._threads = max(options.num_threads for options in found)
         self._pool: ThreadPoolExecutor | None = None
         self._lanes: dict[int, Executor] = {}
@@ -70,17 +70,17 @@ class RunContext:
     @property
     def ahead(self) -> bool:
         """Whether a thread makes elements ahead of the consumer."""
-        return self.options.ahead or bool(self._crews)
+        return self.options.ahead or bool(self._executors)
 
-    def crew_of(self, stage: ChainStage) -> StageExecutor:
+    def executor_of(self, stage: ChainStage) -> StageExecutor:
         """The executor that does the work of a stage."""
-        return self._crews.of(stage, self._here)
+        return self._executors.of(stage, self._here)
 
     def stop(self) -> None:
         """Stop the run: no later element is wanted, and reads that wait for a network end."""
         self.stopped.set()
         self.cancel_scope.set()
-        self._crews.interrupt()
+        self._executors.interrupt()
 
     def options_of(self, node: ToStreamNode) -> ReadOptions:
         """How to read one of several streams: with its part of the bytes of a read batch."""
@@ -96,16 +96,16 @@ class RunContext:
             options.num_threads,
             lane_of=self._lane_of,
             prefetcher=prefetcher,
-            round=number,
-            spread=self._here.spread if options.ahead else None,
+            read_batch=number,
+            thread_map=self._here.thread_map if options.ahead else None,
             read_counters=self._read_counters,
         )
 
-    def heard(self, outcome: Result, halves: Halves | None) -> None:
+    def heard(self, result: Result, halves: Halves | None) -> None:
         """Count in what a worker has done, and read itself for the upper half of a chain."""
-        self.maker.heard(outcome.worked_s)
-        if outcome.arrived and halves is not None:
-            self._read_counters.add(halves.upper.sources(), outcome.arrived)
+        self.maker.heard(result.worked_s)
+        if result.arrived and halves is not None:
+            self._read_counters.add(halves.upper.sources(), result.arrived)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
         """A prefetcher for one of several streams; None where there is nothing to plan."""
@@ -114,16 +114,16 @@ class RunContext:
             return None
         if self._decoding is None:
             self._decoding = HelpedPool(self._new_pool(cores(), "windrow-decode"), cores())
-        far = any(map(is_remote_source, found.values()))
-        budget = budget_of(node.read_options, far=far).share(1 / self._streams)
+        remote = any(map(is_remote_source, found.values()))
+        budget = budget_of(node.read_options, remote=remote).share(1 / self._streams)
         return (
             Prefetcher(
-                list(found.values()), budget, self._decoding, self._read_counters, self.new_shelf
+                list(found.values()), budget, self._decoding, self._read_counters, self.new_cache
             )
             or None
         )
 
-    def new_shelf(self, part: Part, slots: int) -> ChunkCache:
+    def new_cache(self, part: Part, slots: int) -> ChunkCache:
         """Memory for chunks of a part."""
         return shelf_of(part, slots)
 
@@ -149,8 +149,8 @@ class RunContext:
     def end_threads(self) -> None:
         """End the reads under way and let the threads go."""
         self.cancel_scope.set()
-        if self._here.spread is not None:
-            self._here.spread.close()
+        if self._here.thread_map is not None:
+            self._here.thread_map.close()
         for pool in (self._pool, self._decoding, *self._lanes.values()):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)

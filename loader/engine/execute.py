@@ -53,7 +53,7 @@ class Values:
     """Makes values on the way up a chain: the part of a maker that all readers share."""
 
     __slots__ = ()
-    spread: ThreadMap | None = None
+    thread_map: ThreadMap | None = None
     """Threads that call the functions of the user; None for the calling thread."""
 
     def leaf(self, node: LeafNode, at: Positions) -> Finish:
@@ -79,7 +79,7 @@ class Values:
         """Elements that the function of a node makes."""
         indices = at.flat(node.length)
         if isinstance(node, EachNode):
-            return apply_each(node, rows, indices, self.spread)
+            return apply_each(node, rows, indices, self.thread_map)
         return apply_at_once(node, rows, indices, cuts)
 
 
@@ -117,8 +117,8 @@ class Reader(Values):
     waited_s: float = 0.0  # for sources that are remote
     lane_of: Callable[[Any], Executor] | None = None
     prefetcher: Prefetcher | None = None
-    round: int = 0
-    spread: ThreadMap | None = None
+    read_batch: int = 0
+    thread_map: ThreadMap | None = None
     read_counters: ReadCounters | None = None
     _later: list[_Later] = dataclasses.field(default_factory=list)
     _begun: list[tuple[Any, Sequence[Part], int]] = dataclasses.field(default_factory=list)
@@ -139,13 +139,13 @@ class Reader(Values):
     def start(self, source: Any, records: IntArray) -> Finish:
         """Start, or plan, reading records of a source."""
         wait, alone = self._started(source, records)
-        far = is_remote_source(source)
+        remote = is_remote_source(source)
 
         def finish() -> Table:
             with doing(READING):
                 began = time.perf_counter()
                 found = wait()
-                if far:
+                if remote:
                     self.waited_s += time.perf_counter() - began
                 table = self._table(source, found, records)
                 size_bytes = tables.nbytes(table)
@@ -176,7 +176,7 @@ class Reader(Values):
                 waits.append(self._bulk(source, (part,), part.read, records))
                 alone.append(part)
             else:
-                waits.append(planned.plan(self.round, records))
+                waits.append(planned.plan(self.read_batch, records))
         return lambda: self._assembled(source, [wait() for wait in waits], records), alone
 
     def _assembled(self, source: LaidOutSource, columns: list[Any], records: IntArray) -> Any:
@@ -302,7 +302,7 @@ def call(
     indices: npt.NDArray[Any],
     *,
     on_none: bool = False,
-    spread: ThreadMap | None = None,
+    thread_map: ThreadMap | None = None,
 ) -> tuple[list[Any], Exception | None]:
     """Call the function of a node on rows with these indices, one by one.
 
@@ -313,10 +313,10 @@ def call(
     values = tables.elements(table)
     if on_none or not tables.any_absent(values):
         with calling(node):
-            return _called(node, values, indices, spread)
+            return _called(node, values, indices, thread_map)
     here = [row for row, value in enumerate(values) if value is not None]
     with calling(node):
-        made, error = _called(node, [values[row] for row in here], indices[here], spread)
+        made, error = _called(node, [values[row] for row in here], indices[here], thread_map)
     out: list[Any] = [None] * (len(values) if error is None else here[len(made)])
     for row, value in zip(here, made, strict=False):
         out[row] = value
@@ -324,11 +324,11 @@ def call(
 
 
 def _called(
-    node: EachNode, values: list[Any], indices: npt.NDArray[Any], spread: ThreadMap | None
+    node: EachNode, values: list[Any], indices: npt.NDArray[Any], thread_map: ThreadMap | None
 ) -> tuple[list[Any], Exception | None]:
-    if spread is None:
+    if thread_map is None:
         return _called_in_turn(node, values, indices)
-    parts = spread.run(
+    parts = thread_map.run(
         node,
         lambda start, stop: _called_in_turn(node, values[start:stop], indices[start:stop]),
         len(values),
@@ -366,10 +366,10 @@ def _name_place(error: Exception, who: str, node: Node, index: Any) -> None:
 
 
 def apply_each(
-    node: EachNode, table: Table, indices: npt.NDArray[Any], spread: ThreadMap | None = None
+    node: EachNode, table: Table, indices: npt.NDArray[Any], thread_map: ThreadMap | None = None
 ) -> Table:
     """The elements of a node that calls a function on each, of a table with these indices."""
-    out, error = call(node, table, indices, spread=spread)
+    out, error = call(node, table, indices, thread_map=thread_map)
     if error is not None:
         raise error
     return node.made(table, out)

@@ -83,7 +83,7 @@ class StageExecutor(Protocol):
 class LocalExecutor:
     """Does all work in this process, when its result is asked for."""
 
-    spread: ThreadMap | None = None
+    thread_map: ThreadMap | None = None
     is_here: bool = True
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
@@ -93,10 +93,10 @@ class LocalExecutor:
         return options
 
     def wants_more_rows(self) -> bool:
-        return self.spread is not None and self.spread.was_starved()
+        return self.thread_map is not None and self.thread_map.was_starved()
 
     def begun(self, work: WorkItem) -> Found:
-        return lambda: work.outcome(self.spread)
+        return lambda: work.result(self.thread_map)
 
     def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
         for work in works:
@@ -233,31 +233,31 @@ class _Submitted:
             raise self._sent
         with doing(WORKERS):
             reply: _Reply = self._team.wait(self._sent)
-            return reply.outcome()
+            return reply.result()
 
 
-def results(crew: StageExecutor, work: WorkItem, found: Found) -> Iterator[Result]:
+def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[Result]:
     """The result of a work item; after a failure the results of ever smaller parts of it."""
     parts: Sequence[WorkItem] = ()
     try:
-        outcome = found()
+        result = found()
     except ClosedError:
         raise
     except Exception as error:
         parts = work.halves()
         if not parts:
             _name_records(error, work)
-            if not crew.is_here and not _is_placed(error):
+            if not executor.is_here and not _is_placed(error):
                 error.add_note(f"windrow: raised for {work.where()}")
             raise
     else:
-        yield outcome
-        if outcome.error is not None:
-            _name_records(outcome.error, work)
-            raise outcome.error
+        yield result
+        if result.error is not None:
+            _name_records(result.error, work)
+            raise result.error
     # Not while the error is handled: each error of a part would have it as its context.
     for part in parts:
-        yield from results(crew, part, crew.begun(part))
+        yield from results(executor, part, executor.begun(part))
 
 
 def _is_placed(error: Exception) -> bool:
@@ -294,21 +294,21 @@ class _Handler:
     def __call__(self, task: StageTask, buffer: MessageBuffer) -> _Reply:
         part, maker, began_s = self.parts[task.stage], ActivityClock(), time.perf_counter()
         with maker.working():
-            outcome = task.outcome(part.steps, part.upper)
-            failure = None if outcome.error is None else failure_of(outcome.error)
-            table, small = _packed(outcome.block.table, buffer)
+            result = task.result(part.steps, part.upper)
+            failure = None if result.error is None else failure_of(result.error)
+            table, small = _packed(result.block.table, buffer)
         worked_s = maker.spent_s()
         worked_s[OTHER] = time.perf_counter() - began_s - sum(worked_s.values())
         return _Reply(
             table,
             small,
-            outcome.block.marks,
+            result.block.marks,
             failure,
-            outcome.rows,
-            outcome.took_s,
-            outcome.bytes_read,
+            result.rows,
+            result.took_s,
+            result.bytes_read,
             worked_s,
-            outcome.arrived,
+            result.arrived,
         )
 
 
@@ -326,7 +326,7 @@ class _Reply:
     worked_s: Mapping[str, float]
     arrived: tuple[tuple[int, int], ...]
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         error = None if self.failure is None else self.failure.raised()
         if error is not None and not isinstance(error, Exception):
             raise error  # SystemExit and the like end the stream where they are
@@ -398,43 +398,47 @@ class Executors:
         self._of: dict[int, ProcessExecutor] = {}
         self._find(node, None)
 
-    def _find(self, node: Node, crew: ProcessExecutor | None) -> None:
+    def _find(self, node: Node, executor: ProcessExecutor | None) -> None:
         if node.workers is not None:
-            crew = ProcessExecutor(node.parent, node.workers, self._make)
-            self._all.append(crew)
-        elif crew is not None:
-            self._of[id(node)] = crew
+            executor = ProcessExecutor(node.parent, node.workers, self._make)
+            self._all.append(executor)
+        elif executor is not None:
+            self._of[id(node)] = executor
         for parent in node.parents:
-            self._find(parent, crew)
+            self._find(parent, executor)
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
     def of(self, stage: ChainStage, here: LocalExecutor) -> StageExecutor:
         """The executor of a stage's work; `here` if no other executor does it."""
-        crew = self._of.get(id(stage.top))
-        return crew if crew is not None and crew.does(stage) else here
+        executor = self._of.get(id(stage.top))
+        return executor if executor is not None and executor.does(stage) else here
 
     def start(self) -> None:
         """Start all workers."""
-        for crew in self._all:
-            crew.start()
+        for executor in self._all:
+            executor.start()
 
     def interrupt(self) -> None:
         """Make every wait for workers return."""
-        for crew in self._all:
-            crew.interrupt()
+        for executor in self._all:
+            executor.interrupt()
 
     def bytes_by(self) -> dict[str, int]:
         """Bytes of the arrays that are under way to workers."""
-        return {"workers": sum(crew.under_way_bytes for crew in self._all)} if self._all else {}
+        return (
+            {"workers": sum(executor.under_way_bytes for executor in self._all)}
+            if self._all
+            else {}
+        )
 
     def forget(self) -> None:
         """What is under way is not wanted any more."""
-        for crew in self._all:
-            crew.forget()
+        for executor in self._all:
+            executor.forget()
 
     def kill(self) -> None:
         """End all workers."""
-        for crew in self._all:
-            crew.kill()
+        for executor in self._all:
+            executor.kill()

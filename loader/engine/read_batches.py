@@ -99,11 +99,11 @@ def random_access(
 ) -> Blocks:
     """The stage on top of a chain with random access, from an element on."""
     read_batches = _ReadBatches(node, stage, position[0], run, unit)
-    crew = run.crew_of(stage)
-    for work, found in crew.in_order(read_batches):
-        for outcome in results(crew, work, found):
-            read_batches.learn(outcome)
-            yield from read_batches.in_steps(outcome.block)
+    executor = run.executor_of(stage)
+    for work, found in executor.in_order(read_batches):
+        for result in results(executor, work, found):
+            read_batches.learn(result)
+            yield from read_batches.in_steps(result.block)
 
 
 class _ReadBatches(Iterator["ReadBatch"]):
@@ -112,13 +112,13 @@ class _ReadBatches(Iterator["ReadBatch"]):
     def __init__(
         self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
     ) -> None:
-        self._run, self._length, self._crew = run, node.parent.length, run.crew_of(stage)
+        self._run, self._length, self._executor = run, node.parent.length, run.executor_of(stage)
         # Batched functions get the same rows at any position, so read batches keep to their bounds.
         rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
-        self._options = self._crew.bounded(run.options_of(node))
+        self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
         self._size = block_size(self._options, unit or rows, self._prefetcher)
-        self._chain = _Chain(node, stage, *self._crew.part_of(stage), rows, first)
+        self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
         self._following, self._made, self._reads = first - first % rows, 0, 0
         self._read_batch_bytes = self._rest_bytes = (
@@ -142,7 +142,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             if self._following == self._length:
                 prefetcher.end()
             self._reads = prefetcher.pace(self._made)
-            if not self._crew.is_here:
+            if not self._executor.is_here:
                 prefetcher.step(0, 1)  # workers are asked for read batches, not rows
         for soon in itertools.islice(self._waiting, 2 if self._options.ahead else 1):
             soon.reader.begin()
@@ -162,12 +162,12 @@ class _ReadBatches(Iterator["ReadBatch"]):
             if prefetcher and number == 0:
                 prefetcher.begin()  # the first is read while more are planned
 
-    def learn(self, outcome: Result) -> None:
-        size_bytes = max(outcome.bytes_read, tables.nbytes(outcome.block.table))
+    def learn(self, result: Result) -> None:
+        size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
-        self._run.heard(outcome, self._chain.halves)
-        too_few = self._crew.wants_more_rows()
-        self._size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
+        self._run.heard(result, self._chain.halves)
+        too_few = self._executor.wants_more_rows()
+        self._size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
 
     def bytes_by(self) -> Mapping[str, int]:
         """Bytes of the read batches that are made or begun, and of planned reads."""
@@ -184,7 +184,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
 
         From one element to the next as many are started as come to one element, and one more.
         """
-        prefetcher = self._prefetcher if self._crew.is_here else None
+        prefetcher = self._prefetcher if self._executor.is_here else None
         rows, reads = len(block), self._reads if prefetcher else 0
         steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
         for number in range(steps):
@@ -248,7 +248,7 @@ class ReadBatchTask(StageTask):
     allow_nones: bool
     given: tuple[Table, ...]
 
-    def outcome(self, stage: Sequence[Node], upper: Node | None) -> Result:
+    def result(self, stage: Sequence[Node], upper: Node | None) -> Result:
         if upper is None:
             raise TypeError(f"stage {self.stage} has no chain of its own")
         began = time.perf_counter()
@@ -257,7 +257,7 @@ class ReadBatchTask(StageTask):
         read_counters = ReadCounters(upper)
         handed = execute.UpperReader(self.given, read_counters)
         table = execute.start(upper, at, cuts, handed)()
-        found = _outcome(self, table, stage, None, began)
+        found = _result(self, table, stage, None, began)
         bytes_read = given_bytes + handed.reader.bytes_read
         return dataclasses.replace(found, bytes_read=bytes_read, arrived=read_counters.arrivals())
 
@@ -267,13 +267,17 @@ def _asked(length: int, start: int, stop: int, rows: int) -> tuple[Positions, li
     return positions(np.arange(start, stop), length), cuts
 
 
-def _outcome(
-    task: ReadBatchTask, table: Table, steps: Sequence[Node], spread: ThreadMap | None, began: float
+def _result(
+    task: ReadBatchTask,
+    table: Table,
+    steps: Sequence[Node],
+    thread_map: ThreadMap | None,
+    began: float,
 ) -> Result:
     block = _as_block(table, task.start, allow_nones=task.allow_nones)
     if task.skip:
         block = block.sliced(int(np.sum(block.marks[:, 0] <= task.start + task.skip)), len(block))
-    block, error = done(block, steps, seen=0, skip=0, spread=spread)
+    block, error = done(block, steps, seen=0, skip=0, thread_map=thread_map)
     return Result(block, error, task.stop - task.start, time.perf_counter() - began)
 
 
@@ -302,7 +306,7 @@ class ReadBatch(WorkItem):
     def _leave_plan(self) -> bool:
         planned = self.reader.prefetcher is not None
         if self.reader.prefetcher is not None:
-            self.reader.prefetcher.drop(self.reader.round)
+            self.reader.prefetcher.drop(self.reader.read_batch)
             self.reader.prefetcher = None
         return planned
 
@@ -328,9 +332,9 @@ class ReadBatch(WorkItem):
         """The elements of the chain that it makes."""
         return range(self._start, self._stop)
 
-    def outcome(self, spread: ThreadMap | None) -> Result:
+    def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
-        found = _outcome(self._task(()), self._finish(), self._chain.stage.steps, spread, began)
+        found = _result(self._task(()), self._finish(), self._chain.stage.steps, thread_map, began)
         # Slow functions make a read batch small; data from a network do not.
         took_s = found.took_s - self.reader.waited_s
         return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,21 +81,32 @@ def trace(node: Node, indices: IntArray) -> Trace:
     return start(node, at, [0, len(at)], _Recorder())()
 
 
-def leaves_of(node: Node) -> dict[int, tuple[Any, int]]:
+class TracedLeaf(NamedTuple):
+    """Where the records of a trace lie.
+
+    Args:
+        source: The source; None for a node that makes its elements out of nothing.
+        length: Number of its records.
+        text: Its description.
+    """
+
+    source: Any
+    length: int
+    text: str
+
+
+def leaves_of(node: Node) -> dict[int, TracedLeaf]:
     """The leaves that a trace of a chain may name, each once, in the order of the chain.
 
     Returns:
-        By `id(leaf)` the leaf, a source or the node of a range, and its length.
+        Leaves by `id(taken.leaf)`.
     """
     if not node.parents:
-        leaf = getattr(node, "source", node)
-        return {id(leaf): (leaf, node.length)}
+        source = node.data_source
+        if source is None:
+            return {id(node): TracedLeaf(None, node.length, node.label)}
+        return {id(source): TracedLeaf(source, node.length, repr(source))}
     return {key: leaf for parent in node.parents for key, leaf in leaves_of(parent).items()}
-
-
-def leaf_text(leaf: Any) -> str:
-    """The name of a source, or of the node of a range, as text."""
-    return leaf.label if isinstance(leaf, Node) else repr(leaf)
 
 
 class _Recorder:

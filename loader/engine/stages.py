@@ -123,7 +123,7 @@ class WorkItem(abc.ABC):
     """A part of a stage's work: it can be done here, sent to be done elsewhere, or be halved."""
 
     @abc.abstractmethod
-    def outcome(self, spread: ThreadMap | None) -> Result:
+    def result(self, thread_map: ThreadMap | None) -> Result:
         """Do it here."""
 
     @abc.abstractmethod
@@ -154,7 +154,7 @@ class StageTask(abc.ABC):
     stage: int
 
     @abc.abstractmethod
-    def outcome(self, stage: Sequence[Node], upper: Node | None) -> Result:
+    def result(self, stage: Sequence[Node], upper: Node | None) -> Result:
         """Do it with the steps of the stage, and the upper half of its chain if it has one."""
 
 
@@ -174,13 +174,13 @@ class BlockTask(StageTask):
     seen: int = 0
     skip: int = 0
 
-    def outcome(self, stage: Sequence[Node], upper: Node | None = None) -> Result:
-        return _outcome(self, stage, None)
+    def result(self, stage: Sequence[Node], upper: Node | None = None) -> Result:
+        return _result(self, stage, None)
 
 
-def _outcome(task: BlockTask, steps: Sequence[Node], spread: ThreadMap | None) -> Result:
+def _result(task: BlockTask, steps: Sequence[Node], thread_map: ThreadMap | None) -> Result:
     began = time.perf_counter()
-    block, error = done(task.block, steps, seen=task.seen, skip=task.skip, spread=spread)
+    block, error = done(task.block, steps, seen=task.seen, skip=task.skip, thread_map=thread_map)
     return Result(block, error, len(task.block), time.perf_counter() - began)
 
 
@@ -191,8 +191,8 @@ class BlockItem(WorkItem):
     task: BlockTask
     stage: ChainStage
 
-    def outcome(self, spread: ThreadMap | None) -> Result:
-        return _outcome(self.task, self.stage.steps, spread)
+    def result(self, thread_map: ThreadMap | None) -> Result:
+        return _result(self.task, self.stage.steps, thread_map)
 
     def request(self) -> StageTask:
         return self.task
@@ -231,12 +231,12 @@ class BlockItem(WorkItem):
 
 
 def done(
-    block: Block, steps: Sequence[Node], *, seen: int, skip: int, spread: ThreadMap | None
+    block: Block, steps: Sequence[Node], *, seen: int, skip: int, thread_map: ThreadMap | None
 ) -> tuple[Block, Exception | None]:
     """A block after some steps, up to the first row that failed, and that error."""
     failure: Exception | None = None
     for number, step in enumerate(steps):
-        block, error = _step(step, block, seen, spread)
+        block, error = _step(step, block, seen, thread_map)
         failure = error or failure  # of an earlier row than one that a step below found
         if number == 0 and skip:
             block = block.sliced(min(skip, len(block)), len(block))
@@ -244,7 +244,7 @@ def done(
 
 
 def _step(
-    step: Node, block: Block, seen: int, spread: ThreadMap | None
+    step: Node, block: Block, seen: int, thread_map: ThreadMap | None
 ) -> tuple[Block, Exception | None]:
     is_numbered = step.stream_step is Step.NUMBERED
     indices = np.arange(seen, seen + len(block)) if is_numbered else places(block)
@@ -253,7 +253,9 @@ def _step(
         case BatchNode():
             return _batched(step, block)
         case EachNode():
-            out, error = execute.call(step, block.table, indices, on_none=step.drops, spread=spread)
+            out, error = execute.call(
+                step, block.table, indices, on_none=step.drops, thread_map=thread_map
+            )
             if step.drops:
                 return _kept(marked, out), error
             return Block(Listed(out), marked.marks[: len(out)]), error

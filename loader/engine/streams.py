@@ -80,22 +80,22 @@ def _staged(
     stage: ChainStage, position: Sequence[int], run: RunContext, unit: int | None
 ) -> Blocks:
     """The steps of a stage on the blocks of another stream."""
-    crew = run.crew_of(stage)
-    number, _ = crew.part_of(stage)
+    executor = run.executor_of(stage)
+    number, _ = executor.part_of(stage)
     # The blocks below may be quick to make, and slow to take these steps.
-    size = BlockSize(crew.bounded(run.options).block_bytes, 1, _MOST_ROWS)
+    size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
     tasks = _tasks(stage, number, position, run, unit)
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
-    for work, found in crew.in_order(BlockItem(task, stage) for task in tasks):
-        for outcome in results(crew, work, found):
-            run.heard(outcome, None)
-            if outcome.rows:
-                size_bytes = tables.nbytes(outcome.block.table)
-                too_few = crew.wants_more_rows()
-                size.saw(outcome.rows, size_bytes, outcome.took_s, too_few=too_few)
-            if len(outcome.block):
-                yield outcome.block
+    for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
+        for result in results(executor, work, found):
+            run.heard(result, None)
+            if result.rows:
+                size_bytes = tables.nbytes(result.block.table)
+                too_few = executor.wants_more_rows()
+                size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
+            if len(result.block):
+                yield result.block
 
 
 def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:

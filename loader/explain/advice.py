@@ -21,7 +21,6 @@ from windrow.errors import PlanError
 from windrow.explain.dry_run import rooms_of, streams_of
 from windrow.explain.explanation import Advice, in_bytes
 from windrow.explain.prediction import PartRun, Prediction, predicted
-from windrow.explain.running import label_of
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.foreign import ForeignDataSource
@@ -30,18 +29,12 @@ from windrow.sources.tfds.source import TFDSDataSource
 from windrow.sources.windows.source import WindowDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.nodes import (
+    STREAM,
     BlockShuffleNode,
     Node,
-    ReindexNode,
-    RepeatNode,
     ShuffleNode,
-    SliceNode,
-    SourceNode,
-    StreamRepeatNode,
     ToStreamNode,
-    WindowShuffleNode,
 )
-from windrow.transforms.nodes.split import with_parents
 
 # Thresholds for advice: reads of a chunk in an epoch, and bytes decoded per byte delivered.
 _OFTEN: Final = 1.5
@@ -91,10 +84,10 @@ class _SourceRead:
         crowded = (pair for pair in self.parts if pair[1].spilled)
         return max(crowded, key=lambda pair: pair[1].spilled, default=None)
 
-    def first(self, *kinds: type[Node]) -> Node | None:
-        """A node of these kinds between the top and the source, the nearest one to the source."""
-        found = (node for path in self.paths for node in reversed(path) if isinstance(node, kinds))
-        return next(found, None)
+    @property
+    def shuffles(self) -> list[Node]:
+        """The shuffles between the top and the source, those nearest to the source first."""
+        return [node for path in self.paths for node in reversed(path) if node.shuffles]
 
 
 def advice_on(node: Node, numbers: Mapping[int, int], found: Prediction) -> Iterator[Advice]:
@@ -126,8 +119,8 @@ def _reads(node: Node, found: Prediction) -> list[_SourceRead]:
             paths=paths[id(source)],
             costs=costs,
             parts=[pair for pair in parts if pair[1].room.source is source],
-            passes=_passes(paths[id(source)]),
-            repeats=max(map(_repeats, paths[id(source)])),
+            passes=max(_times_over(path, stream=True) for path in paths[id(source)]),
+            repeats=max(_times_over(path, stream=False) for path in paths[id(source)]),
         )
         for source, costs in zip(node.sources(), found.epoch, strict=True)
     ]
@@ -136,25 +129,16 @@ def _reads(node: Node, found: Prediction) -> list[_SourceRead]:
 def _paths(node: Node, above: _Path) -> Iterator[tuple[Any, _Path]]:
     """Sources, with the nodes from the top down to them."""
     path = (*above, node)
-    if isinstance(node, SourceNode):
-        yield node.source, path
+    if node.data_source is not None:
+        yield node.data_source, path
     for parent in node.parents:
         yield from _paths(parent, path)
 
 
-def _repeats(path: _Path) -> int:
-    """How often a path goes through its source in a pass."""
-    return math.prod(node.times or 1 for node in path if isinstance(node, RepeatNode))
-
-
-def _passes(paths: Sequence[_Path]) -> int:
-    """How often the streams that read a source begin anew in an epoch."""
-    times: dict[int, int] = {}
-    for path in paths:
-        (stream,) = (node for node in path if isinstance(node, ToStreamNode))
-        own = math.prod(node.times or 1 for node in path if isinstance(node, StreamRepeatNode))
-        times[id(stream)] = max(own, times.get(id(stream), 0))
-    return max(times.values())
+def _times_over(path: _Path, *, stream: bool) -> int:
+    """How often the streams of a path, or its chain with random access, go through the source."""
+    nodes = (node for node in path if (node.length == STREAM) == stream)
+    return math.prod(node.passes or 1 for node in nodes)
 
 
 # --- what is read again --------------------------------------------------------------------------
@@ -164,10 +148,11 @@ def _on_order(read: _SourceRead, node: Node, numbers: Mapping[int, int]) -> Iter
     costs, crowded = read.costs, read.most_wanted
     if crowded is not None:
         once = read.repeats * read.chunks
-        block, shuffle = read.first(BlockShuffleNode), read.first(ShuffleNode)
+        block = next((each for each in read.shuffles if isinstance(each, BlockShuffleNode)), None)
+        shuffle = next((each for each in read.shuffles if isinstance(each, ShuffleNode)), None)
         if shuffle is not None and costs.reads.low > _OFTEN * once:
             yield _global_shuffle(shuffle, read, numbers)
-        elif isinstance(block, BlockShuffleNode) and costs.reads.low > _SURE * once:
+        elif block is not None and costs.reads.low > _SURE * once:
             yield _window(block, read, crowded, node, numbers)
     ratio = costs.decoded_per_delivered
     if ratio is not None and ratio.low >= _MUCH and costs.reads.low <= _OFTEN * read.chunks:
@@ -198,7 +183,7 @@ def _global_shuffle(shuffle: Node, read: _SourceRead, numbers: Mapping[int, int]
     return Advice(
         "global-shuffle",
         numbers[id(shuffle)],
-        f"{label_of(shuffle)} over {_chunks_of(read)} decodes each {_times([costs])} times an"
+        f"{shuffle.written} over {_chunks_of(read)} decodes each {_times([costs])} times an"
         f" epoch, {in_bytes(costs.decoded_bytes)} for {in_bytes(costs.delivered_bytes)} delivered",
         _block_shuffle(shuffle) + (f", or {alone}" if alone else ""),
         then + ("; alone, no more than is delivered" if alone else ""),
@@ -265,7 +250,7 @@ def _window(
     return Advice(
         "window-room",
         numbers[id(block)],
-        f"windows of {label_of(block)} want {held:,} chunks at a time, and"
+        f"windows of {block.written} want {held:,} chunks at a time, and"
         f" {part.room.slots:,} have a place: chunks are read {_times([read.costs])} times",
         ", or ".join(ways),
         f"each chunk is read {_are_read(passes)}",
@@ -328,17 +313,14 @@ def _with(node: Node, stream: Node, other: Node, known: dict[int, Node]) -> Node
     if node is stream:
         return other
     if id(node) not in known:
-        parents = tuple(_with(parent, stream, other, known) for parent in node.parents)
-        changed = any(new is not old for new, old in zip(parents, node.parents, strict=True))
-        known[id(node)] = with_parents(node, parents) if changed else node
+        parents = (_with(parent, stream, other, known) for parent in node.parents)
+        known[id(node)] = node.over(tuple(parents))
     return known[id(node)]
 
 
 def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
     """Slots that a part takes where there is room for all of its chunks."""
-    rooms = rooms_of(node, stream)
-    most = max(room.part.chunk_count for room in rooms)
-    number = math.ceil(most * _bytes_together(rooms) / MOST_KEPT) * len(streams_of(node))
+    number = math.ceil(_stores_bytes(rooms_of(node, stream))) * len(streams_of(node))
     top, other = _with_bytes(node, stream, number)
     found = next(own for own in predicted(top).parts(other) if own.room.part is part.room.part)
     return max(found.held, part.room.slots + 1)
@@ -346,10 +328,8 @@ def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
 
 def _room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
     """What keeps all chunks that a stream of a chain reads; None where that is too much."""
-    rooms = rooms_of(node, stream)
-    most = max((room.part.chunk_count for room in rooms), default=0)
-    wanted_bytes = most * _bytes_together(rooms) / MOST_KEPT
-    return _enough(node, stream, wanted_bytes, lambda top, other: _fit(rooms_of(top, other)))
+    own_bytes = _stores_bytes(rooms_of(node, stream))
+    return _enough(node, stream, own_bytes, lambda top, other: _fit(rooms_of(top, other)))
 
 
 def _room_for_chunks(
@@ -366,17 +346,20 @@ def _room_for_chunks(
         held: Chunks of a part that are wanted at a time.
         is_good: Whether what a chain comes to with that room is what is hoped for.
     """
-    whole = _room_for_stores(node, stream)
-    wanted_bytes = held * _bytes_together(rooms_of(node, stream)) / USUAL_KEPT
-    if whole is not None and whole <= wanted_bytes * len(streams_of(node)):
-        return whole
-    found = _enough(
-        node,
-        stream,
-        wanted_bytes,
-        lambda top, other: _fit(rooms_of(top, other)) or is_good(predicted(top), other),
-    )
-    return whole if found is None else found
+    rooms = rooms_of(node, stream)
+    own_bytes = min(_stores_bytes(rooms), held * _bytes_together(rooms) / USUAL_KEPT)
+
+    def is_enough(top: Node, other: ToStreamNode) -> bool:
+        return _fit(rooms_of(top, other)) or is_good(predicted(top), other)
+
+    found = _enough(node, stream, own_bytes, is_enough)
+    return _room_for_stores(node, stream) if found is None else found
+
+
+def _stores_bytes(rooms: Sequence[CacheRoom]) -> float:
+    """Bytes that keep all chunks of each part."""
+    most = max((room.part.chunk_count for room in rooms), default=0)
+    return most * _bytes_together(rooms) / MOST_KEPT
 
 
 def _bytes_together(rooms: Sequence[CacheRoom]) -> int:
@@ -412,41 +395,28 @@ def _rounded(number: float) -> int:
 
 
 def _on_strides(read: _SourceRead, ratio: Amount, numbers: Mapping[int, int]) -> Iterator[Advice]:
-    path = next((path for path in read.paths if any(map(_is_strided, path))), None)
+    path = next((path for path in read.paths if any(node.skips for node in path)), None)
     if path is None:
         return
-    at = max(number for number, node in enumerate(path) if _is_strided(node))
+    at = max(number for number, node in enumerate(path) if node.skips)
     strided, costs = path[at], read.costs
     records = min(len(read.source), round(costs.records.low / (read.passes * read.repeats)))
     run = _of_a_run(read.source, max(1, records))
     if ratio.low < _MUCH * run:
         return
-    orders = (ShuffleNode, BlockShuffleNode, WindowShuffleNode)
-    order = next((node for node in path[at:] if isinstance(node, orders)), None)
-    below = "" if order is None else f"below {label_of(order)} "
+    order = next((node for node in path[at:] if node.shuffles), None)
+    below = "" if order is None else f"below {order.written} "
     alone = _alone(read.source)
     yield Advice(
         "strides",
         numbers[id(strided)],
-        f"{label_of(strided)} takes some records of each chunk, and {ratio} bytes are decoded for"
+        f"{strided.written} takes some records of each chunk, and {ratio} bytes are decoded for"
         " each one delivered",
         f"{below}take consecutive records, as [a:b], where a part is all that is wanted, or each"
         " host its own run of them" + (f"; or {alone}" if alone else ""),
         f"of consecutive records {Amount.exactly(run)} bytes are decoded for each one delivered,"
         f" {in_bytes(known(costs.delivered_bytes).times(run))} an epoch",
     )
-
-
-def _is_strided(node: Node) -> bool:
-    """Whether elements that lie apart are taken."""
-    match node:
-        case SliceNode():
-            return abs(node.step) > 1 and node.length > 1
-        case ReindexNode() if node.length:
-            lowest, highest = int(node.indices.min()), int(node.indices.max())
-            return highest - lowest + 1 >= _MUCH * node.length
-        case _:
-            return False
 
 
 def _of_a_run(source: LaidOutSource, records: int) -> float:

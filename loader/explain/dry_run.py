@@ -12,6 +12,7 @@ selection maps.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
-from windrow.engine.prefetch import Prefetcher
+from windrow.engine.prefetch import ChunkPrefetcher, Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
 from windrow.engine.read_batches import ReadBatch
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
@@ -34,13 +35,12 @@ from windrow.errors import ElementError
 from windrow.explain.null_executor import (
     DONE,
     PENDING,
+    NullCache,
     NullExecutor,
     NullPool,
     NullReader,
-    NullShelf,
     NullWorkers,
 )
-from windrow.explain.record_sizes import MADE, element_bytes, record_bytes
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.stats.costs import Amount
 from windrow.stats.profiler import Profiler
@@ -48,44 +48,30 @@ from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes import (
     STREAM,
     BatchNode,
-    BlockShuffleNode,
     Node,
-    ReindexNode,
-    RoutingNode,
-    SelectNode,
-    ShuffleNode,
-    SliceNode,
-    StreamLimitNode,
-    StreamRepeatNode,
-    StreamWindowShuffleNode,
     ToStreamNode,
-    WindowShuffleNode,
     as_chain,
     chains_of,
     may_be_absent,
     origin,
 )
 from windrow.transforms.options import ReadOptions
+from windrow.transforms.order_costs import ORDER, POSITION_S
 from windrow.transforms.positions import Positions
+from windrow.transforms.record_sizes import MADE, record_bytes
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, nbytes
 
 IntArray = npt.NDArray[np.int64]
 Pace: TypeAlias = Literal["quick", "slow storage", "slow functions"]
 
-# What a usual machine takes to plan a read batch, a record of it, and a chunk that it wants: by these
-# it is decided where a long run is cut, the same on every machine.
+# What a usual machine takes to plan a read batch, a record of it, and a chunk that it wants, apart from
+# the order: they decide where a long run is cut, the same on every machine.
 _BATCH_S: Final = 300e-6
-_RECORD_S: Final = 0.3e-6
+_RECORD_S: Final = 0.24e-6
 _CHUNK_S: Final = 4e-6
-# The order of an epoch, or of a window, however short; and a record of a selection map.
-_ORDER_S: Final = 1e-3
-_SELECT_S: Final = 10e-6
-_FEW_ORDERS_S: Final = 0.1  # of all windows, which are kept
 # Where a run is cut.
 MOST_S: Final = 0.4
-# Fewer chunks than this are all taken as distinct: a search for repeats costs more than it shows.
-_FEW: Final = 64
 # Slow storage: bytes decoded in a second, what a read takes at all, and for how long others have the
 # cores while a read batch is made.
 _SLOW_BYTES_PER_S: Final = 100e6
@@ -94,8 +80,6 @@ _STOPPED_S: Final = 0.025
 # The least advance of the clock while reads are waited for, and the duration of slow functions.
 _TICK_S: Final = 1.1e-3
 _LONG_S: Final = 1e6
-# The most chunks of a part for which the run notes whether they were wanted.
-_MOST_NOTED: Final = 1 << 27
 # Records of an element that are worked out at most.
 MOST_RECORDS: Final = 1 << 17
 
@@ -122,34 +106,6 @@ class _Enough(BaseException):
     """Ends a run that has done what it may do; no `except Exception` of the engine takes it."""
 
 
-class Noted:
-    """Chunks of a part, each once."""
-
-    def __init__(self, part: Part) -> None:
-        """None so far."""
-        few = part.chunk_count <= _MOST_NOTED
-        self._noted = np.zeros(part.chunk_count, np.bool_) if few else None
-        self._more: set[int] = set()
-
-    def add(self, chunks: IntArray) -> None:
-        """Chunks in any order."""
-        if self._noted is not None:
-            self._noted[chunks] = True
-        else:
-            self._more.update(chunks.tolist())
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._more) if self._noted is None else int(np.count_nonzero(self._noted))
-
-
-def _noted(found: dict[int, Noted], part: Part) -> Noted:
-    if id(part) not in found:
-        found[id(part)] = Noted(part)
-    return found[id(part)]
-
-
 class DryRun(RunContext):
     """What the streams of a dry run share, and what it has come to."""
 
@@ -163,9 +119,13 @@ class DryRun(RunContext):
         """Begin a run: see `dry_run`."""
         self.setting, self._most_s = setting, most_s
         self.may_end_early = may_end_early(node)
-        self._record_s = _RECORD_S + _order_s(node)
-        windows = [each for each in node.walk() if isinstance(each, StreamWindowShuffleNode)]
-        self._windows_s = sum(_ORDER_S / each.window_size for each in windows)
+        chains = sum(each.order_cost().each for each in chains_of(node))
+        # An order of an epoch, however short the epoch is.
+        epochs = sum(
+            ORDER / each.length for each in node.walk() if each.shuffles and each.length > 0
+        )
+        self._record_s = _RECORD_S + (chains + epochs) * POSITION_S
+        self._row_s = (node.order_cost().each - chains) * POSITION_S
         self.streams: dict[int, tuple[ToStreamNode, int]] = {}
         _totals(node, 1, self.streams)
         self.now_s = 0.0
@@ -179,25 +139,25 @@ class DryRun(RunContext):
         self.varies = False  # whether a read batch was longer than the first one
         self._shortest = 0
         self._spent_s = self._took_s = 0.0
-        self._executors: dict[int, NullExecutor] = {}
+        self._null_executors: dict[int, NullExecutor] = {}
         # Which chunks of parts were planned, and which of them used by read batches that are made.
-        self.wanted: dict[int, Noted] = {}
-        self.used: dict[int, Noted] = {}
+        self.wanted: dict[int, set[int]] = collections.defaultdict(set)
+        self.used: dict[int, set[int]] = collections.defaultdict(set)
         self.longest_s = 0.0  # that a read batch takes of slow storage
         self._bytes: dict[int, float] = {}
-        crews = Executors(node, NullWorkers)  # type: ignore[arg-type]
-        super().__init__(node, crews, self.meter, lambda: self.now_s)
+        executors = Executors(node, NullWorkers)  # type: ignore[arg-type]
+        super().__init__(node, executors, self.meter, lambda: self.now_s)
 
     # --- in place of what a run gives ---
 
     has_values = False
 
-    def crew_of(self, stage: ChainStage) -> StageExecutor:
-        crew = super().crew_of(stage)
-        found = self._executors.get(id(crew))
+    def executor_of(self, stage: ChainStage) -> StageExecutor:
+        executor = super().executor_of(stage)
+        found = self._null_executors.get(id(executor))
         if found is None:
-            workers: Any = crew.workers if isinstance(crew, ProcessExecutor) else None
-            found = self._executors[id(crew)] = NullExecutor(self, crew, workers)
+            workers: Any = executor.workers if isinstance(executor, ProcessExecutor) else None
+            found = self._null_executors[id(executor)] = NullExecutor(self, executor, workers)
         return found
 
     def reader(
@@ -207,7 +167,7 @@ class DryRun(RunContext):
             NullPool(),
             options.num_threads,
             prefetcher=prefetcher,
-            round=number,
+            read_batch=number,
             read_counters=self._read_counters,
             run=self,
         )
@@ -218,8 +178,13 @@ class DryRun(RunContext):
             self.aheads.append((node, found))
         return found
 
-    def new_shelf(self, part: Part, slots: int) -> ChunkCache:
-        return NullShelf(part, self)
+    def new_cache(self, part: Part, slots: int) -> ChunkCache:
+        return NullCache(part, self)
+
+    def prefetched(self, source: Any, part: Part) -> list[tuple[ChunkPrefetcher, Prefetcher]]:
+        """The prefetchers of a part, each with the prefetcher of its stream."""
+        found = ((whole.of(source, part), whole) for _, whole in self.aheads)
+        return [(own, whole) for own, whole in found if own is not None]
 
     # --- what happens ---
 
@@ -231,9 +196,9 @@ class DryRun(RunContext):
         self.spend(self._record_s * records)
 
     def planned(self, part: Part, chunks: IntArray) -> None:
-        distinct = len(chunks) if len(chunks) < _FEW else len(np.unique(chunks))
-        self.spend(_CHUNK_S * distinct)
-        _noted(self.wanted, part).add(chunks)
+        distinct = set(np.unique(chunks).tolist())
+        self.spend(_CHUNK_S * len(distinct))
+        self.wanted[id(part)] |= distinct
 
     def spend(self, seconds: float) -> None:
         """Planning takes so long; ends the run where that is too much in all."""
@@ -246,17 +211,16 @@ class DryRun(RunContext):
         return PENDING if self.setting.waits else DONE
 
     def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
-        for part in (
-            source.parts if self.may_end_early and isinstance(source, LaidOutSource) else ()
-        ):
-            _noted(self.used, part).add(part.needs(records).chunks)
+        laid_out = source.parts if isinstance(source, LaidOutSource) else ()
+        for part in laid_out if self.may_end_early else ():
+            self.used[id(part)].update(np.unique(part.needs(records).chunks).tolist())
         for part in parts:
             if self.setting.pace == "slow storage" and not part.alone:
                 chunks = np.unique(part.needs(records).chunks)
                 decoded_bytes = float(part.decoded_bytes(chunks).sum())
                 self._took_s += _SLOW_READ_S * len(chunks) + decoded_bytes / _SLOW_BYTES_PER_S
 
-    def outcome(self, work: WorkItem) -> Result:
+    def result(self, work: WorkItem) -> Result:
         self.spend(_BATCH_S)
         if not self._is_half and self._spent_s > self._most_s / 2:
             self._is_half = True
@@ -291,9 +255,9 @@ class DryRun(RunContext):
         for finish in reader.finishes:
             finish()
         node, rows = stage.chain, len(elements)
-        self.spend(self._windows_s * rows)
+        self.spend(self._row_s * rows)
         if not node.sources():  # else it was counted when it was planned
-            self.spend(self._record_s * rows * min(rows_of(node.parent), MOST_RECORDS))
+            self.spend(self._record_s * rows * min(node.parent.most_records(), MOST_RECORDS))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
         self.varies = self.varies or rows > self._shortest
@@ -327,7 +291,7 @@ class DryRun(RunContext):
         """Bytes of an element of a node."""
         found = self._bytes.get(id(node))
         if found is None:
-            size = element_bytes(node)
+            size = node.element_bytes()
             if size is None:
                 found = MADE * self._read_bytes(node) if self.setting.is_large else 0.0
             else:
@@ -337,7 +301,7 @@ class DryRun(RunContext):
 
     def _read_bytes(self, node: Node) -> float:
         """Bytes of the records that an element of a node is made of."""
-        return rows_of(node) * max(map(self.record_bytes, node.sources()), default=8.0)
+        return node.most_records() * max(map(self.record_bytes, node.sources()), default=8.0)
 
     def record_bytes(self, source: Any) -> float:
         found = self._bytes.get(id(source))
@@ -414,16 +378,13 @@ def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) 
         before = found.get(id(chain), (chain, 0))[1]
         found[id(chain)] = chain, before + times * chain.parent.length
         return
-    if isinstance(node, StreamRepeatNode) and node.times is not None:
-        times *= node.times
     for parent in node.parents:
-        _totals(parent, times, found)
+        _totals(parent, times * (node.passes or 1), found)
 
 
 def may_end_early(node: Node) -> bool:
     """Whether a stream may end before one that it is made of."""
-    cut = any(isinstance(each, StreamLimitNode) for each in node.walk())
-    return cut or len(chains_of(node)) > 1
+    return any(each.length == STREAM and each.may_end_early for each in node.walk())
 
 
 def streams_of(node: Node) -> list[ToStreamNode]:
@@ -435,44 +396,6 @@ def rooms_of(node: Node, stream: ToStreamNode) -> list[CacheRoom]:
     """What one of the streams of a chain has room for."""
     found = DryRun(node, Setting()).prefetcher(stream)
     return [] if found is None else [ahead.room for ahead in found.parts]
-
-
-def is_endless(node: Node) -> bool:
-    """Whether a chain never ends: its streams, or what it repeats."""
-    return math.isinf(node.elements(once=False).high)
-
-
-def _order_s(node: Node, stride: float = 1.0) -> float:
-    """Seconds to find the order of a record, `stride` records of a node apart from the last one."""
-    own = 0.0
-    match node:
-        case ShuffleNode() | BlockShuffleNode():
-            own, stride = _ORDER_S / max(1, node.length), math.inf
-        case WindowShuffleNode():
-            size = max(1, min(node.window_size, node.length))
-            windows = -(-node.length // size)
-            own = _ORDER_S / max(1.0, size / stride) if windows * _ORDER_S > _FEW_ORDERS_S else 0.0
-        case SelectNode():
-            own, stride = _SELECT_S, math.inf
-        case SliceNode():
-            stride *= abs(node.step)
-        case ReindexNode():
-            stride = math.inf
-        case _:
-            pass
-    return own + sum(_order_s(parent, stride) for parent in node.parents)
-
-
-def rows_of(node: Node) -> int:
-    """Records that the largest element of a chain is made of, of all sources together."""
-    if node.length == STREAM:
-        inner = max(1, sum(map(rows_of, node.parents)))
-        return inner * (node.group_size or 1)
-    if node.group_size is not None:
-        return rows_of(node.parent) * max(1, min(node.group_size, node.parent.length))
-    if isinstance(node, RoutingNode):
-        return max(map(rows_of, node.parents))
-    return max(1, sum(map(rows_of, node.parents)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 
 from windrow.engine.defaults import default_options
 from windrow.explain.advice import advice_on
-from windrow.explain.dry_run import is_endless
 from windrow.explain.explanation import Explanation, NodeLine
 from windrow.explain.prediction import Prediction, predicted
-from windrow.explain.record_sizes import element_bytes, record_bytes, spec_of
-from windrow.explain.running import label_of, running
+from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode
-from windrow.transforms.nodes.split import has_function
+from windrow.transforms.record_sizes import record_bytes
 
 
 def explained(node: Node) -> Explanation:
@@ -35,7 +33,7 @@ def explained(node: Node) -> Explanation:
     sources = {id(source): number for number, source in enumerate(node.sources())}
     runs = running(node)
     lines = tuple(_line(each, numbers, sources, runs) for each in order)
-    batches, endless = node.elements(), is_endless(node)
+    batches, endless = node.elements(), node.is_endless()
     epoch, later = found.epoch, found.later_epoch
     per_batch = 1 / batches.middle if batches.low else None
     return Explanation(
@@ -61,18 +59,18 @@ def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
     for each in order:
         if each.drops:
             yield (
-                f"{label_of(each)} drops an unknown part of its elements: numbers above it are as if"
+                f"{each.written} drops an unknown part of its elements: numbers above it are as if"
                 " it dropped from none to all of them"
             )
-            if not is_endless(node) and is_endless(each.parent):
+            if not node.is_endless() and each.parent.is_endless():
                 yield (
-                    f"how much of what is endless {label_of(each)} goes through: numbers below it are"
+                    f"how much of what is endless {each.written} goes through: numbers below it are"
                     " as if it dropped nothing"
                 )
-    hidden = next((each for each in order if has_function(each) and spec_of(each) is None), None)
+    hidden = next((each for each in order if each.functions and each.known_spec() is None), None)
     if hidden is not None:
         yield (
-            f"what {label_of(hidden)} makes: give its function a method output_spec(spec); buffers are"
+            f"what {hidden.written} makes: give its function a method output_spec(spec); buffers are"
             " estimated as if a read batch of it had at most block_bytes, or 16 times the bytes of its records"
         )
     for source in node.sources():
@@ -93,21 +91,15 @@ def _line(
 ) -> NodeLine:
     return NodeLine(
         number=numbers[id(node)],
-        label=label_of(node),
+        label=node.written,
         runs=runs[id(node)],
-        spec=spec_of(node),
+        spec=node.known_spec(),
         length=_length(node),
-        is_endless=_is_endless(node),
-        element_bytes=element_bytes(node),
+        is_endless=node.is_endless(),
+        element_bytes=node.element_bytes(),
         parents=tuple(numbers[id(parent)] for parent in node.parents),
         source=None if node.data_source is None else sources[id(node.data_source)],
     )
-
-
-def _is_endless(node: Node) -> bool:
-    if node.length == STREAM:
-        return is_endless(node)
-    return node.is_endless()
 
 
 def _length(node: Node) -> int | None:

@@ -1,7 +1,7 @@
 """Extrapolation: the costs of reading in a dry run, and in the whole stream if the run was cut.
 
-What is left of a run that was cut is taken to be like the second half of what was run. Where that
-was too short to see how often chunks come back, bounds follow from the room that there is.
+The rest of a run that was cut is taken to be like the second half of what was run. Where that was too
+short to see how often chunks come back, bounds follow from the room that there is.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.budgets import CacheRoom
-from windrow.explain.dry_run import DryRun, rows_of
-from windrow.explain.record_sizes import record_bytes
-from windrow.explain.whole_sources import chunks_of_all, gone_through
-from windrow.sources.chunks import LaidOutSource, Part
+from windrow.engine.prefetch import ChunkPrefetcher, Prefetcher
+from windrow.explain.dry_run import DryRun
+from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.costs import Amount, SourceCosts
 from windrow.stats.read_counters import SourceCounters
 from windrow.transforms.nodes import Node, ToStreamNode
+from windrow.transforms.record_sizes import record_bytes
 
 IntArray = npt.NDArray[np.int64]
 
@@ -35,21 +34,27 @@ _LAST_LESS: Final = 1.25
 _LAST_MORE: Final = 2.0
 # A shuffle of everything that wants at least this share of the chunks wants them all over.
 _SPREAD: Final = 0.8
+# The most records of windows or patches whose chunks are found, in all and at a time.
+_MOST_COUNTED: Final = 1 << 22
+_AT_ONCE: Final = 1 << 18
 # How far the reads of the part that was run may be from the reads of the rest, in standard deviations.
 _DEVIATIONS: Final = 4
+# How far the mean bytes of a chunk that was read may be from the mean of all.
+_MEAN: Final = 0.01
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PartProgress:
+class PartProgress(NamedTuple):
     """Records of a part that were planned, the reads that they want, and hits."""
 
-    records: int
-    reads: float
-    hits: float
+    records: float = 0
+    reads: float = 0
+    hits: float = 0
 
 
 # By the source's `id` and the part's name.
 Progress: TypeAlias = Mapping[tuple[int, str], PartProgress]
+# The streams that read a source, each with its elements in all passes over it.
+_Streams: TypeAlias = Sequence[tuple[ToStreamNode, int]]
 
 
 def progress_of(run: DryRun) -> Progress:
@@ -58,77 +63,34 @@ def progress_of(run: DryRun) -> Progress:
     for counters in run.meter.read_counters.all:
         source = counters.source
         for part in source.parts if isinstance(source, LaidOutSource) else ():
-            costs = counters.part(part).costs()
-            ahead = [own for _, each in run.aheads if (own := each.of(source, part))]
+            costs, ahead = counters.part(part).costs(), run.prefetched(source, part)
             records, reads = counters.records, costs.reads.low
             if ahead:
-                records = sum(own.planned for own in ahead)
-                reads = sum(own.entered for own in ahead)
+                records = sum(own.planned for own, _ in ahead)
+                reads = sum(own.entered for own, _ in ahead)
             parts[id(source), part.name] = PartProgress(records, reads, costs.hits.low)
     return parts
 
 
 def costs_of(run: DryRun, node: Node, share: float, half: Progress) -> Iterator[SourceCosts]:
-    """What a run comes to, by source; where it was cut the rest is taken to be like its second half."""
+    """Yield what reading each source comes to in the whole stream.
+
+    Args:
+        run: A dry run of the stream.
+        node: The stream.
+        share: The part of each element that was asked for.
+        half: What had been done when half of the run was over.
+    """
     for counters in run.meter.read_counters.all:
-        costs = _without_unknown(counters.costs(), counters.source)
+        source = counters.source
+        costs = _without_unknown(counters.costs(), source)
+        streams = [own for own in run.streams.values() if source in own[0].sources()]
         if not counters.records:
             yield costs
         elif run.is_whole and share == 1:
-            if run.varies:
-                least = max(0, math.floor(_LUCK * costs.hits.low) - _FEW_READS)
-                costs = dataclasses.replace(costs, hits=Amount(least, costs.hits.high))
-            yield _ended(run, counters.source, costs)
+            yield _ended(run, source, costs, streams)
         else:
-            yield _extrapolated(run, node, counters, costs, share, half)
-
-
-def _ended(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
-    """What a whole run comes to: where it ends before a stream does, what is read ahead is not known."""
-    mine = [each for each in run.streams.values() if source in each[0].sources()]
-    if all(run.made.get(id(node), 0) >= count for node, count in mine):
-        return costs
-    # The last read batch may have been longer, or shorter.
-    left = sum(count for _, count in mine) / max(1, sum(run.made.get(id(n), 0) for n, _ in mine))
-    more = min(_LAST_MORE, left)
-    wider = {
-        name: Amount(math.floor(amount.low / _LAST_LESS), math.ceil(amount.high * more))
-        for name in ("records", "delivered_bytes", "reads", "stored_bytes", "decoded_bytes")
-        if isinstance(amount := getattr(costs, name), Amount)
-    }
-    if not isinstance(source, LaidOutSource):
-        return dataclasses.replace(costs, **wider)  # type: ignore[arg-type]
-    least = most = 0
-    for part in source.parts:
-        ahead = [own for _, each in run.aheads if (own := each.of(source, part)) is not None]
-        if ahead:
-            least += run.used[id(part)].count if id(part) in run.used else 0
-            most += sum(own.entered for own in ahead)
-    seen = costs.reads.high
-    others = seen - sum(
-        own.entered - own.waiting
-        for _, each in run.aheads
-        for own in each.parts
-        if own.room.source is source
-    )
-    reads = Amount(math.floor((others + least) / _LAST_LESS), math.ceil((others + most) * more))
-    factor = Amount(reads.low / max(1, seen), reads.high / max(1, seen))
-    stored, decoded = (
-        size and Amount(size.low * factor.low, size.high * factor.high)
-        for size in (costs.stored_bytes, costs.decoded_bytes)
-    )
-    chunks = Amount(min(reads.low, costs.chunks.low), max(costs.chunks.high, reads.high))
-    return dataclasses.replace(
-        costs,
-        records=wider["records"],
-        delivered_bytes=wider.get("delivered_bytes"),
-        chunks=chunks,
-        reads=reads,
-        stored_bytes=stored,
-        decoded_bytes=decoded,
-        # Read batches are up to four times as long as the last one: so much more may be planned.
-        hits=Amount(0, 4 * costs.hits.high),
-    )
+            yield _extrapolated(run, node, counters, costs, share, half, streams)
 
 
 def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:
@@ -139,6 +101,50 @@ def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:
     return dataclasses.replace(costs, delivered_bytes=None, decoded_bytes=decoded)
 
 
+# --- of a run that came to its end ---------------------------------------------------------------
+
+
+def _ended(run: DryRun, source: Any, costs: SourceCosts, streams: _Streams) -> SourceCosts:
+    """The costs of a whole run; where it ends before a stream does, it may have read ahead."""
+    if run.varies:
+        hits = max(0, math.floor(_LUCK * costs.hits.low) - _FEW_READS)
+        costs = dataclasses.replace(costs, hits=Amount(hits, costs.hits.high))
+    made = [run.made.get(id(node), 0) for node, _ in streams]
+    counts = [count for _, count in streams]
+    if all(done >= count for done, count in zip(made, counts, strict=True)):
+        return costs
+    # The last read batch may have been longer, or shorter.
+    more = min(_LAST_MORE, sum(counts) / max(1, sum(made)))
+    least: float = costs.reads.low
+    most: float = costs.reads.high
+    if isinstance(source, LaidOutSource):
+        planned = [part for part in source.parts if run.prefetched(source, part)]
+        ahead = [own for part in planned for own, _ in run.prefetched(source, part)]
+        others = most - sum(own.entered - own.waiting for own in ahead)
+        least = others + sum(len(run.used[id(part)]) for part in planned)
+        most = others + sum(own.entered for own in ahead)
+    found = costs.with_reads(_between(Amount(least, most), more))
+    chunks = costs.chunks
+    if isinstance(source, LaidOutSource):
+        chunks = Amount(min(found.reads.low, chunks.low), max(chunks.high, found.reads.high))
+    delivered = costs.delivered_bytes
+    return dataclasses.replace(
+        found,
+        records=_between(costs.records, more),
+        delivered_bytes=delivered and _between(delivered, more),
+        chunks=chunks,
+        # Read batches are up to four times as long as the last one: so much more may be planned.
+        hits=Amount(0, 4 * costs.hits.high),
+    )
+
+
+def _between(amount: Amount, more: float) -> Amount:
+    return Amount(math.floor(amount.low / _LAST_LESS), math.ceil(amount.high * more))
+
+
+# --- of a run that was cut -----------------------------------------------------------------------
+
+
 def _extrapolated(
     run: DryRun,
     node: Node,
@@ -146,187 +152,173 @@ def _extrapolated(
     costs: SourceCosts,
     share: float,
     half: Progress,
+    streams: _Streams,
 ) -> SourceCosts:
     source = counters.source
-    ratio = node.elements().high / run.delivered if run.delivered else math.inf
-    whole, made = 0.0, 0
-    mine = [own for own in run.streams.values() if source in own[0].sources()]
-    for each, count in mine:
-        done = run.made.get(id(each), 0)
-        made += done
-        whole += min(count, done * ratio) if done else 0
-    factor = max(1.0, whole / max(1, made)) / share
-    records = _all_records(source, mine, counters.records * factor)
-    delivered_bytes = costs.delivered_bytes
-    found = dataclasses.replace(
-        costs,
-        records=records,
-        delivered_bytes=delivered_bytes and delivered_bytes.times(records.high / counters.records),
-    )
-    if delivered_bytes is not None:
-        each_bytes = delivered_bytes.low / counters.records
+    is_whole = all(id(source) in read_whole(each.parent) for each, _ in streams)
+    counted = counters.records * _missing(run, node, streams) / share
+    records = _all_records(source, streams, counted, is_whole)
+    found = dataclasses.replace(costs, records=records)
+    if costs.delivered_bytes is not None:
+        each_bytes = costs.delivered_bytes.low / counters.records
         found = dataclasses.replace(found, delivered_bytes=records.times(each_bytes))
+    if isinstance(source, ForeignDataSource):
+        return dataclasses.replace(found, reads=records, decoded_bytes=found.delivered_bytes)
     if not isinstance(source, LaidOutSource):
-        is_foreign = isinstance(source, ForeignDataSource)
-        decoded = found.delivered_bytes if is_foreign else costs.decoded_bytes
-        return dataclasses.replace(
-            found, reads=records if is_foreign else costs.reads, decoded_bytes=decoded
-        )
-    end, empty = progress_of(run), PartProgress(0, 0, 0)
-    is_gone_through = all(id(source) in gone_through(each.parent) for each, _ in mine)
-    passes = max(1, round(records.high / len(source))) if is_gone_through else 1
+        return found
+    end = progress_of(run)
+    passes = max(1, round(records.high / len(source))) if is_whole else 1
     parts = []
     for part in source.parts:
-        key = id(source), part.name
-        own = counters.part(part).costs()
-        known = chunks_of_all(source, part) if is_gone_through else None
+        key, own = (id(source), part.name), counters.part(part).costs()
+        known = chunks_of_all(source, part) if is_whole else None
         if part.alone:
             parts.append(_alone(own, records, counters.records, known, part.chunk_count))
-            continue
-        aheads = [(a, each) for _, each in run.aheads if (a := each.of(source, part)) is not None]
-        stretch = _Stretch(source, part, half.get(key, empty), end[key], records.high, passes)
-        horizon = sum(a.outstanding / max(each.fill, 1e-6) for a, each in aheads[-1:])
-        rooms = [a.room for a, _ in aheads]
-        wanted = run.wanted[id(part)].count if id(part) in run.wanted else 0
-        own = stretch.costs(own, known, wanted, rooms, horizon)
-        if any(each.fill < 1 for _, each in aheads):
-            slots = sum(room.slots * room.chunk_bytes for room in rooms[-1:])
-            held = Amount(own.held_bytes.low, max(own.held_bytes.high, slots))
-            own = dataclasses.replace(own, held_bytes=held)
-        parts.append(own)
+        else:
+            cut = _CutPart(
+                part=part,
+                ahead=run.prefetched(source, part),
+                seen=own,
+                wanted=len(run.wanted[id(part)]) or int(own.chunks.high),
+                half=half.get(key, PartProgress()),
+                end=end[key],
+                records=records.high,
+                known=known,
+                passes=passes,
+            )
+            parts.append(cut.costs())
     return _summed(found, parts)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A part of a source, of whose records some were planned, for the first half and in all.
+def _missing(run: DryRun, node: Node, streams: _Streams) -> float:
+    """How many times as many elements the streams have as were made of them."""
+    ratio = node.elements().high / run.delivered if run.delivered else math.inf
+    made = [run.made.get(id(each), 0) for each, _ in streams]
+    whole = sum(
+        min(count, done * ratio) for done, (_, count) in zip(made, streams, strict=True) if done
+    )
+    return max(1.0, whole / max(1, sum(made)))
+
+
+def _all_records(source: Any, streams: _Streams, counted: float, is_whole: bool) -> Amount:
+    """Records of a source that all elements ask for; `counted` were extrapolated."""
+    times = round(counted / len(source))
+    rounding = counted / 1000 + max((each.parent.most_records() for each, _ in streams), default=1)
+    if is_whole and times and abs(counted - times * len(source)) <= 2 * rounding:
+        return Amount.exactly(times * len(source))
+    return Amount(max(0, math.floor(counted - rounding)), math.ceil(counted + rounding))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _CutPart:
+    """A part of a source in a run that was cut.
 
     Args:
-        source: The source.
         part: The part.
-        half: What it had come to when half of the run was done.
-        end: What it has come to.
-        records: Records of the whole run.
-        passes: How often all of the source is gone through in it.
+        ahead: Its prefetchers, each with the prefetcher of its stream.
+        seen: What the run came to.
+        wanted: Chunks that were wanted.
+        half: What had been done when half of the run was over.
+        end: What was done.
+        records: Records of the whole stream.
+        known: The chunks that all records lie in, if that is known.
+        passes: How often the whole source is read.
     """
 
-    source: Any
     part: Part
+    ahead: Sequence[tuple[ChunkPrefetcher, Prefetcher]]
+    seen: SourceCosts
+    wanted: int
     half: PartProgress
     end: PartProgress
     records: float
+    known: IntArray | None
     passes: int
 
-    def costs(
-        self,
-        seen: SourceCosts,
-        known: IntArray | None,
-        wanted: int,
-        rooms: Sequence[CacheRoom],
-        horizon: float,
-    ) -> SourceCosts:
-        """What the whole run comes to.
-
-        Args:
-            seen: What the run came to.
-            known: The chunks that all records lie in, where that is known.
-            wanted: Chunks that were wanted in the run.
-            rooms: What prefetchers had room for; empty without prefetchers.
-            horizon: Records that these have room to plan.
-        """
-        half, end, left = self.half, self.end, max(0.0, self.records - self.end.records)
+    def costs(self) -> SourceCosts:
+        """What the whole stream comes to."""
+        half, end = self.half, self.end
         between = max(1, end.records - half.records)
-        reads = end.reads + left * (end.reads - half.reads) / between
-        hits = end.hits + left * (end.hits - half.hits) / between
-        wanted = wanted or int(seen.chunks.high)
-        if known is None:
-            most = min(self.part.chunk_count, round(wanted * self.records / end.records * 1.02))
-            chunks = Amount(wanted, max(wanted, most))
-        else:
-            chunks = Amount.exactly(len(known))
-        once = chunks.times(self.passes)
-        again = end.reads > wanted
+        rest = max(0.0, self.records - end.records) / between
+        reads = end.reads + rest * (end.reads - half.reads)
+        hits = end.hits + rest * (end.hits - half.hits)
         noise = 1 + _DEVIATIONS / math.sqrt(max(1.0, end.reads - half.reads))
-        if not again and reads <= 1.05 * once.high + 2 * self.records / between:
-            told = once  # in order, or in blocks: other records lie in other chunks
-        elif rooms and all(room.fits for room in rooms):
-            # Those that are given up before the first one comes back are read twice.
-            told = (
-                chunks if all(room.keeps for room in rooms) else Amount(chunks.low, 2 * chunks.high)
-            )
-        elif rooms and not again:  # it was too short to see how often chunks come back
-            least = self._least(chunks, wanted, rooms[-1].slots, horizon)
-            told = Amount(max(chunks.low, least), max(chunks.high, least, reads * noise))
-        else:
-            told = Amount(max(chunks.low, reads / noise), max(chunks.high, reads * noise))
-        hits_told = Amount(0, hits * noise + max(0.0, reads * noise - told.low))
-        found = dataclasses.replace(seen, chunks=chunks, hits=hits_told)
-        return _sized(found, self.part, told, known, int(seen.reads.low))
+        chunks = self._chunks()
+        predicted = self._reads(chunks, reads, noise, 2 * self.records / between)
+        found = dataclasses.replace(
+            self.seen,
+            chunks=chunks,
+            hits=Amount(0, hits * noise + max(0.0, reads * noise - predicted.low)),
+            held_bytes=self._held_bytes(),
+        )
+        return self._with_reads(found, predicted)
 
-    def _least(self, chunks: Amount, wanted: int, slots: int, horizon: float) -> float:
+    def _chunks(self) -> Amount:
+        if self.known is not None:
+            return Amount.exactly(len(self.known))
+        likely = round(self.wanted * self.records / self.end.records * 1.02)
+        return Amount(self.wanted, max(self.wanted, min(self.part.chunk_count, likely)))
+
+    def _reads(self, chunks: Amount, reads: float, noise: float, slack: float) -> Amount:
+        rooms = [own.room for own, _ in self.ahead]
+        once, again = chunks.times(self.passes), self.end.reads > self.wanted
+        if not again and reads <= 1.05 * once.high + slack:
+            return once  # in order, or in blocks: other records lie in other chunks
+        if rooms and all(room.fits for room in rooms):
+            # Those that are given up before the first one comes back are read twice.
+            keeps = all(room.keeps for room in rooms)
+            return chunks if keeps else Amount(chunks.low, 2 * chunks.high)
+        if rooms and not again:  # it was too short to see how often chunks come back
+            least = self._least(chunks)
+            return Amount(max(chunks.low, least), max(chunks.high, least, reads * noise))
+        return Amount(max(chunks.low, reads / noise), max(chunks.high, reads * noise))
+
+    def _least(self, chunks: Amount) -> float:
         """Reads at least where chunks are wanted all over: each serves what is planned or kept."""
         count = self.part.chunk_count
-        if wanted < _SPREAD * count * -math.expm1(-self.end.records / count):
+        if self.wanted < _SPREAD * count * -math.expm1(-self.end.records / count):
             return 0.0
-        served = max(1.0, horizon) * (1 + 2 * slots / count)
-        return _LUCK * chunks.low * self.records / served
+        own, prefetcher = self.ahead[-1]
+        horizon = max(1.0, own.outstanding / max(prefetcher.fill, 1e-6))
+        return _LUCK * chunks.low * self.records / (horizon * (1 + 2 * own.room.slots / count))
 
+    def _held_bytes(self) -> Amount:
+        """With all slots, unless the run has planned as much as there is room for."""
+        held = self.seen.held_bytes
+        if all(prefetcher.fill >= 1 for _, prefetcher in self.ahead):
+            return held
+        room = self.ahead[-1][0].room
+        return Amount(held.low, max(held.high, room.slots * room.chunk_bytes))
 
-def _sized(
-    seen: SourceCosts, part: Part, reads: Amount, known: IntArray | None, seen_reads: int
-) -> SourceCosts:
-    """The bytes of `reads` reads of chunks, estimated from the reads that were seen."""
-    if known is not None and len(known) and reads.low % len(known) == 0 == reads.high - reads.low:
-        times = reads.low / len(known)
-        return dataclasses.replace(
-            seen,
-            reads=reads,
-            stored_bytes=Amount.exactly(times * int(part.stored_bytes(known).sum())),
-            decoded_bytes=Amount.exactly(times * int(part.decoded_bytes(known).sum())),
-        )
-    factor = 1 / max(1, seen_reads)
-    low, high = reads.low * factor, reads.high * factor
-    sizes = [
-        size and Amount(math.floor(size.low * low * 0.99), math.ceil(size.high * high * 1.01))
-        for size in (seen.stored_bytes, seen.decoded_bytes)
-    ]
-    return dataclasses.replace(seen, reads=reads, stored_bytes=sizes[0], decoded_bytes=sizes[1])
+    def _with_reads(self, found: SourceCosts, reads: Amount) -> SourceCosts:
+        """With the bytes of `reads` reads, exact if every chunk is read equally often."""
+        known = self.known
+        if known is not None and len(known) and reads.is_exact and reads.low % len(known) == 0:
+            times = reads.low / len(known)
+            return dataclasses.replace(
+                found,
+                reads=reads,
+                stored_bytes=Amount.exactly(times * int(self.part.stored_bytes(known).sum())),
+                decoded_bytes=Amount.exactly(times * int(self.part.decoded_bytes(known).sum())),
+            )
+        wide = Amount(reads.low * (1 - _MEAN), reads.high * (1 + _MEAN))
+        return dataclasses.replace(found.with_reads(wide), reads=reads)
 
 
 def _alone(
     seen: SourceCosts, records: Amount, made: int, known: IntArray | None, most: int
 ) -> SourceCosts:
     """Records of a part that are read one by one, each with its share of its chunk."""
-    times = records.times(1 / max(1, made))
-    chunks = seen.chunks
+    found = dataclasses.replace(seen, reads=Amount.exactly(made)).with_reads(records)
+    chunks, stored = seen.chunks, found.stored_bytes
     if known is not None:
         chunks = Amount.exactly(len(known))
     elif made < records.high:
-        chunks = Amount(chunks.low, min(most, chunks.high * times.high))
-    stored, decoded = (
-        size and Amount(size.low * times.low, size.high * times.high)
-        for size in (seen.stored_bytes, seen.decoded_bytes)
-    )
-    if decoded is not None:
-        decoded = Amount(round(decoded.low), round(decoded.high))
+        chunks = Amount(chunks.low, min(most, chunks.high * records.high / made))
     if stored is not None:
         rounding = 1 + stored.high / 1000
         stored = Amount(math.floor(stored.low - rounding), math.ceil(stored.high + rounding))
-    return dataclasses.replace(
-        seen, chunks=chunks, reads=records, stored_bytes=stored, decoded_bytes=decoded
-    )
-
-
-def _all_records(
-    source: Any, streams: Sequence[tuple[ToStreamNode, int]], counted: float
-) -> Amount:
-    """Records of a source that all elements ask for; `counted` of them were worked out."""
-    times = round(counted / len(source))
-    rounding = counted / 1000 + max((rows_of(each.parent) for each, _ in streams), default=1)
-    whole = all(id(source) in gone_through(each.parent) for each, _ in streams)
-    if whole and times and abs(counted - times * len(source)) <= 2 * rounding:
-        return Amount.exactly(times * len(source))
-    return Amount(max(0, math.floor(counted - rounding)), math.ceil(counted + rounding))
+    return dataclasses.replace(found, chunks=chunks, stored_bytes=stored)
 
 
 def _summed(found: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
@@ -337,3 +329,32 @@ def _summed(found: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
         known = [amount for amount in own if amount is not None]
         sums[name] = None if len(known) < len(own) else sum(known, start=Amount.exactly(0))
     return dataclasses.replace(found, **sums)  # type: ignore[arg-type]
+
+
+# --- what is read as a whole ---------------------------------------------------------------------
+
+# Shuffles do not change which records come, so the chunks of a source that is read as a whole are
+# known without working out any order.
+
+
+def read_whole(node: Node) -> set[int]:
+    """The `id` of each source whose every record a pass over a chain asks for."""
+    if not node.takes_all:
+        return set()
+    own = set() if node.data_source is None else {id(node.data_source)}
+    return own.union(*map(read_whole, node.parents))
+
+
+def chunks_of_all(source: LaidOutSource, part: Part) -> IntArray | None:
+    """The chunks that all records of a source lie in; None where finding them takes too long."""
+    length = len(source)
+    rows = isinstance(part, ArrayPart) and part.size is None and part.starts is None
+    if rows or isinstance(part, ListPart):
+        return np.arange(part.chunk_count)
+    if length > _MOST_COUNTED:
+        return None
+    chunks = np.empty(0, np.int64)
+    for first in range(0, length, _AT_ONCE):
+        records = np.arange(first, min(length, first + _AT_ONCE))
+        chunks = np.union1d(chunks, part.needs(records).chunks)
+    return chunks

@@ -60,7 +60,7 @@ class Observer(Protocol):
         """Bytes of a record of a source."""
         ...
 
-    def outcome(self, work: WorkItem) -> Result:
+    def result(self, work: WorkItem) -> Result:
         """What comes of a work."""
         ...
 
@@ -78,11 +78,11 @@ class NullPool(Executor):
         return DONE
 
 
-class NullShelf(ChunkCache):
+class NullCache(ChunkCache):
     """Plans what goes where as a chunk cache does, and has no memory."""
 
     def __init__(self, part: Part, run: Observer) -> None:
-        """A shelf for chunks of a part."""
+        """A chunk cache of a part."""
         self._cache, self._part, self._run = shelf_of(part, 0), part, run
 
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
@@ -188,31 +188,31 @@ class NullWorkers:
 class NullExecutor:
     """An executor that does no work: its results have the rows and bytes of real ones."""
 
-    def __init__(self, run: Observer, crew: StageExecutor, workers: NullWorkers | None) -> None:
-        """Work that `crew` would do, with `workers` if it has any."""
-        self._run, self._crew, self._workers = run, crew, workers
+    def __init__(self, run: Observer, executor: StageExecutor, workers: NullWorkers | None) -> None:
+        """Work that `executor` would do, with `workers` if it has any."""
+        self._run, self._executor, self._workers = run, executor, workers
         self.is_here = workers is None
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None
 
     def bounded(self, options: ReadOptions) -> ReadOptions:
-        return self._crew.bounded(options)
+        return self._executor.bounded(options)
 
     def wants_more_rows(self) -> bool:
         return False
 
     def begun(self, work: WorkItem) -> Found:
         if self._workers is None:
-            return lambda: self._run.outcome(work)
-        outcome = self._run.outcome(work)  # its reads are waited for before it is sent
-        size_bytes = outcome.bytes_read
+            return lambda: self._run.result(work)
+        result = self._run.result(work)  # its reads are waited for before it is sent
+        size_bytes = result.bytes_read
         workers = self._workers
         workers.submit(size_bytes)
 
         def wait() -> Result:
-            workers.answer(size_bytes, nbytes(outcome.block.table))
-            return outcome
+            workers.answer(size_bytes, nbytes(result.block.table))
+            return result
 
         return wait
 

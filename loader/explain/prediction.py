@@ -10,10 +10,9 @@ Invariant: as for dry runs, nothing is read.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,23 +26,13 @@ from windrow.explain.dry_run import (
     PartOfBatch,
     Setting,
     dry_run,
-    is_endless,
     may_end_early,
-    rows_of,
 )
 from windrow.explain.extrapolation import Progress, costs_of, progress_of
-from windrow.explain.record_sizes import element_bytes, record_bytes
 from windrow.sources.chunks import LaidOutSource
-from windrow.stats.costs import Amount, SourceCosts
-from windrow.transforms.nodes import (
-    BatchNode,
-    Node,
-    SliceNode,
-    StreamRepeatNode,
-    ToStreamNode,
-    chains_of,
-)
-from windrow.transforms.nodes.split import has_function, with_parents
+from windrow.stats.costs import Amount, SourceCosts, combined
+from windrow.transforms.nodes import STREAM, Node, ToStreamNode, chains_of
+from windrow.transforms.record_sizes import record_bytes
 
 IntArray = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -83,42 +72,31 @@ class Prediction:
 
     def parts(self, stream: ToStreamNode) -> list[PartRun]:
         """The parts that a stream reads through a prefetcher, with the most of all runs."""
-        found: dict[int, PartRun] = {}
         numbers = [n for n, each in enumerate(self.streams) if each is stream]
-        for run in self.runs:
-            for own in itertools.chain(*(run.parts.get(number, ()) for number in numbers)):
-                other = found.get(id(own.room.part), own)
-                found[id(own.room.part)] = PartRun(
-                    own.room, max(own.held, other.held), max(own.spilled, other.spilled)
-                )
-        return list(found.values())
+        return _most_of(
+            own for run in self.runs for number in numbers for own in run.parts.get(number, ())
+        )
 
 
 def predicted(node: Node) -> Prediction:
     """What a stream comes to."""
-    endless = is_endless(node)
-    once, share = _shrunk(an_epoch(node) if endless else node)
-    runs = _runs(once, share)
-    runs = tuple(run for run in runs if any(run.reached.values()) or run.is_whole) or runs[:1]
+    endless = node.is_endless()
+    once, share = _shrunk(node.first_epochs(1) if endless else node)
+    tried = _runs(once, share)
+    runs = tuple(run for run in tried if any(run.reached.values()) or run.is_whole) or tried[:1]
     epoch = _by_chance(_over(run.costs for run in runs), runs, node.sources())
-    whole: Sequence[RunFigures] = _runs(_shrunk(node)[0], share) if endless else runs
-    later = _later(node, share, epoch) if endless else epoch
-    nodes = list(node.walk())
-    takes_long = any(map(has_function, nodes)) or any(map(_is_slow, nodes))
-    whole = [run for run in whole if takes_long or run.setting.pace != "slow functions"]
-    by = {
-        kind: _span(run.peak_by.get(kind, 0) for run in whole)
-        for kind in dict.fromkeys([*_KINDS, *(kind for run in whole for kind in run.peak_by)])
-    }
-    peak = _span(run.peak_bytes for run in whole)
-    by, peak = _with_unseen(node, whole, by, peak)
+    later = _later(node, share, tried, epoch) if endless else epoch
+    whole = _runs(_shrunk(node)[0], share) if endless else runs
+    if not _takes_long(node):
+        whole = tuple(run for run in whole if run.setting.pace != "slow functions")
+    peak, by = _peaks(node, whole)
     held = [costs.held_bytes for costs in _over(run.costs for run in whole)]
     epoch, later = (
         tuple(dataclasses.replace(c, held_bytes=h) for c, h in zip(costs, held, strict=True))
         for costs in (epoch, later)
     )
-    cut = [] if runs[0].is_whole and share == 1 else list(_cut(once, runs))
-    return Prediction(epoch, later, peak, by, runs, tuple(cut), tuple(chains_of(node)))
+    cut = () if runs[0].is_whole and share == 1 else tuple(_cut(once, runs))
+    return Prediction(epoch, later, peak, by, runs, cut, tuple(chains_of(node)))
 
 
 def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
@@ -128,14 +106,15 @@ def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode,
             yield each, reached
 
 
-def _with_unseen(
-    node: Node, runs: Sequence[RunFigures], by: dict[str, Amount], peak: Amount
-) -> tuple[dict[str, Amount], Amount]:
-    """The most bytes of buffers, with what no run has seen.
+def _peaks(node: Node, runs: Sequence[RunFigures]) -> tuple[Amount, dict[str, Amount]]:
+    """The most bytes of buffers, and by kind, with what no run has seen.
 
     Runs have not seen elements of unknown size, nor what comes after a run was cut: before it had
     planned as much as there is room for, or before the queue was full.
     """
+    kinds = dict.fromkeys([*_KINDS, *(kind for run in runs for kind in run.peak_by)])
+    by = {kind: _span(run.peak_by.get(kind, 0) for run in runs) for kind in kinds}
+    peak = _span(run.peak_bytes for run in runs)
     most: dict[str, float] = {}
     fill = min(run.fill for run in runs)
     if fill < 1:
@@ -144,7 +123,7 @@ def _with_unseen(
         most["chunks"] = max(sum(costs.held_bytes.high for costs in run.costs) for run in runs)
     options = [each.read_options for each in chains_of(node)]
     own = next((each for each in options if each.ahead), options[0])
-    size = element_bytes(node)
+    size = node.element_bytes()
     if size is None:
         most |= {"queue": own.prefetch_bytes, "rounds": 3 * own.block_bytes}
     elif not all(run.is_whole or run.was_full for run in runs):
@@ -157,7 +136,7 @@ def _with_unseen(
         known, low = by[kind], 0 if size is None and kind != "planned" else by[kind].low
         by[kind] = Amount(low, max(known.high, size_bytes))
         peak = Amount(peak.low, peak.high + by[kind].high - known.high)
-    return by, peak
+    return peak, by
 
 
 def _by_chance(
@@ -171,42 +150,37 @@ def _by_chance(
         for own in parts
         if own.spilled and (run.varies or own.room.slots > _LEAST_SLOTS)
     }
-    if not spilled:
-        return epoch
     return tuple(
-        _wider(costs) if id(source) in spilled else costs
+        _of_chance(costs) if id(source) in spilled else costs
         for costs, source in zip(epoch, sources, strict=True)
     )
 
 
-def _wider(costs: SourceCosts) -> SourceCosts:
+def _of_chance(costs: SourceCosts) -> SourceCosts:
     reads = costs.reads
     more = max(_FEW_READS, _CHANCE * reads.high)
-    wider = Amount(max(min(costs.chunks.low, reads.low), reads.low - more), reads.high + more)
-    low, high = wider.low / max(1, reads.low), wider.high / max(1, reads.high)
-    stored, decoded = (
-        size and Amount(math.floor(size.low * low), math.ceil(size.high * high))
-        for size in (costs.stored_bytes, costs.decoded_bytes)
-    )
+    least = max(min(costs.chunks.low, reads.low), reads.low - more)
+    return _with_hits(costs.with_reads(Amount(least, reads.high + more)), more)
+
+
+def _with_hits(costs: SourceCosts, more: float) -> SourceCosts:
     hits = Amount(max(0, costs.hits.low - more), costs.hits.high + more)
-    return dataclasses.replace(
-        costs, reads=wider, stored_bytes=stored, decoded_bytes=decoded, hits=hits
-    )
+    return dataclasses.replace(costs, hits=hits)
 
 
-def _later(node: Node, share: float, epoch: tuple[SourceCosts, ...]) -> tuple[SourceCosts, ...]:
-    """What each later epoch of an endless stream comes to."""
-    sums, fits = [], False
-    for count in (1, 2, 3):
-        runs = _runs(_shrunk(an_epoch(node, count))[0], share)
-        sums.append({run.setting: run.costs for run in runs if run.is_whole})
-        parts = itertools.chain(*(own for run in runs for own in run.parts.values()))
-        fits = any(own.room.fits for own in parts)
-    found = []
-    for after, count in ((sums[1], 1), (sums[2], 2)):
-        for setting in sums[0].keys() & after.keys():
-            pairs = zip(sums[0][setting], after[setting], strict=True)
-            found.append(tuple(_difference(one, other, count) for one, other in pairs))
+def _later(
+    node: Node, share: float, first: Sequence[RunFigures], epoch: tuple[SourceCosts, ...]
+) -> tuple[SourceCosts, ...]:
+    """What each later epoch of an endless stream comes to, from the runs of its first epoch."""
+    before = {run.setting: run.costs for run in first if run.is_whole}
+    found, fits = [], False
+    for more in (1, 2):
+        runs = _runs(_shrunk(node.first_epochs(1 + more))[0], share)
+        for run in runs:
+            if run.is_whole and run.setting in before:
+                pairs = zip(before[run.setting], run.costs, strict=True)
+                found.append(tuple(_difference(one, other, more) for one, other in pairs))
+        fits = any(own.room.fits for run in runs for parts in run.parts.values() for own in parts)
     if found:
         return tuple(map(_of_any_epoch, _over(found)))
     # Too long to see: where there is room for all of it, maybe all is kept.
@@ -214,76 +188,52 @@ def _later(node: Node, share: float, epoch: tuple[SourceCosts, ...]) -> tuple[So
 
 
 def _maybe_kept(costs: SourceCosts) -> SourceCosts:
-    numbers = {
-        name: Amount(0, amount.high)
-        for name in ("reads", "stored_bytes", "decoded_bytes", "hits")
-        if isinstance(amount := getattr(costs, name), Amount)
-    }
-    return dataclasses.replace(costs, **numbers)  # type: ignore[arg-type]
+    found = costs.with_reads(Amount(0, costs.reads.high))
+    return dataclasses.replace(found, hits=Amount(0, costs.hits.high))
 
 
 def _of_any_epoch(costs: SourceCosts) -> SourceCosts:
     """The costs of any later epoch, from two epochs: how much is still held depends on chance."""
-    left = costs.chunks.low - costs.reads.high
-    if not costs.reads.low or left <= 0:
+    reads, left = costs.reads, costs.chunks.low - costs.reads.high
+    if not reads.low or left <= 0:
         return costs
-    reads, chance = costs.reads, 3 * math.sqrt(left)
-    wider = Amount(
-        max(0, math.floor(reads.low - chance)),
-        min(math.ceil(reads.high + chance), costs.chunks.high),
-    )
-    low, high = wider.low / reads.low, wider.high / reads.high
-    stored, decoded = (
-        size and Amount(size.low * low, size.high * high)
-        for size in (costs.stored_bytes, costs.decoded_bytes)
-    )
-    hits = Amount(max(0, costs.hits.low - chance), costs.hits.high + chance)
-    return dataclasses.replace(
-        costs, reads=wider, stored_bytes=stored, decoded_bytes=decoded, hits=hits
-    )
+    chance = 3 * math.sqrt(left)
+    least = max(0, math.floor(reads.low - chance))
+    most = min(math.ceil(reads.high + chance), costs.chunks.high)
+    return _with_hits(costs.with_reads(Amount(least, most)), chance)
 
 
-def _difference(before: SourceCosts, after: SourceCosts, count: int) -> SourceCosts:
-    numbers: dict[str, Any] = {}
-    for field in dataclasses.fields(before):
-        one, other = getattr(before, field.name), getattr(after, field.name)
-        if isinstance(one, Amount) and field.name not in ("chunks", "held_bytes"):
-            numbers[field.name] = Amount.exactly(max(0, other.high - one.high) / count)
-    return dataclasses.replace(before, **numbers)
+def _difference(before: SourceCosts, after: SourceCosts, epochs: int) -> SourceCosts:
+    found = combined(
+        lambda one, other: Amount.exactly(max(0, other.high - one.high) / epochs), [before, after]
+    )
+    return dataclasses.replace(found, chunks=before.chunks, held_bytes=before.held_bytes)
 
 
 def _over(found: Iterable[tuple[SourceCosts, ...]]) -> tuple[SourceCosts, ...]:
     """Costs from the least to the most of all runs."""
-    return tuple(_merged(own) for own in zip(*found, strict=True))
+    return tuple(combined(_widest, own) for own in zip(*found, strict=True))
 
 
-def _merged(costs: Sequence[SourceCosts]) -> SourceCosts:
-    numbers: dict[str, Any] = {}
-    for field in dataclasses.fields(costs[0]):
-        values = [getattr(each, field.name) for each in costs]
-        if all(isinstance(value, Amount) for value in values):
-            numbers[field.name] = Amount(
-                min(value.low for value in values), max(value.high for value in values)
-            )
-    return dataclasses.replace(costs[0], **numbers)
+def _widest(*amounts: Amount) -> Amount:
+    return Amount(min(each.low for each in amounts), max(each.high for each in amounts))
 
 
 def _span(numbers: Iterable[float]) -> Amount:
-    found = list(numbers)
-    return Amount(min(found), max(found))
+    return _widest(*map(Amount.exactly, numbers))
 
 
 def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
     """Dry runs in all settings that make a difference."""
     nodes = list(node.walk())
-    sizes = [element_bytes(node), *map(record_bytes, node.sources())]
+    sizes = [node.element_bytes(), *map(record_bytes, node.sources())]
     is_large = any(size is None or not size.is_exact for size in sizes)
     first = _figures(node, Setting(), share, MOST_S)
     has_workers = any(each.workers is not None for each in nodes)
     settings = []
     if first.parts or has_workers or is_large:
         settings.append(Setting(waits=True, is_large=is_large))
-    takes_long = any(map(has_function, nodes)) or any(map(_is_slow, nodes))
+    takes_long = _takes_long(node)
     if first.varies or is_large:
         if takes_long or first.parts or may_end_early(node):
             settings.append(Setting("slow functions", waits=True, is_large=is_large))
@@ -297,57 +247,38 @@ def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
     return (first, *(_figures(node, setting, share, most_s) for setting in settings))
 
 
-def _is_slow(node: Node) -> bool:
-    """Whether chunks of a source take milliseconds however small they are."""
-    source = node.data_source
-    parts = source.parts if isinstance(source, LaidOutSource) else ()
-    return any(getattr(getattr(part, "reader", None), "is_slow", False) for part in parts)
+def _takes_long(node: Node) -> bool:
+    """Whether functions, or chunks of a source however small they are, may take long."""
+    parts = [
+        p for source in node.sources() if isinstance(source, LaidOutSource) for p in source.parts
+    ]
+    slow = any(getattr(getattr(part, "reader", None), "is_slow", False) for part in parts)
+    return slow or any(each.functions for each in node.walk())
 
 
 # --- what is run: an epoch, and a part of what is huge
 
 
-def an_epoch(node: Node, count: int = 1) -> Node:
-    """A stream that ends after `count` epochs of what it repeats for ever."""
-    if isinstance(node, ToStreamNode):
-        chain = node.parent
-        if not chain.is_endless():
-            return node
-        first = SliceNode((chain,), 0, 1, count * chain.pass_length())
-        return with_parents(node, (first,))
-    parents = tuple(an_epoch(parent, count) for parent in node.parents)
-    if isinstance(node, StreamRepeatNode) and (node.times is None or is_endless(node.parent)):
-        return StreamRepeatNode(parents, 1)
-    same = all(new is old for new, old in zip(parents, node.parents, strict=True))
-    return node if same else with_parents(node, parents)
-
-
 def _shrunk(node: Node) -> tuple[Node, float]:
     """A stream with a part of each of its huge elements, and how large a part that is."""
-    if isinstance(node, ToStreamNode):
-        rows = rows_of(node.parent)
-        share = MOST_RECORDS / rows if rows > 1.5 * MOST_RECORDS else 1.0
-        return (
-            (with_parents(node, (_smaller(node.parent, share),)), share)
-            if share < 1
-            else (node, 1.0)
-        )
-    found = [_shrunk(parent) for parent in node.parents]
-    share = min((own for _, own in found), default=1.0)
-    return (with_parents(node, tuple(own for own, _ in found)), share) if share < 1 else (node, 1.0)
+    rows = max(each.parent.most_records() for each in chains_of(node))
+    share = MOST_RECORDS / rows if rows > 1.5 * MOST_RECORDS else 1.0
+    return (_with_parts(node, share) if share < 1 else node), share
 
 
-def _smaller(node: Node, share: float) -> Node:
-    if isinstance(node, BatchNode):
-        return PartOfBatch(node.parents, node.size, node.drop_remainder, node.batch_fn, share)
-    return with_parents(node, tuple(_smaller(parent, share) for parent in node.parents))
+def _with_parts(node: Node, share: float) -> Node:
+    """The chain with a part of each batch that is made before it is a stream."""
+    if node.length == STREAM or node.group_size is None:
+        return node.over(tuple(_with_parts(parent, share) for parent in node.parents))
+    drops = node.length * node.group_size <= node.parent.length
+    own = node.functions[0] if node.functions else None
+    return PartOfBatch(node.parents, node.group_size, drops, own, share)
 
 
 # --- one run
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PartRun:
+class PartRun(NamedTuple):
     """What a part that is read through a prefetcher has come to in one stream.
 
     Args:
@@ -359,6 +290,16 @@ class PartRun:
     room: CacheRoom
     held: int
     spilled: int
+
+
+def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
+    """Each part once, with the most of all runs."""
+    parts: dict[int, PartRun] = {}
+    for own in found:
+        other = parts.get(id(own.room.part), own)
+        most = max(own.held, other.held), max(own.spilled, other.spilled)
+        parts[id(own.room.part)] = PartRun(own.room, *most)
+    return list(parts.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -418,11 +359,10 @@ def _by_number(node: Node, found: Mapping[int, T]) -> dict[int, T]:
 
 
 def _parts(run: DryRun) -> dict[int, list[PartRun]]:
-    found: dict[int, dict[int, PartRun]] = {}
+    found: dict[int, list[PartRun]] = {}
     for node, prefetcher in run.aheads:
-        own = found.setdefault(id(node), {})
-        for ahead in prefetcher.parts:
-            held, room = ahead.cache_bytes // ahead.room.chunk_bytes, ahead.room
-            other = own.get(id(room.part), PartRun(room, 0, 0))
-            own[id(room.part)] = PartRun(room, max(held, other.held), other.spilled + ahead.spilled)
-    return {node: list(own.values()) for node, own in found.items()}
+        found.setdefault(id(node), []).extend(
+            PartRun(ahead.room, ahead.cache_bytes // ahead.room.chunk_bytes, ahead.spilled)
+            for ahead in prefetcher.parts
+        )
+    return found

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -28,9 +27,9 @@ from windrow.inspection.arrays import (
 )
 from windrow.inspection.facts import Inspection, ManifestFacts
 from windrow.inspection.records import features_in, inspect_array_record
-from windrow.inspection.tfds import RECORD_FORMATS, inspect_splits, json_object
+from windrow.inspection.tfds import RECORD_FORMATS, inspect_splits
 from windrow.sources import signatures
-from windrow.sources.dataset_info import INFO
+from windrow.sources.dataset_info import INFO, json_object
 from windrow.sources.detection import Contents, contents_of_names, file_at, files_at
 from windrow.sources.location import Location, location_of
 from windrow.sources.remote.paths import UNFINISHED_MARKER
@@ -155,12 +154,7 @@ def _manifest_of(place: Location) -> Manifest | None:
     raw = place.small_file(MANIFEST_NAME)
     if raw is None:
         return None
-    where = place.child(MANIFEST_NAME).shown
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ReadError(f"{where}: cannot be read: {error}; convert anew") from error
-    return Manifest.from_json(value, where=where)
+    return Manifest.from_bytes(raw, where=place.child(MANIFEST_NAME).shown)
 
 
 def _facts_of(manifest: Manifest) -> ManifestFacts:

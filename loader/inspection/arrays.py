@@ -20,7 +20,7 @@ from windrow.inspection.facts import ArrayFacts, Inspection
 from windrow.sources import signatures
 from windrow.sources.detection import Contents
 from windrow.sources.location import Location
-from windrow.sources.zarr.find import find_all, open_all
+from windrow.sources.zarr.find import find_all, open_each
 from windrow.sources.zarr.metadata import sizes_of
 from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, arrays_of, choose
 from windrow.sources.zarr.stores import Access
@@ -102,7 +102,8 @@ def inspect_arrays(place: Location, tree: FoundTree, sizes: Mapping[str, int] | 
     """
     found = list(arrays_of(tree))
     data = _data(tree)
-    opened = iter(open_all([item for item in found if item.metadata is None]))
+    unread = [item for item in found if item.metadata is None]
+    opened = iter(open_each(unread, refuse=True))
     arrays = []
     for item in found:
         held = _held_bytes(item) if sizes is None else sizes.get(item.name)

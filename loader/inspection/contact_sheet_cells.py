@@ -7,7 +7,7 @@ records, decoded by the CF attributes of the array; this module does not draw.
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import functools
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.optional_imports import optional
 from windrow.core.text import counted, shortened
-from windrow.errors import ArgumentError, SourceError, WindrowError, missing_extra
+from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.inspection.arrays import find_arrays
 from windrow.inspection.content import example_of, picture_of
 from windrow.inspection.facts import ArrayFacts, Inspection
-from windrow.inspection.records import features_in, head_records
+from windrow.inspection.records import features_in, first_records
 from windrow.sources.array_record.source import ArrayRecordDataSource
 from windrow.sources.detection import detect
 from windrow.sources.location import Location
@@ -138,16 +139,8 @@ class _SheetRecords:
     upwards: bool = False
 
 
-def pictures(module: str) -> Any:
-    """Import a module of matplotlib or Pillow.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise missing_extra("drawing a contact sheet", "pictures") from error
+pictures: Final = functools.partial(optional, purpose="drawing a contact sheet", extra="pictures")
+"""Imports a module of matplotlib or Pillow, as `optional` does."""
 
 
 def read_sheet(inspection: Inspection, location: Location, request: SheetRequest) -> Sheet:
@@ -378,7 +371,7 @@ def _head_of_tfrecord(
     """Return the first records of the first file, since only these can be found without an index."""
     files = detect(location).files
     file = next((one for one in files if one.size_bytes()), files[0])
-    head = [data for _, data in head_records(file, file.size_bytes())]
+    head = first_records(file, file.size_bytes())
     return len(head), lambda numbers: [head[number] for number in numbers]
 
 

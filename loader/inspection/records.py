@@ -6,19 +6,14 @@ one TFRecord file and, on a local disk and up to a limit, the lengths of all rec
 
 from __future__ import annotations
 
-import itertools
-import mmap
-import os
 import statistics
-import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import google_crc32c
 import numpy as np
 
-from windrow.converters.records.tfrecord import damaged, is_gzip, masked
+from windrow.converters.records.tfrecord import FRAME_BYTES, count_records, head_records, is_gzip
 from windrow.errors import ReadError
 from windrow.inspection.content import content_of
 from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
@@ -39,9 +34,6 @@ HEAD_BYTES: Final = 1 << 20
 # Local files are walked record by record up to these limits in bytes and records.
 _WALKED_BYTES: Final = 1 << 30
 _WALKED_RECORDS: Final = 1_000_000
-_LENGTH: Final = struct.Struct("<Q")
-_CHECKSUM: Final = struct.Struct("<I")
-_FRAME_BYTES: Final = 16
 
 
 def inspect_array_record(
@@ -158,14 +150,14 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
         ((place, size) for place, size in zip(places, sizes, strict=True) if size), (places[0], 0)
     )
     raw, whole = _head(first, size)
-    records = [data for _, data in framed_records(first.shown, raw, whole=whole)]
+    records = head_records(first.shown, raw, whole=whole)
     plain = not any(is_gzip(place.name) for place in places)
     counted = None
     if whole and len(places) == 1:
         counted = len(records)
     elif plain and all(place.is_local for place in places) and sum(sizes) <= _WALKED_BYTES:
         counted = _count([place.path for place in places])
-    framed = sum(len(record) + _FRAME_BYTES for record in records)
+    framed = sum(len(record) + FRAME_BYTES for record in records)
     estimated = round(sum(sizes) * len(records) / framed) if records and plain else None
     decoded = sum(sizes) if plain else len(raw)
     return RecordFileFacts(
@@ -174,7 +166,7 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
         records=counted,
         estimated_records=estimated if counted is None else None,
         stored_bytes=sum(sizes),
-        decoded_bytes=None if counted is None else decoded - _FRAME_BYTES * counted,
+        decoded_bytes=None if counted is None else decoded - FRAME_BYTES * counted,
         group_records=None,
         options=("gzip",) if not plain else (),
         sample=_sample(records),
@@ -182,55 +174,14 @@ def tfrecord_files(places: Sequence[Location], *, name: str = "") -> RecordFileF
     )
 
 
-def head_records(place: Location, size_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the complete records in the first `HEAD_BYTES` of a TFRecord file, with their offsets.
+def first_records(place: Location, size_bytes: int) -> list[bytes]:
+    """Return the complete records in the first `HEAD_BYTES` of a TFRecord file.
 
     Raises:
         ReadError: If they are damaged, or the file ends within one.
     """
     raw, whole = _head(place, size_bytes)
-    yield from framed_records(place.shown, raw, whole=whole)
-
-
-def framed_records(shown: str, raw: bytes, *, whole: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the records in the beginning of a TFRecord file, or in all of it, with their offsets.
-
-    Raises:
-        ReadError: If a checksum is wrong, or a whole file ends within a record.
-    """
-    at = number = 0
-    while at < len(raw):
-        length = length_at(shown, raw, at, number)
-        stop = None if length is None else at + 12 + length + 4
-        if length is None or stop is None or stop > len(raw):
-            if whole:
-                raise damaged(shown, number, at, "the file ends within it")
-            return
-        data = raw[at + 12 : at + 12 + length]
-        if masked(google_crc32c.value(data)) != _CHECKSUM.unpack_from(raw, at + 12 + length)[0]:
-            raise damaged(shown, number, at, f"the checksum of its {length:,} bytes is wrong")
-        yield at, bytes(data)
-        at, number = stop, number + 1
-
-
-def length_at(shown: str, raw: bytes | mmap.mmap, at: int, number: int) -> int | None:
-    """Return the length of the record at a byte; None if less than a header is left.
-
-    Raises:
-        ReadError: If its checksum is wrong.
-    """
-    header = raw[at : at + 12]
-    if len(header) < 12:
-        return None
-    if masked(google_crc32c.value(header[:8])) != _CHECKSUM.unpack_from(header, 8)[0]:
-        raise damaged(
-            shown,
-            number,
-            at,
-            "the checksum of its length is wrong: the file is damaged or is not TFRecord",
-        )
-    length: int = _LENGTH.unpack_from(header)[0]
-    return length
+    return head_records(place.shown, raw, whole=whole)
 
 
 def _sampled(source: ArrayRecordDataSource) -> list[bytes]:
@@ -262,23 +213,11 @@ def _count(paths: Sequence[str]) -> int | None:
     """Count the records of plain TFRecord files on a local disk; None for very many."""
     count = 0
     for path in paths:
-        for _ in itertools.islice(_lengths(path), _WALKED_RECORDS + 1 - count):
-            count += 1
-    return count if count <= _WALKED_RECORDS else None
-
-
-def _lengths(path: str) -> Iterator[int]:
-    """Yield the length of each record of a plain TFRecord file on a local disk."""
-    if not os.path.getsize(path):
-        return
-    at = number = 0
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-        while at < len(raw):
-            length = length_at(path, raw, at, number)
-            if length is None or at + 16 + length > len(raw):
-                raise damaged(path, number, at, "the file ends within it")
-            yield length
-            at, number = at + 16 + length, number + 1
+        found = count_records(path, _WALKED_RECORDS - count)
+        if found is None:
+            return None
+        count += found
+    return count
 
 
 def _head(place: Location, size_bytes: int) -> tuple[bytes, bool]:

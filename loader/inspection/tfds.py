@@ -7,7 +7,6 @@ Invariant: it reads the small files of the folder, and only as much of the recor
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,7 +16,7 @@ from windrow.errors import SourceError
 from windrow.inspection.facts import Inspection, RecordFileFacts
 from windrow.inspection.records import array_record_files, inspection_of, tfrecord_files
 from windrow.sources import signatures
-from windrow.sources.dataset_info import INFO, splits_of
+from windrow.sources.dataset_info import INFO, json_object, splits_of
 from windrow.sources.detection import TFDS, Contents
 from windrow.sources.tfds.folder import ARRAY_RECORD, TfdsFolder
 
@@ -82,15 +81,6 @@ def inspect_splits(contents: Contents) -> Inspection:
         found.append(one)
     described = {key: info[key] for key in ("name", "version", "description") if info.get(key)}
     return _inspection(contents, found, described)
-
-
-def json_object(raw: bytes | None) -> dict[str, Any]:
-    """Return the JSON object in `raw`; empty if it contains no JSON object."""
-    try:
-        value = json.loads(raw or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _inspection(

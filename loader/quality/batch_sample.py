@@ -12,28 +12,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.record_trace import Trace, leaves_of, trace
+from windrow.engine.record_trace import Trace, TracedLeaf, leaves_of, trace
 from windrow.errors import PlanError
 from windrow.sources.chunks import LaidOutSource
 from windrow.transforms import layouts
-from windrow.transforms.blocks import most_in_window
-from windrow.transforms.nodes import (
-    BatchNode,
-    BlockShuffleNode,
-    LaidOut,
-    Node,
-    ReindexNode,
-    SelectNode,
-    ShuffleNode,
-    SliceNode,
-    WindowShuffleNode,
-)
-from windrow.transforms.nodes.split import with_parents
+from windrow.transforms.nodes import LaidOut, Node
+from windrow.transforms.order_costs import AT_ONCE
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -49,12 +38,8 @@ _MOST_RUNS: Final = 1024
 _MOST_BATCHES: Final = 2**17
 _MOST_KEPT: Final = 2**20  # numbers of blocks to keep before they are added up
 _APART: Final = 4  # sample one epoch if its places cover at most a quarter of it
-_ROWS_AT_ONCE: Final = 2**16
 MOST_IN_BATCH: Final = 2**22
 _MOST_IN_TABLE: Final = 2**24
-_TABLE_LENGTH: Final = 2**18  # shuffles of up to this length make their whole order at once
-_SMALL_WINDOW: Final = 2**12
-_STRETCH: Final = 2**14  # elements of small windows whose order a block shuffle makes at once
 
 
 # --- blocks --------------------------------------------------------------------------------------
@@ -103,31 +88,32 @@ class BlockNumbers:
 
 
 def block_numbers(
-    leaves: Sequence[tuple[Any, int]], block: int | IntArray | None
+    leaves: Sequence[TracedLeaf], block: int | IntArray | None
 ) -> list[BlockNumbers] | None:
     """Return the blocks of every leaf; None if one has no blocks, or too many to look up.
 
     Args:
-        leaves: Each leaf and its length.
+        leaves: The leaves.
         block: Records per block, or the bounds of the blocks of the only leaf; None for the blocks
             that the sources declare.
 
     Raises:
         PlanError: If bounds are given that do not end where the only leaf does.
     """
-    ends = [length for _, length in leaves]
+    ends = [leaf.length for leaf in leaves]
     if isinstance(block, np.ndarray) and ends != [block[-1]]:
         raise PlanError(
             f"shuffle_quality: the blocks end at record {block[-1]}, and the sources have {ends}"
             " records; give bounds for one source, or the number of records in a block"
         )
     found: list[BlockNumbers] = []
-    for leaf, length in leaves:
+    for leaf in leaves:
+        length = leaf.length
         first = sum(numbers.count for numbers in found[-1:]) + (found[-1].first if found else 0)
         if isinstance(block, int):
             found.append(BlockNumbers(first, -(-length // block), length, even=block))
             continue
-        layout = layouts.Layout(block) if block is not None else _declared(leaf, length)
+        layout = layouts.Layout(block) if block is not None else _declared(leaf)
         numbers = None if layout is None else _of_layout(layout, first)
         if numbers is None:
             return None
@@ -135,14 +121,14 @@ def block_numbers(
     return found
 
 
-def _declared(leaf: Any, length: int) -> layouts.Layout | None:
+def _declared(leaf: TracedLeaf) -> layouts.Layout | None:
     """Return the layout that a source declares, unless a table for it would be large."""
-    if isinstance(leaf, Node) or not isinstance(leaf, LaidOut):
+    if not isinstance(leaf.source, LaidOut):
         return None
-    parts = leaf.parts if isinstance(leaf, LaidOutSource) else ()
+    parts = leaf.source.parts if isinstance(leaf.source, LaidOutSource) else ()
     if any(part.chunk_count > _MOST_IN_TABLE for part in parts):
         return None
-    return layouts.declared_layout(leaf, length)
+    return layouts.declared_layout(leaf.source, leaf.length)
 
 
 def _of_layout(layout: layouts.Layout, first: int) -> BlockNumbers | None:
@@ -287,18 +273,18 @@ class _Traced:
         found = leaves_of(node)
         self.leaves = list(found.values())
         self._number = {key: number for number, key in enumerate(found)}
-        ends = np.cumsum([length for _, length in self.leaves], dtype=object).tolist()
+        ends = np.cumsum([leaf.length for leaf in self.leaves], dtype=object).tolist()
         self._starts = [0, *ends[:-1]]
         self.records = [Records(ends[-1] / 2, block_numbers(self.leaves, block))]
         """Records of all sources, then of each source if there are several and not very many."""
         if 1 < len(self.leaves) <= MOST_SOURCES and not isinstance(block, np.ndarray):
-            for leaf, length in self.leaves:
-                numbers = block_numbers([(leaf, length)], block)
-                self.records.append(Records(length // 2, numbers))
+            for leaf in self.leaves:
+                numbers = block_numbers([leaf], block)
+                self.records.append(Records(leaf.length // 2, numbers))
 
     def walk(self, node: Node, indices: IntArray, size: int) -> None:
         """Trace elements of a node; each has about `size` rows."""
-        step = max(1, _ROWS_AT_ONCE // size)
+        step = max(1, AT_ONCE // size)
         for first in range(0, len(indices), step):
             self._add(first, trace(node, indices[first : first + step]))
 
@@ -335,58 +321,6 @@ class _Traced:
 # --- which batches -------------------------------------------------------------------------------
 
 
-class _TraceCost(NamedTuple):
-    """Positions that are computed to trace a chain.
-
-    Args:
-        begin: Cost of moving to another place, however few rows are traced there.
-        each: Cost of each row from there on.
-        span: Rows that one such move yields.
-    """
-
-    begin: float
-    each: float
-    span: float
-
-
-def _trace_cost(node: Node) -> _TraceCost:
-    before = [_trace_cost(parent) for parent in node.parents]
-    begin, each, span = (sum(part) for part in zip(*before, strict=True)) if before else (0, 1, 1)
-    # Neighbours lie all over the parent: trace a place for each, or the whole parent at once.
-    scattered = min(begin + each, each * max(1.0, node.length / _ROWS_AT_ONCE))
-    match node:
-        case ShuffleNode() if node.length <= _TABLE_LENGTH:
-            return _TraceCost(node.length, 1 + scattered, 1)
-        case ShuffleNode():
-            return _TraceCost(0, 2 + scattered, 1)
-        case WindowShuffleNode():
-            own = _STRETCH  # the generator of a window takes as long as this many positions
-            return _TraceCost(
-                begin + own, 1 + each + own / min(node.window_size, node.length), span
-            )
-        case BlockShuffleNode() if _together(node) <= _SMALL_WINDOW:
-            return _TraceCost(begin + _STRETCH / 2, 2 + scattered, _STRETCH)
-        case BlockShuffleNode():
-            return _TraceCost(begin + _together(node) / 2, 2 + scattered, 1)
-        case SliceNode() if abs(node.step) > 1:
-            step = abs(node.step)
-            return _TraceCost(begin, min(step * each, begin + each), max(1.0, span / step))
-        case ReindexNode():
-            return _TraceCost(0, scattered, 1)
-        case SelectNode():
-            return _TraceCost(0, 20 + scattered, 1)
-        case _:
-            return _TraceCost(begin, each, span)
-
-
-def _together(node: Node) -> int:
-    """Return how many records come together out of the same blocks; 1 without a block shuffle."""
-    own = 1
-    if isinstance(node, BlockShuffleNode):
-        own = most_in_window(node.order.bounds, node.order.window_blocks)
-    return max([own, *map(_together, node.parents)])
-
-
 def _places(node: Node, elements: int, size: int, budget: float) -> tuple[IntArray, IntArray]:
     """Choose elements from all over an epoch within a budget: one place in each of equal parts.
 
@@ -402,7 +336,7 @@ def _places(node: Node, elements: int, size: int, budget: float) -> tuple[IntArr
     Returns:
         int64: the elements, and where each run of them begins.
     """
-    cost = _trace_cost(node)
+    cost = node.order_cost()
     count = int(np.clip(budget / 4 / (size * cost.each), _FEWEST_RUNS, _MOST_BATCHES))
     count = min(count, elements)
     fewest = _FEWEST_RUNS if cost.begin > budget else 2 * _FEWEST_RUNS
@@ -411,8 +345,8 @@ def _places(node: Node, elements: int, size: int, budget: float) -> tuple[IntArr
     extent = min(elements // runs, max(length, int(cost.span / size)))
     shares = (np.arange(runs) + np.random.default_rng(0).random(runs)) / runs
     starts = (shares * (elements - extent + 1)).astype(np.int64)
-    epochs = min(runs, 1 + int(_APART * runs * _together(node) / (float(elements) * size)))
-    starts += np.arange(runs) % min(epochs, 2**62 // elements) * elements
+    epochs = min(runs, 1 + int(_APART * runs * cost.together / (float(elements) * size)))
+    starts += np.arange(runs) % max(1, min(epochs, 2**62 // elements)) * elements
     inside = np.arange(length) * extent // length
     return (starts[:, None] + inside).ravel(), np.arange(runs) * length
 
@@ -429,7 +363,7 @@ class BatchSample:
         records: Rows of an epoch.
         is_whole: Whether the population is whole epochs.
         is_exact: Whether the sample has every batch that any epoch can have.
-        leaves: The sources, and nodes of ranges, with their lengths.
+        leaves: The sources, and the nodes that make their elements out of nothing.
     """
 
     batches: Sequence[Records]
@@ -438,7 +372,7 @@ class BatchSample:
     records: int
     is_whole: bool
     is_exact: bool
-    leaves: Sequence[tuple[Any, int]]
+    leaves: Sequence[TracedLeaf]
 
 
 def sample(node: Node, block: int | IntArray | None) -> BatchSample:
@@ -470,7 +404,7 @@ def sample(node: Node, block: int | IntArray | None) -> BatchSample:
     else:
         indices, runs = _places(node, elements, size, MOST_POSITIONS)
         found.walk(node, indices, size)
-        parts = min(len(runs), _MOST_RUNS, max(1, elements * size // _together(node)))
+        parts = min(len(runs), _MOST_RUNS, max(1, elements * size // node.order_cost().together))
         runs = runs[np.arange(parts) * len(runs) // parts]
         population = _Traced(node, block)
         _walk_population(population, _unshuffled(node))
@@ -492,14 +426,14 @@ def _walk_epochs(found: _Traced, node: Node, count: int, epochs: int, size: int)
     """Trace the first elements, and return where independent runs of them begin."""
     found.walk(node, np.arange(count), size)
     # Batches that share a window of a block shuffle are not independent.
-    parts = min(_MOST_RUNS, max(1, count * size // _together(node)))
+    parts = min(_MOST_RUNS, max(1, count * size // node.order_cost().together))
     parts = min(count, epochs if epochs >= _ENOUGH_EPOCHS else parts)
     return np.arange(parts) * count // parts
 
 
 def _positions(node: Node, elements: int, size: int) -> float:
     """Return how many positions tracing elements of `size` rows in order computes."""
-    cost = _trace_cost(node)
+    cost = node.order_cost()
     return cost.begin + float(elements) * size * cost.each
 
 
@@ -518,8 +452,8 @@ def _rows_of_first(node: Node) -> int:
 
 def _records(node: Node) -> int:
     """Return the rows of an epoch; only its last element may have fewer rows than the first."""
-    while isinstance(node, BatchNode) and node.spans_epochs:
-        node = node.parent
+    while node.group_size is not None and node.parent.epoch_length() != node.parent.length:
+        node = node.parent  # an element may have rows of two epochs
     elements = node.epoch_length()
     first, last = trace(node, np.array([0, elements - 1])).counts
     return (elements - 1) * int(first) + int(last)
@@ -536,11 +470,9 @@ def _unshuffled(node: Node) -> Node:
     """Return the chain without the shuffles that do not change which records an epoch has."""
     if node.shuffles:
         return _unshuffled(node.parent)
-    if isinstance(node, SliceNode):
-        # A slice of a part of its parent has only some of the records.
-        is_whole = abs(node.step) * (node.length + 1) > node.parent.length
-    else:
-        is_whole = node.keeps_epochs or node.group_size is not None
-    if is_whole:
-        return with_parents(node, (_unshuffled(node.parent),))
-    return node
+    return node.over((_unshuffled(node.parent),)) if _is_spread(node) else node
+
+
+def _is_spread(node: Node) -> bool:
+    """Return whether a node makes its elements from all over its only parent."""
+    return len(node.parents) == 1 and (node.takes_all or node.group_size is not None)

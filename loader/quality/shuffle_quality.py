@@ -23,13 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.text import shortened
-from windrow.engine.record_trace import leaf_text
 from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, sample
 from windrow.stats.costs import Amount
 from windrow.transforms.arguments import integer
 from windrow.transforms.nodes import BatchNode, Node, RepeatNode
-from windrow.transforms.nodes.split import with_parents
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -243,7 +241,7 @@ def _sources(found: BatchSample) -> Iterator[SourceQuality]:
         population = found.population[number]
         if found.batches[number].counts and population.counts:
             records = population.rows / found.population[0].rows * found.records
-            name = leaf_text(found.leaves[number - 1][0])
+            name = found.leaves[number - 1].text
             yield SourceQuality(name, round(records), *_figures(found, number, records))
 
 
@@ -295,7 +293,7 @@ def _reseeded(node: Node) -> Node:
     """Return the chain with another order in each epoch, so that more than one order is traced."""
     if not any(isinstance(each, RepeatNode) for each in node.walk()):
         return node
-    moved = with_parents(node, tuple(_reseeded(parent) for parent in node.parents))
+    moved = node.over(tuple(_reseeded(parent) for parent in node.parents))
     return dataclasses.replace(moved, reseed=True) if isinstance(moved, RepeatNode) else moved
 
 

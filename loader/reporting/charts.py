@@ -9,7 +9,6 @@ Invariant: numbers are finite, and a chart has as many points as its caption say
 from __future__ import annotations
 
 import html
-import importlib
 import json
 import math
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.optional_imports import optional
 from windrow.core.text import counted, shortened
-from windrow.errors import missing_extra
 from windrow.reporting.html import chart
 from windrow.reporting.order import Order
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -34,7 +33,6 @@ _LOOP: Final = "#3a9a6c"
 _PREDICTED: Final = "#8b9bb0"
 _MARK: Final = "#7a828c"
 _MOST_BARS: Final = 14
-_TIMES: Final = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"))
 # Shorter parts of the time do not get a bar of their own.
 _SEEN: Final = 0.005
 _CROWDED: Final = 5_000
@@ -50,21 +48,13 @@ _MOST_COUNTED: Final = 1_000
 _KEPT_BLOCKS: Final = 1_000
 
 
-def plotly(module: str) -> Any:
-    """Import a module of Plotly.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise missing_extra("windrow.report", "report") from error
+def _plotly(module: str) -> Any:
+    return optional(f"plotly.{module}", "windrow.report", "report")
 
 
 def library() -> str:
     """Return the JavaScript that draws the charts."""
-    found: str = plotly("plotly.offline").get_plotlyjs()
+    found: str = _plotly("offline").get_plotlyjs()
     # Nothing in it may end the script that holds it.
     return found.replace("</script", "<\\/script")
 
@@ -95,7 +85,7 @@ def timeline_chart(stats: Stats, what: str) -> str:
         float(np.quantile(np.repeat(values, counts), _TYPICAL)) for _, values in lanes.values()
     )
     limit = usual * 1.4 if 0 < usual * 3 < most else most * 1.08 or 1.0
-    figure = plotly("plotly.subplots").make_subplots(
+    figure = _plotly("subplots").make_subplots(
         rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=list(lanes)
     )
     for row, (name, (colour, values)) in enumerate(lanes.items(), 1):
@@ -160,13 +150,12 @@ def activities_chart(stats: Stats) -> str:
     names = [html.escape(shortened(name, 30), quote=False) for name, _, _ in shown]
     passed_s = stats.passed_s or 1.0
     longest_s = max(spent for _, spent, _ in shown) or 1.0
-    size_s, unit = next(((1.0 / n, u) for n, u in _TIMES if longest_s * n >= 1), (1e-9, "ns"))
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     figure.add_bar(
         orientation="h",
         y=list(range(len(shown))),
         # Plotly draws neither bar nor text for a length of 0.
-        x=[max(spent, 1e-6 * longest_s) / size_s for _, spent, _ in shown],
+        x=[max(spent, 1e-6 * longest_s) for _, spent, _ in shown],
         text=[f"{in_time(spent)}, {spent / passed_s:.0%}" for _, spent, _ in shown],
         # The text fits on one side or the other, also on a phone.
         textposition=["inside" if spent > 0.5 * longest_s else "outside" for _, spent, _ in shown],
@@ -181,7 +170,7 @@ def activities_chart(stats: Stats) -> str:
         autorange="reversed", automargin=True, tickvals=list(range(len(shown))), ticktext=names
     )
     figure.update_xaxes(
-        range=[0, longest_s * 1.04 / size_s], title_text=unit, nticks=5, tickangle=0
+        range=[0, longest_s * 1.04], tickformat="~s", ticksuffix="s", nticks=5, tickangle=0
     )
     parts = "; ".join(f"{name} {in_time(spent)}" for name, spent, _ in shown)
     return chart(
@@ -223,13 +212,11 @@ def bytes_chart(
         name: {kind: amount for kind, amount in sums.items() if kind in seen}
         for name, sums in bars.items()
     }
-    biggest = max([amount.high for sums in bars.values() for amount in sums.values()] + [1.0])
-    size, unit = _unit(biggest)
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     parts = []
     for (name, sums), colour in zip(bars.items(), (_PREDICTED, _READING), strict=False):
-        middles = [amount.middle / size for amount in sums.values()]
-        spans = [(amount.high - amount.low) / 2 / size for amount in sums.values()]
+        middles = [amount.middle for amount in sums.values()]
+        spans = [(amount.high - amount.low) / 2 for amount in sums.values()]
         labels = [amount.in_units() for amount in sums.values()]
         parts += [f"{kind} {name} {label}" for kind, label in zip(sums, labels, strict=True)]
         figure.add_bar(
@@ -239,7 +226,10 @@ def bytes_chart(
             error_x={"type": "data", "array": spans, "visible": any(spans), "color": _MARK},
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
-    figure.update_xaxes(title_text=f"{unit} per {what}", rangemode="tozero", nticks=6, tickangle=0)
+    figure.update_xaxes(
+        title_text=f"bytes per {what}", tickformat="~s", ticksuffix="B", rangemode="tozero",
+        nticks=6, tickangle=0,
+    )  # fmt: skip
     figure.update_layout(barmode="group", showlegend=len(bars) > 1)
     return chart(
         "bytes",
@@ -263,13 +253,6 @@ def _sums(costs: Sequence[SourceCosts]) -> dict[str, Amount]:
     return found
 
 
-def _unit(most_bytes: float) -> tuple[float, str]:
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if most_bytes >= size:
-            return size, unit
-    return 1.0, "bytes"
-
-
 # --- order ---------------------------------------------------------------------------------------
 
 
@@ -282,7 +265,7 @@ def order_chart(name: str, order: Order, title: str, what: str) -> str:
         title: Heading of the chart.
         what: The word for what positions count, such as 'batch'.
     """
-    figure = plotly("plotly.graph_objects").Figure()
+    figure = _plotly("graph_objects").Figure()
     records = sum(length for _, length in order.sources)
     places, found = order.positions.tolist(), order.records.tolist()
     # One path instead of a page element per dot: a line of length 0 with round ends is a dot.

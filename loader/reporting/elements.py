@@ -32,7 +32,6 @@ from windrow.reporting.html import table, text
 from windrow.sources.windows.source import WindowDataSource
 from windrow.sources.zarr.source import ZarrDataSource
 from windrow.transforms.nodes import STREAM, Node, StreamLimitNode, ToStreamNode, as_chain
-from windrow.transforms.nodes.split import with_parents
 from windrow.transforms.options import ReadOptions
 
 _MOST_SHEETS: Final = 4
@@ -148,7 +147,7 @@ def _here(node: Node, options: ReadOptions) -> Node:
         return _here(node.parent, options)
     if (chain := as_chain(node)) is not None:
         return dataclasses.replace(chain, read_options=options)
-    return with_parents(node, tuple(_here(parent, options) for parent in node.parents))
+    return node.over(tuple(_here(parent, options) for parent in node.parents))
 
 
 def _place(place: tuple[int, int | None], source: int | None) -> str:

@@ -15,20 +15,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.record_trace import leaf_text, leaves_of, trace
+from windrow.engine.record_trace import leaves_of, trace
 from windrow.errors import PlanError
 from windrow.quality.batch_sample import MOST_IN_BATCH, most_rows
-from windrow.transforms.nodes import (
-    Node,
-    WindowShuffleNode,
-)
+from windrow.transforms.nodes import Node
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 MOST_POINTS: Final = 20_000
 
-# Each window that is touched costs about 1 ms, so chains with windows are sampled in runs.
+# Where a position by itself costs as much as computing this many, chains are sampled in runs.
+_DEAR: Final = 256
 _RUNS: Final = 100
 
 
@@ -68,7 +66,7 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
     """
     plain = node.with_random_access()
     leaves = leaves_of(plain)
-    sources = tuple((leaf_text(leaf), length) for leaf, length in leaves.values())
+    sources = tuple((leaf.text, leaf.length) for leaf in leaves.values())
     elements = plain.epoch_length()
     notes = []
     if any(each.drops for each in node.walk()):
@@ -89,7 +87,7 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
         )
     wanted = max(1, points // inner)
     is_whole = beginning or whole <= wanted
-    at = range(min(whole, wanted)) if is_whole else _sampled(whole, wanted, _windowed(plain))
+    at = range(min(whole, wanted)) if is_whole else _sampled(whole, wanted, _is_dear(plain))
     indices = np.array(at, np.int64)
     found = trace(rows_of, indices)
     first = np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
@@ -100,7 +98,7 @@ def order_of(node: Node, *, points: int = MOST_POINTS, beginning: bool = False) 
         kept[:] = False
         kept[np.arange(points) * (1 if beginning else len(places) // points)] = True
     shown = [(each, kept[each.rows]) for each in found.taken]
-    ends = np.cumsum([length for _, length in leaves.values()]).tolist()
+    ends = np.cumsum([leaf.length for leaf in leaves.values()]).tolist()
     starts = dict(zip(leaves, [0, *ends], strict=False))
     return Order(
         positions=np.concatenate([places[each.rows[some]] for each, some in shown]),
@@ -167,5 +165,6 @@ def _sampled(whole: int, points: int, in_runs: bool) -> list[int]:
     return [start + at for start in starts for at in range(run)]
 
 
-def _windowed(node: Node) -> bool:
-    return any(isinstance(each, WindowShuffleNode) for each in node.walk())
+def _is_dear(node: Node) -> bool:
+    """Return whether positions that lie apart cost much more to compute than neighbours."""
+    return node.order_cost().scattered(node.length) > _DEAR

@@ -17,18 +17,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from windrow.core.optional_imports import optional
 from windrow.core.text import ABSENT, counted, in_units, listing, shortened
 from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import (
     ArgumentError,
     ConversionError,
-    MissingExtraError,
     NotFoundError,
     WindrowError,
-    missing_extra,
 )
 from windrow.explain.explanation import Explanation, in_bytes, spec_text
-from windrow.inspection.contact_sheet_cells import pictures
 from windrow.iterator import DatasetIterator
 from windrow.reporting import charts
 from windrow.reporting import elements as report_elements
@@ -109,11 +107,8 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 
 def _check_packages() -> None:
     """Check for packages before anything is read, which may take long."""
-    charts.plotly("plotly")
-    try:
-        pictures("matplotlib")
-    except MissingExtraError as error:
-        raise missing_extra("windrow.report", "report") from error
+    for package in ("plotly", "matplotlib"):
+        optional(package, "windrow.report", "report")
 
 
 def _of(given: Any) -> tuple[MapDataset[Any] | IterDataset[Any], Stats | None]:

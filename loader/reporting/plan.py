@@ -14,7 +14,6 @@ from typing import Final
 
 from windrow.core.text import counted, shortened
 from windrow.explain.explanation import Explanation, NodeLine, in_bytes
-from windrow.explain.running import label_of
 from windrow.reporting.html import text
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.nodes import STREAM, Node, ToStreamNode
@@ -62,7 +61,7 @@ def element_bytes(node: Node, explanation: Explanation, top_bytes: float, how: s
     if node.length != STREAM:  # the explanation is of its stream
         node = ToStreamNode((node,), ReadOptions())
     # Continue to the function that made the elements; its inputs have another size.
-    while line.element_bytes is None and line.label == label_of(node):
+    while line.element_bytes is None and line.label == node.written:
         found[line.number] = top_bytes
         if len(node.parents) != 1 or not node.keeps_values:
             break

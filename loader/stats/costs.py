@@ -6,13 +6,15 @@ Invariant: plain values only, so that costs can be printed, compared, pickled an
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from windrow.core.renamed import old_name
 from windrow.core.text import ABSENT
 from windrow.transforms.amounts import Amount
 
-__all__ = ["Amount", "SourceCosts", "column_text", "known"]
+__all__ = ["Amount", "SourceCosts", "column_text", "combined", "known"]
 
 _NOTHING: Final = Amount.exactly(0)
 
@@ -75,3 +77,23 @@ class SourceCosts:
         }
         del numbers["held_bytes"]
         return dataclasses.replace(self, **numbers)
+
+    def with_reads(self, reads: Amount) -> SourceCosts:
+        """Return the costs with another number of reads, and stored and decoded bytes in proportion."""
+        low, high = reads.low / max(1, self.reads.low), reads.high / max(1, self.reads.high)
+        stored, decoded = (
+            size
+            and Amount(math.floor(round(size.low * low, 3)), math.ceil(round(size.high * high, 3)))
+            for size in (self.stored_bytes, self.decoded_bytes)
+        )
+        return dataclasses.replace(self, reads=reads, stored_bytes=stored, decoded_bytes=decoded)
+
+
+def combined(function: Callable[..., Amount], costs: Sequence[SourceCosts]) -> SourceCosts:
+    """Return costs of one source, with `function` of the amounts in each column that all know."""
+    numbers: dict[str, Any] = {}
+    for field in dataclasses.fields(SourceCosts):
+        values = [getattr(each, field.name) for each in costs]
+        if all(isinstance(value, Amount) for value in values):
+            numbers[field.name] = function(*values)
+    return dataclasses.replace(costs[0], **numbers)

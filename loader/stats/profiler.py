@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import threading
 import time
 import weakref
@@ -147,6 +146,16 @@ class ActivityClock:
         """Seconds of worker processes by activity."""
         return dict(self._heard_s)
 
+    def plus(self, other: ActivityClock) -> ActivityClock:
+        """Return the sums of both."""
+        found = ActivityClock()
+        for each in (self, other):
+            _add(found._spent_s, each.spent_s())
+            _add(found._heard_s, each.heard_s())
+            found.peak_by = _most(found.peak_by, each.peak_by)
+            found.peak_bytes = max(found.peak_bytes, each.peak_bytes)
+        return found
+
     # --- blocks ---
 
     def begin_block(self) -> None:
@@ -225,26 +234,6 @@ def calling(node: Node) -> contextlib.AbstractContextManager[None]:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(slots=True)
-class _Sums:
-    """Sums over all makers so far."""
-
-    spent_s: dict[str, float] = dataclasses.field(default_factory=dict)
-    heard_s: dict[str, float] = dataclasses.field(default_factory=dict)
-    peak_by: dict[str, int] = dataclasses.field(default_factory=dict)
-    peak_bytes: int = 0
-
-    def plus(self, maker: ActivityClock) -> _Sums:
-        """Return the sums with one more maker added."""
-        found = _Sums({**self.spent_s}, {**self.heard_s}, {**self.peak_by}, self.peak_bytes)
-        _add(found.spent_s, maker.spent_s())
-        _add(found.heard_s, maker.heard_s())
-        for kind, size in maker.peak_by.items():
-            found.peak_by[kind] = max(size, found.peak_by.get(kind, 0))
-        found.peak_bytes = max(found.peak_bytes, maker.peak_bytes)
-        return found
-
-
 # Blocks that share an entry of the timeline: the fields of `BlockTimes`, with times by the clock. A tuple,
 # since there is one for every block.
 _Entry: TypeAlias = tuple[int, float, float, float, float, float]
@@ -280,7 +269,7 @@ class Profiler:
         self.read_counters = ReadCounters(node)
         self.lock = threading.RLock()
         self._clock = clock
-        self._gone = _Sums()
+        self._gone = ActivityClock()
         self.maker = self._new_maker()
         self._in_turn = True
         # Replaced as a whole, so that every thread sees a consistent one.
@@ -422,8 +411,8 @@ class Profiler:
             sums, held = self._gone.plus(self.maker), self.maker.bytes_by()
             loop = self._loop  # before the clock, since it may turn in between
             _, _, waited_s, loop_s = _turned(loop, _AWAY, self._clock())
-            spent_s = dict(sums.spent_s)
-            _add(spent_s, sums.heard_s)
+            spent_s, heard_s = sums.spent_s(), sums.heard_s()
+            _add(spent_s, heard_s)
             return Stats(
                 elements=self._elements - left,
                 passed_s=waited_s + loop_s,
@@ -432,7 +421,7 @@ class Profiler:
                 reading_s=spent_s.get(READING, 0.0),
                 mapping_s=_functions(spent_s),
                 blocked_s=spent_s.get(ROOM, 0.0),
-                waited_for=self._waits_until_now(waited_s, sums.heard_s),
+                waited_for=self._waits_until_now(waited_s, heard_s),
                 delivered_bytes=self._delivered_bytes - self._bytes_of(left),
                 sources=sources,
                 buffers_bytes=sum(held.values()),

@@ -172,9 +172,9 @@ def _scan_of(part: Part, length: int, *, refuse_missing: bool) -> Scan:
         return _GroupScan(part, length)
     if not isinstance(part, ArrayPart | BoxPart):
         raise TypeError(f"verify: a part of type {type(part).__name__} is not known")
-    if isinstance(part.reader, Checkable):
-        return _ChunkScan(part, length, part.reader.checks(), refuse_missing=refuse_missing)
-    return _WholeChunkScan(part, length)
+    reader = part.reader
+    checks = reader.checks() if isinstance(reader, Checkable) else _WholeChunks(part)
+    return _ChunkScan(part, length, checks, refuse_missing=refuse_missing)
 
 
 class NeededChunks:
@@ -248,6 +248,45 @@ def most_chunk_bytes() -> int:
         return most // 4
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return (most if limit == resource.RLIM_INFINITY else min(most, limit)) // 4
+
+
+class _WholeChunks(Checks):
+    """The chunks of an array whose reader has no checks: they can only be read whole."""
+
+    def __init__(self, part: ArrayPart | BoxPart) -> None:
+        self._part = part
+        if isinstance(part, ArrayPart):
+            rest = part.row_shape
+            shape, shift = (part.rows, *rest), (part.shift, *(0 for _ in rest))
+            chunk = (part.chunk_rows, *(max(1, size) for size in rest))
+        else:
+            shape, chunk, shift = part.shape, part.chunk_shape, part.shift
+        super().__init__(shape, chunk, shift, part.dtype.itemsize)
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def check_run(self, first: int, stop: int) -> None:
+        return None
+
+    def check(self, number: int) -> None:
+        part, (first, stop) = self._part, self.bounds(number)
+        out = np.empty(np.subtract(stop, first), part.dtype)
+        if isinstance(part, ArrayPart):
+            read = part.reader.start([Span(first[0], stop[0], out)], InlineExecutor())
+        else:
+            read = part.reader.start([Box(first, out)], InlineExecutor())
+        read.result()
+
+    def is_stored(self, number: int) -> None:
+        return None
+
+    def file(self, number: int) -> None:
+        return None
+
+    def orphans(self) -> list[str]:
+        return []
 
 
 class _ChunkScan(Scan):
@@ -361,63 +400,6 @@ class _ChunkScan(Scan):
                 first, stop = (low, high) if low < high else (first, stop)
             found.append((first, stop))
         return found
-
-
-class _WholeChunkScan(Scan):
-    """Scans an array whose chunks can only be read whole."""
-
-    def __init__(self, part: ArrayPart | BoxPart, length: int) -> None:
-        self.name = part.name
-        self._part, self._needed = part, NeededChunks(part, length)
-        self._most = most_chunk_bytes()
-
-    @property
-    def total_bytes(self) -> int:
-        return self._needed.decoded_bytes
-
-    def tasks(self) -> Iterator[ScanTask]:
-        for chunks in self._needed:
-            sizes = self._part.decoded_bytes(chunks)
-            for some in _grouped(sizes):
-                numbers, size = chunks[some].tolist(), int(sizes[some].sum())
-                yield ScanTask(
-                    2 * int(sizes[some].max()),
-                    size,
-                    functools.partial(self._run, numbers),
-                )
-
-    def _run(self, numbers: list[int], stopped: Callable[[], bool]) -> ScanResult:
-        found = ScanResult()
-        for number in numbers:
-            if stopped():
-                break
-            found.chunks += 1
-            try:
-                found.decoded_bytes += self._read(number)
-                found.untold += 1
-            except OSError as error:
-                found.refuse(number, error)
-        return found
-
-    def _read(self, number: int) -> int:
-        part = self._part
-        size = int(part.decoded_bytes(np.array([number])).sum())
-        if size > self._most:
-            raise ReadError(
-                f"a chunk is to have {size:,} bytes, and this process has memory for {self._most:,}"
-            )
-        if isinstance(part, ArrayPart):
-            first, stop = part.bounds(number)
-            out = np.empty((stop - first, *part.row_shape), part.dtype)
-            part.reader.start([Span(first, stop, out)], InlineExecutor()).result()
-        else:
-            begin, end = part.bounds(number)
-            out = np.empty([b - a for a, b in zip(begin, end, strict=True)], part.dtype)
-            part.reader.start([Box(begin, out)], InlineExecutor()).result()
-        return size
-
-    def spans(self, bad: Sequence[Damage]) -> list[tuple[int, int]]:
-        return self._needed.records([each.number for each in bad])
 
 
 class _GroupScan(Scan):

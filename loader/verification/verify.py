@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Literal
 
+from windrow.converters.job.stages import check_integer
 from windrow.core.process import cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.dataset import IterDataset, MapDataset
@@ -85,10 +86,8 @@ def check_arguments(missing: Any, threads: Any) -> None:
     """
     if missing not in ("fill", "error"):
         raise ArgumentError(f"verify: missing must be 'fill' or 'error', got {missing!r}")
-    if threads is not None and (
-        isinstance(threads, bool) or not isinstance(threads, int) or threads < 1
-    ):
-        raise ArgumentError(f"verify: threads must be an integer of at least 1, got {threads!r}")
+    if threads is not None:
+        check_integer("verify: threads", threads, 1)
 
 
 def run_scans(

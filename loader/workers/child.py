@@ -26,8 +26,6 @@ from windrow.core.child_process import end_with_parent, ignore_interrupts
 from windrow.errors import ElementError
 from windrow.workers.messages import (
     HEADER,
-    KEPT_REPLY,
-    KEPT_REQUEST,
     LOAD,
     FrameKind,
     JobHeader,
@@ -133,7 +131,7 @@ def report(value: Any) -> None:
         raise RuntimeError("report: this process is not a worker at work")
     body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     try:
-        _send(_parent, ReplyHeader(len(body), LOAD, FrameKind.REPORT), body)
+        _send(_parent, ReplyHeader(len(body), FrameKind.REPORT), body)
         is_open = bool(_parent.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:  # nothing has come
         is_open = True
@@ -168,75 +166,64 @@ class _Worker:
         except BaseException as error:  # the parent raises it
             error.add_note("windrow: raised when a worker started")
             failure = pickle.dumps(failure_of(error))
-            return ReplyHeader(len(failure), LOAD, FrameKind.UNUSABLE), failure
-        return ReplyHeader(0, LOAD, FrameKind.READY), b""
+            return ReplyHeader(len(failure), FrameKind.UNUSABLE), failure
+        return ReplyHeader(0, FrameKind.READY), b""
 
     def do(self, header: JobHeader, body: bytes) -> tuple[ReplyHeader, bytes]:
         """Do a job."""
-        released: list[int] = []
+        released: list[bool] = []
         reply, message = self._reply(header, body, released)
-        kept = self._kept(header, released) if self._shares else 0
-        if not kept:
+        if not self._shares or header.start == header.stop or self._is_released(released):
             return reply, message
         self._shares = False
         if reply.kind == FrameKind.REPLY:
-            message = self._without_slots(header, message)
+            # Without the slot: functions may change the shared arrays.
+            found = opened(message, self._memory.view(header.start, header.stop))
+            message = Message.of(found).packed(None)
             reply = reply._replace(body_bytes=len(message), used_bytes=0)
-        return reply._replace(kept=kept), message
+        return reply._replace(kept=1), message
 
     def _reply(
-        self, header: JobHeader, body: bytes, released: list[int]
+        self, header: JobHeader, body: bytes, released: list[bool]
     ) -> tuple[ReplyHeader, bytes]:
-        request = self._slot(header.request_start, header.request_stop, released, KEPT_REQUEST)
-        slot = self._slot(header.reply_start, header.reply_stop, released, KEPT_REPLY)
-        buffer = MessageBuffer(slot)
+        slot = self._slot(header, released)
+        room = header.request - header.start
+        buffer = MessageBuffer(slot, room)
         try:
             if self._handler is None:
                 raise RuntimeError("a job came before its program")
-            own = buffer if self._shares else MessageBuffer(None)
+            request, own = None if slot is None else slot[room:], buffer
+            if not self._shares:
+                request, own = None if request is None else request.copy(), MessageBuffer(None)
             value = self._handler(opened(body, request), own)
             message = value if isinstance(value, Message) else _message_of(value)
-            packed = message.packed(buffer, request if self._shares else None)
+            packed = message.packed(buffer)
         except StoppedError:
             raise
         except BaseException as error:  # the parent raises it
             failure = pickle.dumps(failure_of(error))
-            return ReplyHeader(len(failure), header.number, FrameKind.FAILURE), failure
-        used = buffer.used_bytes
+            return ReplyHeader(len(failure), FrameKind.FAILURE), failure
         # A short message holds no arrays that did not fit.
         more = len(packed) if len(packed) > _SHORT_BYTES else 0
-        needed = min(message.slot_bytes, used + more)
-        return ReplyHeader(len(packed), header.number, FrameKind.REPLY, 0, used, needed), packed
+        needed = min(message.slot_bytes, buffer.used_bytes + more)
+        return ReplyHeader(len(packed), FrameKind.REPLY, 0, buffer.kept_bytes, needed), packed
 
-    def _slot(self, start: int, stop: int, released: list[int], which: int) -> Bytes | None:
-        """Return a slot for functions; `which` joins `released` when they refer to it no longer."""
-        if start == stop:
+    def _slot(self, header: JobHeader, released: list[bool]) -> Bytes | None:
+        """Return the slot; `released` gets an item when functions refer to it no longer."""
+        if header.start == header.stop:
             return None
-        if self._shares:
-            return self._memory.lend(start, stop, functools.partial(released.append, which))
-        slot = self._memory.view(start, stop)
-        return slot.copy() if which == KEPT_REQUEST else slot
+        if not self._shares:
+            return self._memory.view(header.start, header.stop)
+        return self._memory.lend(
+            header.start, header.stop, functools.partial(released.append, True)
+        )
 
-    def _kept(self, header: JobHeader, released: list[int]) -> int:
-        """The slots, as flags, to which functions still refer."""
-        lent = 0
-        if header.request_start != header.request_stop:
-            lent |= KEPT_REQUEST
-        if header.reply_start != header.reply_stop:
-            lent |= KEPT_REPLY
-        if lent != sum(released) and self._collections < _COLLECTIONS:
+    def _is_released(self, released: list[bool]) -> bool:
+        """Whether functions refer to the slot no longer."""
+        if not released and self._collections < _COLLECTIONS:
             self._collections += 1
             gc.collect()
-        return lent - sum(released)
-
-    def _without_slots(self, header: JobHeader, packed: bytes) -> bytes:
-        """Return the reply with its arrays in the message: functions may change the shared arrays."""
-        reply = opened(
-            packed,
-            self._memory.view(header.reply_start, header.reply_stop),
-            self._memory.view(header.request_start, header.request_stop),
-        )
-        return Message.of(reply).packed(None)
+        return bool(released)
 
 
 def _message_of(reply: Any) -> Message:

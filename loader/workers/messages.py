@@ -1,7 +1,8 @@
 """Messages between a pool and its workers: pickled objects whose arrays lie in shared memory.
 
-A frame on a worker's socket is a header of six integers and a body of bytes. The body of a job and
-of its reply is a message, which refers to arrays in the job's slots of shared memory.
+A frame on a worker's socket is a header of five integers and a body of bytes. The body of a job and
+of its reply is a message, which refers to arrays in the job's slot of shared memory. The arrays of
+the request lie at the end of the slot, and the arrays of the reply at its start.
 
 Contract:
 1. The opened object equals the one that was sent, types and dtypes included; its arrays can be
@@ -34,18 +35,17 @@ from windrow.workers.by_value import cloudpickle
 Bytes = npt.NDArray[np.uint8]
 
 # Arrays start on a cache line.
-_ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES = 64
 # Pickles from this size on go to shared memory as arrays do: bytes and strings are part of them.
 # The pickler writes strings from this size on separately.
 _LARGE_PICKLE_BYTES = 64 << 10
 # Smaller arrays stay in the pickle: an entry of their own costs more than a second copy.
 _SMALL_BYTES = 512
 _MAIN = b"_main__"  # of `__main__`, and of `__mp_main__` where multiprocessing started a program
-# Where an array is: in the message, in the slot that it was written to, or in the request's slot.
-_INSIDE, _IN_SLOT, _IN_REQUEST = range(3)
-# Which slots a message refers to, and the number of entries: the pickle's, then the arrays'.
-_PREFIX = struct.Struct("<II")
-_USES_SLOT, _USES_REQUEST = 1, 2
+# Where an array is: in the message, or in the slot.
+_INSIDE, _IN_SLOT = range(2)
+# The number of entries: the pickle's, then the arrays'.
+_PREFIX = struct.Struct("<Q")
 _ENTRY_WORDS = 3  # where, offset, bytes
 # Stands in the pickle for the next array outside it. Writable, so that opened arrays are, too.
 _STAND_IN = pickle.PickleBuffer(bytearray())
@@ -53,21 +53,23 @@ _STAND_IN = pickle.PickleBuffer(bytearray())
 
 # --- frames --------------------------------------------------------------------------------------
 
-HEADER = struct.Struct("<6q")
+HEADER = struct.Struct("<5q")
 
 # The number in the header of a frame that brings a program instead of a job.
 LOAD = -1
 
 
 class JobHeader(NamedTuple):
-    """Header of a frame to a worker: bytes of the body, number of the job, and its two slots."""
+    """Header of a frame to a worker: bytes of the body, number of the job, and its slot.
+
+    `request` is the start of the part of the slot that has the arrays of the request.
+    """
 
     body_bytes: int
     number: int
-    request_start: int
-    request_stop: int
-    reply_start: int
-    reply_stop: int
+    start: int
+    request: int
+    stop: int
 
 
 class FrameKind(enum.IntEnum):
@@ -83,19 +85,15 @@ class FrameKind(enum.IntEnum):
 class ReplyHeader(NamedTuple):
     """Header of a frame from a worker.
 
-    `kept` has a bit for each slot to which functions still refer: 1 the request's, 2 the reply's.
-    `used_bytes` were used in the reply's slot; a larger slot would have used `needed_bytes`.
+    `kept` is 1 if functions still refer to the slot. The reply refers to the first `used_bytes` of it;
+    a larger slot would have got `needed_bytes` of arrays.
     """
 
     body_bytes: int
-    number: int
     kind: int
     kept: int = 0
     used_bytes: int = 0
     needed_bytes: int = 0
-
-
-KEPT_REQUEST, KEPT_REPLY = 1, 2
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -104,16 +102,22 @@ KEPT_REQUEST, KEPT_REPLY = 1, 2
 class MessageBuffer:
     """A slot of shared memory that arrays are made in, from its start. Not thread-safe.
 
-    Attributes:
+    Args:
         memory: The slot; None for none, so that all arrays are ordinary ones.
-        used_bytes: Bytes at its start that are in use.
+        room_bytes: Bytes at its start in which arrays are made; None for all of it.
+
+    Attributes:
+        memory: The slot.
+        used_bytes: Bytes of the room that are in use.
+        kept_bytes: Bytes at the start of the slot that hold all arrays of a packed message.
     """
 
-    __slots__ = ("memory", "used_bytes")
+    __slots__ = ("kept_bytes", "memory", "room_bytes", "used_bytes")
 
-    def __init__(self, memory: Bytes | None) -> None:
+    def __init__(self, memory: Bytes | None, room_bytes: int | None = None) -> None:
         self.memory = memory
-        self.used_bytes = 0
+        self.room_bytes = 0 if memory is None else memory.size if room_bytes is None else room_bytes
+        self.used_bytes = self.kept_bytes = 0
 
     def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Make an array of any content, in the slot if it fits."""
@@ -128,9 +132,23 @@ class MessageBuffer:
     def reserve(self, size_bytes: int) -> int | None:
         """Reserve aligned bytes and return their offset; None if they do not fit."""
         start = _aligned(self.used_bytes)
-        if self.memory is None or start + size_bytes > self.memory.size:
+        if start + size_bytes > self.room_bytes:
             return None
         self.used_bytes = start + size_bytes
+        self.kept_bytes = max(self.kept_bytes, self.used_bytes)
+        return start
+
+    def offset_of(self, array: npt.NDArray[Any]) -> int | None:
+        """Keep the bytes of an array that lies in the slot, and return their offset; else None."""
+        if self.memory is None or not array.flags.forc:
+            return None
+        start = address_of(array) - address_of(self.memory)
+        stop = start + array.nbytes
+        if start < 0 or stop > self.memory.size:
+            return None
+        if stop <= self.room_bytes:
+            self.used_bytes = max(self.used_bytes, stop)
+        self.kept_bytes = max(self.kept_bytes, stop)
         return start
 
 
@@ -163,65 +181,48 @@ class Message:
         """
         arrays: list[npt.NDArray[Any]] = []
         try:
-            pickled = _plainly_pickled(value, arrays)
+            pickled = _pickled(value, arrays, pickle.Pickler)
         except Exception:
             # pickle raises several types for objects that it cannot name.
             pickled = None
         if pickled is None or _names_main(pickled):
             arrays.clear()
-            pickled = _pickled_by_value(value, arrays)
+            pickled = _pickled(value, arrays, cloudpickle().Pickler)
         return cls(pickled, arrays)
 
-    def packed(self, slot: Bytes | MessageBuffer | None, request: Bytes | None = None) -> bytes:
+    def packed(self, slot: Bytes | MessageBuffer | None) -> bytes:
         """The message as bytes, for `opened`.
 
         Args:
             slot: Takes copies of the arrays while they fit; the used part of a `MessageBuffer`
                 stays as it is. Arrays that lie in the slot are only referred to.
-            request: Another slot; arrays that lie in it are only referred to.
         """
         buffer = slot if isinstance(slot, MessageBuffer) else MessageBuffer(slot)
-        entries, inside = self._placed(buffer, request)
+        entries, inside = self._placed(buffer)
         pickled = self._placed_pickle(buffer)
         if pickled[0] == _INSIDE:
             inside[:0] = self._pickled
         entries[:0] = pickled
-        wheres = entries[::_ENTRY_WORDS]
-        flags = (_USES_SLOT if _IN_SLOT in wheres else 0) | (
-            _USES_REQUEST if _IN_REQUEST in wheres else 0
-        )
         table = struct.pack(f"<{len(entries)}Q", *entries)
-        return b"".join([_PREFIX.pack(flags, len(wheres)), table, *inside])
+        return b"".join([_PREFIX.pack(len(entries)), table, *inside])
 
-    def _placed(
-        self, buffer: MessageBuffer, request: Bytes | None
-    ) -> tuple[list[int], list[bytes | memoryview]]:
+    def _placed(self, buffer: MessageBuffer) -> tuple[list[int], list[bytes | memoryview]]:
         """Copy arrays into the slot; return the entry of each, and those that did not fit."""
         entries: list[int] = []
         inside: list[bytes | memoryview] = []
-        elsewhere: list[tuple[int, npt.NDArray[Any]]] = []
-        (low, high), (other_low, other_high) = _span(buffer.memory), _span(request)
-        used = buffer.used_bytes
-        for array in self._arrays:
-            start, size = address_of(array), array.nbytes
-            if low <= start and start + size <= high and array.flags.forc:
-                used = max(used, start + size - low)
-                entries += (_IN_SLOT, start - low, size)
-            elif other_low <= start and start + size <= other_high and array.flags.forc:
-                entries += (_IN_REQUEST, start - other_low, size)
-            else:
-                elsewhere.append((len(entries), array))
-                entries += (_INSIDE, 0, size)
-        # After all arrays in the slot: some may have been put there without the buffer.
-        buffer.used_bytes = used
-        for at, array in elsewhere:
-            offset = buffer.reserve(array.nbytes)
-            if offset is None:
+        # Arrays in the slot come first: some may have been put there without the buffer.
+        offsets = [buffer.offset_of(array) for array in self._arrays]
+        for array, offset in zip(self._arrays, offsets, strict=True):
+            at = buffer.reserve(array.nbytes) if offset is None else offset
+            if at is None:
                 inside.append(_flat(array))
+                entries += (_INSIDE, 0, array.nbytes)
                 continue
-            shape, kind = array.shape, array.dtype
-            np.copyto(np.ndarray(shape, kind, buffer.memory, offset, None, _order(array)), array)
-            entries[at : at + 2] = (_IN_SLOT, offset)
+            entries += (_IN_SLOT, at, array.nbytes)
+            if offset is None:
+                shape, kind = array.shape, array.dtype
+                copy = np.ndarray(shape, kind, buffer.memory, at, None, _order(array))
+                np.copyto(copy, array)
         return entries, inside
 
     def _placed_pickle(self, buffer: MessageBuffer) -> tuple[int, int, int]:
@@ -236,24 +237,21 @@ class Message:
         return _IN_SLOT, offset, size
 
 
-def opened(
-    message: bytes | bytearray | memoryview, slot: Bytes | None = None, request: Bytes | None = None
-) -> Any:
+def opened(message: bytes | bytearray | memoryview, slot: Bytes | None = None) -> Any:
     """Make the object of a message.
 
     Args:
         message: From `Message.packed`.
         slot: The same slot as there, in this process; arrays in it are views of it.
-        request: The same, for the other slot.
 
     Raises:
         Exception: Unpickling may raise any type.
     """
-    _, count = _PREFIX.unpack_from(message)
-    entries = struct.unpack_from(f"<{_ENTRY_WORDS * count}Q", message, _PREFIX.size)
-    inside = _PREFIX.size + 8 * len(entries)
+    (count,) = _PREFIX.unpack_from(message)
+    entries = struct.unpack_from(f"<{count}Q", message, _PREFIX.size)
+    inside = _PREFIX.size + 8 * count
     buffers: list[Bytes] = []
-    for at in range(0, len(entries), _ENTRY_WORDS):
+    for at in range(0, count, _ENTRY_WORDS):
         where, offset, length = entries[at : at + _ENTRY_WORDS]
         if where == _INSIDE:
             part = np.frombuffer(message, np.uint8, length, inside)
@@ -261,17 +259,10 @@ def opened(
             buffers.append(part.copy() if at else part)
             inside += length
             continue
-        memory = slot if where == _IN_SLOT else request
-        if memory is None:
+        if slot is None:
             raise ElementError("a message refers to memory that it was opened without")
-        buffers.append(memory[offset : offset + length])
+        buffers.append(slot[offset : offset + length])
     return pickle.loads(buffers[0].data, buffers=buffers[1:])
-
-
-def slots_used(message: bytes | bytearray | memoryview) -> tuple[bool, bool]:
-    """Whether a message refers to its slot, and whether it refers to the request's slot."""
-    flags, _ = _PREFIX.unpack_from(message)
-    return bool(flags & _USES_SLOT), bool(flags & _USES_REQUEST)
 
 
 class _PartsFile:
@@ -298,26 +289,14 @@ def _names_main(pickled: list[bytes]) -> bool:
     )
 
 
-def _plainly_pickled(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
-    file = _PartsFile()
-    pickler = pickle.Pickler(
-        file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
-    )
-    pickler.dispatch_table = {
-        **copyreg.dispatch_table,
-        np.ndarray: functools.partial(_reduced, arrays),
-    }
-    pickler.dump(value)
-    return file.parts
-
-
-def _pickled_by_value(value: object, arrays: list[npt.NDArray[Any]]) -> list[bytes]:
-    kind = cloudpickle().Pickler
+def _pickled(value: object, arrays: list[npt.NDArray[Any]], kind: Any) -> list[bytes]:
+    """Pickle by a class of pickler; larger arrays join `arrays` instead."""
     file = _PartsFile()
     pickler = kind.__new__(kind)
     # Before `__init__`, which reads the table of a pickler that has one of its own.
     pickler.dispatch_table = collections.ChainMap(
-        {np.ndarray: functools.partial(_reduced, arrays)}, kind.dispatch_table
+        {np.ndarray: functools.partial(_reduced, arrays)},
+        getattr(kind, "dispatch_table", copyreg.dispatch_table),
     )
     pickler.__init__(
         file, pickle.HIGHEST_PROTOCOL, buffer_callback=functools.partial(_is_inside, arrays)
@@ -368,16 +347,8 @@ def address_of(array: npt.NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _span(memory: Bytes | None) -> tuple[int, int]:
-    """First address and end of a memory; an empty interval for None."""
-    if memory is None:
-        return 1, 0
-    start = address_of(memory)
-    return start, start + memory.size
-
-
 def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -28,14 +28,12 @@ from windrow.transforms.options import MultiprocessingOptions
 from windrow.workers.by_value import functions_as_bytes
 from windrow.workers.child import Handler, Init
 from windrow.workers.messages import (
-    KEPT_REPLY,
-    KEPT_REQUEST,
+    ALIGNMENT_BYTES,
     Failure,
     FrameKind,
     Message,
     ReplyHeader,
     opened,
-    slots_used,
 )
 from windrow.workers.process import Job, Slot, WorkerProcess, WorkerProcesses
 from windrow.workers.shared_memory import Bytes, SharedMemory, SlotAllocator
@@ -82,6 +80,7 @@ class WorkerPool:
 
     Attributes:
         death: How a worker ended that is not replaced; empty if none has ended.
+        request_bytes: Bytes of the arrays of all requests without a reply. Any thread may read it.
 
     Raises:
         ArgumentError: If the functions cannot be sent.
@@ -117,7 +116,7 @@ class WorkerPool:
         self._slots = SlotAllocator(0)
         self._job_slot_bytes = 0  # of slots that jobs have; arrays of replies have the rest
         self._reply_bytes = 0  # what the largest reply needs
-        self._request_bytes = 0  # of the arrays of `_jobs`
+        self.request_bytes = 0
         self._kill = weakref.finalize(self, self._processes.kill)
 
     # --- calls ---
@@ -162,7 +161,7 @@ class WorkerPool:
         self._number += 1
         job = Job(self._number, self._program, tries, message.slot_bytes, message)
         self._jobs[job.number] = job
-        self._request_bytes += job.size_bytes
+        self.request_bytes += job.size_bytes
         self._queue.append(job)
         self._hand_out()
         return job
@@ -213,13 +212,8 @@ class WorkerPool:
         if len(self._jobs) >= most:
             return False
         limit_bytes = self._memory_bytes() // 2
-        used_bytes = self._request_bytes + self._reply_bytes * len(self._jobs)
+        used_bytes = self.request_bytes + self._reply_bytes * len(self._jobs)
         return not limit_bytes or used_bytes < limit_bytes
-
-    @property
-    def request_bytes(self) -> int:
-        """Bytes of the arrays of all requests without a reply. Any thread may read it."""
-        return self._request_bytes
 
     def interrupt(self) -> None:
         """Make `wait` raise a ClosedError until `forget` is called. Any thread may call it."""
@@ -289,10 +283,7 @@ class WorkerPool:
             if best is None:
                 return
             job = self._queue.popleft()
-            job.request_slot = job.request_slot or self._slot(job.size_bytes)
-            job.reply_slot = job.reply_slot or self._slot(
-                self._reply_bytes + self._reply_bytes // 4
-            )
+            job.slot = job.slot or self._slot(job.size_bytes)
             try:
                 best.send(job)
             except Exception as error:  # too little memory for the message
@@ -301,9 +292,7 @@ class WorkerPool:
             if not best.connection.is_flushed:
                 self._processes.watch(best)
 
-    def _take_frame(
-        self, worker: WorkerProcess, header: ReplyHeader, body: bytes | bytearray
-    ) -> None:
+    def _take_frame(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         if header.kind in (FrameKind.REPLY, FrameKind.FAILURE):
             self._finish(worker, header, body)
         elif header.kind == FrameKind.READY:
@@ -313,7 +302,7 @@ class WorkerPool:
         elif worker.jobs:  # a report
             worker.jobs[0].reports.append(pickle.loads(body))
 
-    def _finish(self, worker: WorkerProcess, header: ReplyHeader, body: bytes | bytearray) -> None:
+    def _finish(self, worker: WorkerProcess, header: ReplyHeader, body: bytes) -> None:
         """Take the reply of the job at work."""
         job = worker.jobs.popleft()
         worker.since_s = time.monotonic()
@@ -321,20 +310,17 @@ class WorkerPool:
         self._failed_starts = 0
         job.header, job.body, job.message = header, body, None
         self._reply_bytes = max(self._reply_bytes, header.needed_bytes)
-        # Not used again while the worker lives: its functions refer to it.
-        if header.kept & KEPT_REQUEST:
-            self._leave_to(worker, job.request_slot)
-            job.request_slot = None
-        if header.kept & KEPT_REPLY:
-            self._leave_to(worker, job.reply_slot)
-            job.reply_slot = None
+        if header.kept and job.slot is not None:
+            # Not used again while the worker lives: its functions refer to it.
+            worker.kept.append(self._taken(job.slot))
+            job.slot = None
         if not job.is_wanted:
             self._give_back(job)
 
     def _reply(self, job: Job) -> Any:
         if self._jobs.pop(job.number, None) is None:
             raise ClosedError("this reply was taken or discarded before")
-        self._request_bytes -= job.size_bytes
+        self.request_bytes -= job.size_bytes
         if job.header is None:
             self._give_back(job)
             if job.error is not None:
@@ -344,12 +330,8 @@ class WorkerPool:
             self._give_back(job)
             failure: Failure = pickle.loads(job.body)
             raise failure.raised()
-        uses_reply, uses_request = slots_used(job.body)
-        request = self._lent(job.request_slot, uses_request, math.inf)
-        reply = self._lent(job.reply_slot, uses_reply, job.header.used_bytes)
-        job.request_slot = job.reply_slot = None
         try:
-            return opened(job.body, reply, request)
+            return opened(job.body, self._lent(job, job.header.used_bytes))
         except Exception as error:
             raise ElementError(
                 "the result of a worker process cannot be unpickled here:"
@@ -360,7 +342,7 @@ class WorkerPool:
         """Discard a reply; its slots become free now, or when the reply comes."""
         if self._jobs.pop(job.number, None) is None:
             return
-        self._request_bytes -= job.size_bytes
+        self.request_bytes -= job.size_bytes
         job.is_wanted = False
         if job.is_done:
             self._give_back(job)
@@ -373,42 +355,45 @@ class WorkerPool:
     def _memory_bytes(self) -> int:
         return self._memory.size_bytes if self._memory is not None else 0
 
-    def _slot(self, size_bytes: int) -> Slot | None:
+    def _slot(self, request_bytes: int) -> Slot | None:
         """A slot for a job; None if it needs none, or memory is short."""
-        start = self._slots.take(size_bytes) if size_bytes else None
-        if start is None:
-            return None
-        self._job_slot_bytes += size_bytes
-        return start, start + size_bytes
+        reply_bytes = self._reply_bytes + self._reply_bytes // 4
+        reply_bytes = -(-reply_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        for reply, request in (
+            (reply_bytes, request_bytes),
+            (0, request_bytes),
+            (reply_bytes, 0),
+        ):
+            size = reply + request
+            start = self._slots.take(size) if size else None
+            if start is not None:
+                self._job_slot_bytes += size
+                return Slot(start, start + reply, start + size)
+        return None
 
-    def _leave_to(self, worker: WorkerProcess, slot: Slot | None) -> None:
-        if slot is not None:
-            self._job_slot_bytes -= slot[1] - slot[0]
-            worker.kept.append(slot)
+    def _taken(self, slot: Slot) -> int:
+        """Count a slot as one that no job has any more; return its start."""
+        self._job_slot_bytes -= slot.stop - slot.start
+        return slot.start
 
     def _give_back(self, job: Job) -> None:
-        for slot in (job.request_slot, job.reply_slot):
-            if slot is not None:
-                self._job_slot_bytes -= slot[1] - slot[0]
-                self._slots.give(slot[0])
-        job.request_slot = job.reply_slot = job.message = None
+        if job.slot is not None:
+            self._slots.give(self._taken(job.slot))
+        job.slot = job.message = None
 
-    def _lent(self, slot: Slot | None, is_used: bool, used_bytes: float) -> Bytes | None:
-        """A slot for the arrays of a reply: lent as long as they live, or as a copy."""
+    def _lent(self, job: Job, used_bytes: int) -> Bytes | None:
+        """The used part of a job's slot: lent as long as its arrays live, or as a copy."""
+        slot, job.slot = job.slot, None
         if slot is None or self._memory is None:
             return None
         lent_bytes = self._slots.used_bytes - self._job_slot_bytes
-        start, stop = slot
-        self._job_slot_bytes -= stop - start
+        start = self._taken(slot)
         give = functools.partial(self._slots.give, start)
-        if not is_used:
-            give()
-            return None
-        stop = min(stop, start + int(min(used_bytes, stop)))
-        if lent_bytes <= self._memory_bytes() // 2:
-            return self._memory.lend(start, stop, give)
+        if used_bytes and lent_bytes <= self._memory_bytes() // 2:
+            self._slots.shrink(start, used_bytes)
+            return self._memory.lend(start, start + used_bytes, give)
         # Otherwise requests would get no slots while the consumer keeps its arrays.
-        copy = self._memory.view(start, stop).copy()
+        copy = self._memory.view(start, start + used_bytes).copy()
         give()
         return copy
 
@@ -494,7 +479,7 @@ class WorkerPool:
         """Remove a worker that has ended, and start another one for its jobs."""
         self._processes.remove(worker)
         how = worker.end()
-        for start, _ in worker.kept:
+        for start in worker.kept:
             self._slots.give(start)
         again = list(self._jobs_left(worker, how))
         self._queue.extendleft(reversed(again))

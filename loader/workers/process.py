@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from windrow.core.child_process import exit_text, started
 from windrow.errors import ClosedError, WorkerError
@@ -32,8 +33,16 @@ _LEAVE_S = 1.0
 _JOINED_BYTES = 64 << 10
 _BUFFER_BYTES = 64 << 10
 
-Slot = tuple[int, int]  # of the shared memory: start, stop
-Frame = tuple[ReplyHeader, bytes | bytearray]
+
+class Slot(NamedTuple):
+    """A part of the shared memory: room for arrays of the reply, then arrays of the request."""
+
+    start: int
+    request: int
+    stop: int
+
+
+Frame = tuple[ReplyHeader, bytes]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -47,8 +56,7 @@ class Job:
         size_bytes: Bytes of the arrays of the request.
         message: The request, kept until the reply is here: a worker that died may have written to
             the shared arrays.
-        request_slot: Where these arrays are; None if they are in the message.
-        reply_slot: Where the arrays of the reply go.
+        slot: Where these arrays are, and where the reply's go; None if they are in the messages.
         ends: How workers ended while they did it.
         reports: Reports of the worker on it.
         header: The header of the reply.
@@ -61,12 +69,11 @@ class Job:
     tries: int
     size_bytes: int
     message: Message | None
-    request_slot: Slot | None = None
-    reply_slot: Slot | None = None
+    slot: Slot | None = None
     ends: list[str] = dataclasses.field(default_factory=list)
     reports: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     header: ReplyHeader | None = None
-    body: bytes | bytearray = b""
+    body: bytes = b""
     error: BaseException | None = None
     is_sent: bool = False
     is_wanted: bool = True
@@ -83,7 +90,7 @@ class WorkerProcess:
     Attributes:
         index: Its number in the pool; the process that replaces it has the same.
         jobs: The jobs that it was sent and has not replied to, in order; it works on the first.
-        kept: Slots to which its functions refer as long as it lives.
+        kept: Starts of the slots to which its functions refer as long as it lives.
         connection: The parent's end of its socket.
         is_ready: Whether it has loaded its first program.
         has_replied: Whether it ever finished a job.
@@ -94,7 +101,7 @@ class WorkerProcess:
     def __init__(self, index: int, count: int, program: bytes, memory: SharedMemory) -> None:
         self.index = index
         self.jobs: collections.deque[Job] = collections.deque()
-        self.kept: list[Slot] = []
+        self.kept: list[int] = []
         self.is_ready = self.has_replied = False
         self.since_s = 0.0
         self.verdict = ""
@@ -122,21 +129,22 @@ class WorkerProcess:
         arguments = [str(argument) for argument in sys.argv]
         program = Program(self.index, self._count, arguments, functions)
         body = pickle.dumps(program, pickle.HIGHEST_PROTOCOL)
-        self.connection.send(HEADER.pack(*JobHeader(len(body), LOAD, 0, 0, 0, 0)), body)
+        self.connection.send(HEADER.pack(*JobHeader(len(body), LOAD, 0, 0, 0)), body)
 
     def send(self, job: Job) -> None:
         """Send a job, and before it its program if that is not loaded; its arrays go into its slot."""
         if job.message is None:
             return
-        request, reply = job.request_slot or (0, 0), job.reply_slot or (0, 0)
-        packed = job.message.packed(self._memory.view(*request) if job.request_slot else None)
+        slot = job.slot or Slot(0, 0, 0)
+        has_room = slot.request < slot.stop
+        packed = job.message.packed(self._memory.view(*slot[1:]) if has_room else None)
         if job.program is not self._program:
             self._load(job.program)
         if not self.jobs:
             self.since_s = time.monotonic()
         job.is_sent = True
         self.jobs.append(job)
-        self.connection.send(HEADER.pack(len(packed), job.number, *request, *reply), packed)
+        self.connection.send(HEADER.pack(len(packed), job.number, *slot), packed)
 
     def kill(self, verdict: str = "") -> None:
         """Kill the process, without waiting for its end."""
@@ -337,11 +345,7 @@ class Connection:
         self._socket = end
         self.descriptor = end.fileno()
         self._unsent: collections.deque[memoryview] = collections.deque()
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._filled = 0  # bytes of the buffer
-        self._large: tuple[ReplyHeader, bytearray] | None = None  # a frame larger than the buffer
-        self._large_filled = 0
+        self._arrived = bytearray()
 
     @property
     def is_flushed(self) -> bool:
@@ -382,53 +386,28 @@ class Connection:
         """The frames that have arrived, and whether the other end is still open."""
         frames: list[Frame] = []
         try:
-            while True:
-                if self._large is not None:
-                    target = memoryview(self._large[1])[self._large_filled :]
-                else:
-                    target = self._view[self._filled :]
-                count = self._socket.recv_into(target)
-                if not count:
-                    return frames, False
-                self._sort(count, frames)
-                if count < len(target):  # that was all
+            while data := self._socket.recv(_BUFFER_BYTES):
+                self._arrived += data
+                frames += self._frames()
+                if len(data) < _BUFFER_BYTES:  # that was all
                     return frames, True
+            return frames, False
         except BlockingIOError:
             return frames, True
         except ConnectionResetError:
             return frames, False
 
+    def _frames(self) -> Iterator[Frame]:
+        """Cut off the frames that have arrived whole."""
+        while len(self._arrived) >= HEADER.size:
+            header = ReplyHeader._make(HEADER.unpack_from(self._arrived))
+            stop = HEADER.size + header.body_bytes
+            if stop > len(self._arrived):
+                return
+            yield header, bytes(memoryview(self._arrived)[HEADER.size : stop])
+            del self._arrived[:stop]
+
     def close(self) -> None:
         """Close the socket."""
         self._unsent.clear()
         self._socket.close()
-
-    def _sort(self, count: int, frames: list[Frame]) -> None:
-        """Cut `count` new bytes into frames."""
-        if self._large is not None:
-            self._large_filled += count
-            if self._large_filled == len(self._large[1]):
-                frames.append(self._large)
-                self._large = None
-            return
-        self._filled += count
-        start, stop = 0, self._filled
-        while stop - start >= HEADER.size:
-            header = ReplyHeader._make(HEADER.unpack_from(self._buffer, start))
-            body_start = start + HEADER.size
-            body_stop = body_start + header.body_bytes
-            if body_stop <= stop:
-                frames.append((header, bytes(self._view[body_start:body_stop])))
-                start = body_stop
-            elif HEADER.size + header.body_bytes > _BUFFER_BYTES:
-                body = bytearray(header.body_bytes)
-                self._large_filled = stop - body_start
-                body[: self._large_filled] = self._view[body_start:stop]
-                self._large = header, body
-                start = stop
-            else:
-                break
-        if start:
-            rest = bytes(self._view[start:stop])
-            self._view[: len(rest)] = rest
-        self._filled = stop - start

@@ -154,7 +154,7 @@ class SlotAllocator:
     """Allocates the slots of a memory.
 
     Invariant: slots in use are whole pages and do not overlap; all free memory is in `_free`
-    (disjoint, sorted, not adjacent), in `_recent`, or on its way in `_returned`.
+    (disjoint, sorted, not adjacent), or on its way in `_returned`.
 
     One thread takes slots. Any thread may give one back, at any line of code: it is one append.
 
@@ -168,8 +168,6 @@ class SlotAllocator:
         self._sizes: dict[int, int] = {}
         self._used_bytes = 0
         self._returned: collections.deque[int] = collections.deque()
-        # Offset and size of the slots that came back since the last search, the newest last.
-        self._recent: list[tuple[int, int]] = []
 
     @property
     def used_bytes(self) -> int:
@@ -180,44 +178,35 @@ class SlotAllocator:
     def take(self, size_bytes: int) -> int | None:
         """Offset of a new slot of at least `size_bytes`, page-aligned; None if it does not fit."""
         self._take_back()
-        size = max(1, -(-size_bytes // _PAGE_BYTES)) * _PAGE_BYTES
-        offset = self._newest(size)
-        if offset is None:
-            offset = self._searched(size)
-        if offset is None:
-            return None
-        self._sizes[offset] = size
-        self._used_bytes += size
-        return offset
+        size = _pages(size_bytes)
+        # The lowest: pages that were never touched have higher addresses.
+        for at, (start, stop) in enumerate(self._free):
+            if stop - start >= size:
+                self._free[at : at + 1] = [(start + size, stop)] if start + size < stop else []
+                self._sizes[start] = size
+                self._used_bytes += size
+                return start
+        return None
 
     def give(self, offset: int) -> None:
         """Take the slot at `offset` back. Thread-safe, and waits for nothing."""
         self._returned.append(offset)
 
+    def shrink(self, offset: int, size_bytes: int) -> None:
+        """Make the slot at `offset` free from its first `size_bytes` on, in whole pages."""
+        size = _pages(size_bytes)
+        if size < self._sizes[offset]:
+            self._free_again(offset + size, self._sizes[offset] - size)
+            self._sizes[offset] = size
+
     def _take_back(self) -> None:
         while self._returned:
             offset = self._returned.popleft()
-            size = self._sizes.pop(offset)
-            self._used_bytes -= size
-            self._recent.append((offset, size))
+            self._free_again(offset, self._sizes.pop(offset))
 
-    def _newest(self, size: int) -> int | None:
-        """The slot of this size that came back last: its pages are the warmest."""
-        for at in range(len(self._recent) - 1, -1, -1):
-            if self._recent[at][1] == size:
-                return self._recent.pop(at)[0]
-        return None
-
-    def _searched(self, size: int) -> int | None:
-        """The lowest free bytes of this size: pages that were never touched have higher addresses."""
-        for offset, length in self._recent:
-            self._join(offset, offset + length)
-        self._recent.clear()
-        for at, (start, stop) in enumerate(self._free):
-            if stop - start >= size:
-                self._free[at : at + 1] = [(start + size, stop)] if start + size < stop else []
-                return start
-        return None
+    def _free_again(self, offset: int, size: int) -> None:
+        self._used_bytes -= size
+        self._join(offset, offset + size)
 
     def _join(self, start: int, stop: int) -> None:
         at = bisect.bisect(self._free, (start, stop))
@@ -227,6 +216,11 @@ class SlotAllocator:
         if at and self._free[at - 1][1] == start:
             start, first = self._free[at - 1][0], at - 1
         self._free[first:last] = [(start, stop)]
+
+
+def _pages(size_bytes: int) -> int:
+    """Bytes of the pages that hold `size_bytes`, at least one page."""
+    return max(1, -(-size_bytes // _PAGE_BYTES)) * _PAGE_BYTES
 
 
 def _mapped(descriptor: int, size_bytes: int) -> Bytes:

@@ -79,7 +79,7 @@ class CoreReader:
         rows = np.full((len(groups), 3), -1, np.int64)
         for number in set(at.tolist()):
             mine = at == number
-            # Reading the records of a file that has changed tells so.
+            # Reading the records of a file that has changed raises the error.
             with contextlib.suppress(OSError):
                 places = self._opened.get(self._files[number].path).places(groups[mine])
                 rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)

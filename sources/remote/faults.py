@@ -4,7 +4,7 @@ Errors of libraries are recognised by the names of their classes: the libraries 
 installed, and their errors move between modules.
 
 1. A `RequestError` holds strings only, not the error of a library, which repeats URLs and credentials.
-2. Only `transient` decides whether a request is made again.
+2. Only the cause decides whether a request is made again: faults of the network may pass.
 """
 
 from __future__ import annotations
@@ -37,46 +37,28 @@ _DENIED_CODES: Final = frozenset(
         *("InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "AllAccessDisabled"),
     }
 )
-# By the name of an error's class or of a base class: the description, the cause, and whether the
-# fault may pass. The first class of the error's method resolution order that is listed decides.
-_BY_NAME: Final[dict[str, tuple[str, Cause, bool]]] = {
-    "ClientConnectorDNSError": ("host not found", "network", True),
-    "gaierror": ("host not found", "network", True),
-    "ClientConnectorCertificateError": ("certificate refused", "other", False),
-    "SSLCertVerificationError": ("certificate refused", "other", False),
-    "ConnectionTimeoutError": ("timeout", "network", True),
-    "ConnectTimeoutError": ("timeout", "network", True),
-    "SocketTimeoutError": ("stalled", "network", True),
-    "ReadTimeoutError": ("stalled", "network", True),
-    "ServerTimeoutError": ("stalled", "network", True),
-    "ConnectionResetError": ("reset", "network", True),
-    "ServerDisconnectedError": ("connection closed", "network", True),
-    "ConnectionClosedError": ("connection closed", "network", True),
-    "ClientPayloadError": ("cut short", "network", True),
-    "IncompleteReadError": ("cut short", "network", True),
-    "IncompleteRead": ("cut short", "network", True),
-    "ResponseStreamingError": ("cut short", "network", True),
-    "TransferEncodingError": ("cut short", "network", True),
-    "ClientConnectorError": ("no connection", "network", True),
-    "EndpointConnectionError": ("no connection", "network", True),
-    "ClientConnectionError": ("connection broken", "network", True),
-    "HTTPClientError": ("connection broken", "network", True),
-    "ConnectionError": ("connection broken", "network", True),
+# Names of error classes, or of their base classes, by the description and the cause of the fault. The
+# first class of the error's method resolution order that is listed decides.
+_NAMES: Final[dict[tuple[str, Cause], str]] = {
+    ("host not found", "network"): "ClientConnectorDNSError gaierror",
+    ("certificate refused", "other"): "ClientConnectorCertificateError SSLCertVerificationError",
+    ("timeout", "network"): "ConnectionTimeoutError ConnectTimeoutError TimeoutError Timeout",
+    ("stalled", "network"): "SocketTimeoutError ReadTimeoutError ServerTimeoutError",
+    ("reset", "network"): "ConnectionResetError",
+    ("connection closed", "network"): "ServerDisconnectedError ConnectionClosedError",
+    ("cut short", "network"): "ClientPayloadError IncompleteReadError IncompleteRead EOFError"
+    " ResponseStreamingError TransferEncodingError",
+    ("no connection", "network"): "ClientConnectorError EndpointConnectionError",
+    ("connection broken", "network"): "ClientConnectionError HTTPClientError ConnectionError",
     # An S3 server under load sends malformed XML.
-    "ResponseParserError": ("answer not understood", "network", True),
-    "EOFError": ("cut short", "network", True),
-    "TimeoutError": ("timeout", "network", True),
-    "Timeout": ("timeout", "network", True),
-    "FileNotFoundError": ("not found", "missing", False),
-    "NotADirectoryError": ("not found", "missing", False),
-    "IsADirectoryError": ("a folder", "missing", False),
-    "PermissionError": ("not allowed", "denied", False),
-    "NoCredentialsError": ("no credentials", "denied", False),
-    "PartialCredentialsError": ("no credentials", "denied", False),
-    "CredentialRetrievalError": ("no credentials", "denied", False),
-    "TokenRetrievalError": ("no credentials", "denied", False),
-    "GoogleAuthError": ("no credentials", "denied", False),
+    ("answer not understood", "network"): "ResponseParserError",
+    ("not found", "missing"): "FileNotFoundError NotADirectoryError",
+    ("a folder", "missing"): "IsADirectoryError",
+    ("not allowed", "denied"): "PermissionError",
+    ("no credentials", "denied"): "NoCredentialsError PartialCredentialsError GoogleAuthError"
+    " CredentialRetrievalError TokenRetrievalError",
 }
+_BY_NAME: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _TRANSIENT_ERRNO: Final = frozenset(
     {
         *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT),
@@ -84,6 +66,7 @@ _TRANSIENT_ERRNO: Final = frozenset(
     }
 )
 _DETAIL_CHARACTERS: Final = 300
+_PLAIN: Final = Redaction({})
 
 
 class RequestError(Exception):
@@ -94,7 +77,6 @@ class RequestError(Exception):
         kind: str,
         *,
         cause: Cause,
-        transient: bool = False,
         detail: str = "",
         code: str = "",
         retry_after_s: float = 0.0,
@@ -103,39 +85,41 @@ class RequestError(Exception):
 
         Args:
             kind: A short description, such as "status 503"; faults are counted by it.
-            cause: The reason, as far as the error for the user depends on it.
-            transient: Whether the fault may pass.
+            cause: The reason, as far as a retry and the error for the user depend on it.
             detail: The library's message, without secrets.
             code: The server's own error code, such as "SlowDown".
             retry_after_s: The pause that the server requests.
         """
         super().__init__(kind)
-        self.kind, self.cause, self.transient = kind, cause, transient
+        self.kind, self.cause = kind, cause
         self.detail, self.code, self.retry_after_s = detail, code, retry_after_s
+
+    @property
+    def transient(self) -> bool:
+        """Whether the fault may pass."""
+        return self.cause == "network"
 
 
 def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:
     """The fault of an answer with that HTTP status, and the server's `code` if it gave one."""
     cause: Cause = "other"
-    transient = status in TRANSIENT_STATUS or code in _TRANSIENT_CODES
     if code in _MISSING_CODES or (status in _MISSING_STATUS and code not in _DENIED_CODES):
-        cause, transient = "missing", False
+        cause = "missing"
     elif code in _DENIED_CODES or status in _DENIED_STATUS:
-        cause, transient = "denied", False
-    elif transient:
+        cause = "denied"
+    elif status in TRANSIENT_STATUS or code in _TRANSIENT_CODES:
         cause = "network"
     named = code if code and not code.isdigit() else ""
     return RequestError(
         f"status {status} {named}".rstrip() if status else f"error {code}",
         cause=cause,
-        transient=transient,
         code=named,
         retry_after_s=retry_after_s,
     )
 
 
-def as_fault(error: Exception, redaction: Redaction) -> RequestError:
-    """The fault that an `error` of a library stands for."""
+def as_fault(error: Exception, redaction: Redaction = _PLAIN) -> RequestError:
+    """The fault that an `error` of a library stands for; `redaction` hides secrets in its detail."""
     if isinstance(error, RequestError):
         return error
     detail = _detail(error, redaction)
@@ -146,14 +130,14 @@ def as_fault(error: Exception, redaction: Redaction) -> RequestError:
             return fault
     # A body cut short by a reset is a reset. The reset is the error's cause, or only in its message.
     if _is_reset(error):
-        return RequestError("reset", cause="network", transient=True, detail=detail)
+        return RequestError("reset", cause="network", detail=detail)
     for one in _chain(error):
         for kind in type(one).__mro__:
             if kind.__name__ in _BY_NAME:
-                description, cause, transient = _BY_NAME[kind.__name__]
-                return RequestError(description, cause=cause, transient=transient, detail=detail)
+                description, cause = _BY_NAME[kind.__name__]
+                return RequestError(description, cause=cause, detail=detail)
         if isinstance(one, OSError) and one.errno in _TRANSIENT_ERRNO:
-            return RequestError("connection broken", cause="network", transient=True, detail=detail)
+            return RequestError("connection broken", cause="network", detail=detail)
     if isinstance(error, OSError) and str(error).startswith("Forbidden"):  # gcsfs, for status 403
         return RequestError("status 403", cause="denied", detail=detail)
     return RequestError(type(error).__name__, cause="other", detail=detail)

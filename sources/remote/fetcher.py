@@ -24,7 +24,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
@@ -36,9 +36,6 @@ from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.options import RemoteOptions, RemoteStats
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile, Tail
 from windrow.sources.remote.transports import Transport, same
-
-if TYPE_CHECKING:
-    import tenacity
 
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "RemoteFile", "Tail"]
 
@@ -66,7 +63,11 @@ class Fetcher:
     """Reads bytes of files at URLs. Thread-safe. It pickles its settings; a copy opens files anew."""
 
     def __init__(
-        self, what: str, storage_options: Mapping[str, Any] | None, options: RemoteOptions
+        self,
+        what: str,
+        storage_options: Mapping[str, Any] | None,
+        options: RemoteOptions,
+        stats: RemoteStats | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -74,26 +75,22 @@ class Fetcher:
             what: The name of the reader, for errors.
             storage_options: Settings of fsspec's file systems.
             options: Limits.
+            stats: Counts the requests; None for counts of its own.
         """
-        self._what, self._options = what, options
+        self._what, self.options = what, options
         self._storage_options = dict(storage_options or {})
         self.redaction = Redaction(self._storage_options)
-        self.stats = RemoteStats()
+        self.stats = stats or RemoteStats()
         self._attempts = self._fresh_attempts(options)
         self._budget = ByteSemaphore(options.in_flight_bytes)
         self._in_turn: dict[Transport, _Attempts] = {}
         self._systems = FileSystems(what, self._storage_options, options, redaction=self.redaction)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fetcher, (self._what, self._storage_options, self._options)
+        return Fetcher, (self._what, self._storage_options, self.options)
 
     def __repr__(self) -> str:
-        return f"Fetcher({self._what!r}, {self._options!r})"
-
-    @property
-    def options(self) -> RemoteOptions:
-        """The limits."""
-        return self._options
+        return f"Fetcher({self._what!r}, {self.options!r})"
 
     # ---- bytes
 
@@ -118,7 +115,7 @@ class Fetcher:
             tails[url] = Tail(RemoteFile(url, size, version), data)
 
         if opened:
-            self._wait(run_bounded(iter(opened), one, at_once=self._at_once(len(opened))))
+            self._wait(self._each(opened, one))
         return [tails[url] for url in urls]
 
     def confirms(self, url: str) -> bool:
@@ -154,7 +151,7 @@ class Fetcher:
             return
         arrived: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         share = Share(self._budget)
-        running = self._submit(self._flow(jobs, share, arrived.put))
+        running = self._submit(self._flow(jobs, arrived.put, share))
         running.add_done_callback(lambda _: arrived.put(None))
         loop = _loop()
         try:
@@ -174,11 +171,11 @@ class Fetcher:
 
     def is_file(self, url: str) -> bool:
         """Whether the URL names a file."""
-        return self._ask(url, _what) == "file"
+        return self._ask(url, lambda transport, path: transport.what(path)) == "file"
 
     def is_folder(self, url: str) -> bool:
         """Whether the URL names a folder: over HTTP, a page of links to its contents."""
-        return self._ask(url, _what) == "folder"
+        return self._ask(url, lambda transport, path: transport.what(path)) == "folder"
 
     def names_in(self, url: str) -> list[str]:
         """The names in a folder, sorted; names of folders end in a slash.
@@ -187,7 +184,7 @@ class Fetcher:
             NotFoundError: If the folder does not exist.
             ReadError: If it cannot be listed.
         """
-        return self._ask(url, _names)
+        return self._ask(url, lambda transport, path: transport.names(path))
 
     def glob(self, url: str) -> list[str]:
         """The URLs that match the pattern, sorted.
@@ -196,7 +193,7 @@ class Fetcher:
             ReadError: If folders cannot be listed.
         """
         pattern = self._open(url)[1]
-        paths = self._ask(url, _glob)
+        paths = self._ask(url, lambda transport, path: transport.glob(path))
         parts = url.split("::")
         # A cache that is chained before a URL, as `simplecache::`, has no names of its own.
         named = next((at for at, part in enumerate(parts) if "://" in part), 0)
@@ -217,7 +214,7 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        data = self._ask(url, _whole)
+        data = self._ask(url, lambda transport, path: transport.whole(path))
         self.stats.received(len(data or b""))
         return data
 
@@ -225,23 +222,26 @@ class Fetcher:
 
     async def _all(self, jobs: list[_RangeJob], count: int) -> list[bytes]:
         parts = [b""] * count
-
-        async def one(job: _RangeJob) -> None:
-            parts[job.place] = await self._part(job)
-
-        await run_bounded(iter(jobs), one, at_once=self._at_once(len(jobs)))
-        await self._confirm(jobs)
+        await self._flow(jobs, lambda got: parts.__setitem__(*got))
         return parts
 
     async def _flow(
-        self, jobs: list[_RangeJob], share: Share, put: Callable[[tuple[int, bytes]], None]
+        self,
+        jobs: list[_RangeJob],
+        put: Callable[[tuple[int, bytes]], None],
+        share: Share | None = None,
     ) -> None:
         async def one(job: _RangeJob) -> None:
-            await share.take(job.wanted.size_bytes)
+            if share is not None:
+                await share.take(job.wanted.size_bytes)
             put((job.place, await self._part(job)))
 
-        await run_bounded(iter(jobs), one, at_once=self._at_once(len(jobs)))
+        await self._each(jobs, one)
         await self._confirm(jobs)
+
+    async def _each(self, jobs: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Run `do` for each job, as many at a time as requests may be made."""
+        await run_bounded(iter(jobs), do, at_once=min(len(jobs), self.options.max_requests))
 
     async def _part(self, job: _RangeJob) -> bytes:
         wanted = job.wanted
@@ -267,8 +267,7 @@ class Fetcher:
                 file.url, lambda: "", _check_version, job.transport, job.path, file
             )
 
-        if files:
-            await run_bounded(iter(files.values()), one, at_once=self._at_once(len(files)))
+        await self._each(list(files.values()), one)
 
     # ---- between the caller's thread and the loop
 
@@ -314,12 +313,9 @@ class Fetcher:
         if not transport.serial:
             return self._attempts
         if transport not in self._in_turn:
-            serial = self._fresh_attempts(dataclasses.replace(self._options, max_requests=1))
+            serial = self._fresh_attempts(dataclasses.replace(self.options, max_requests=1))
             self._in_turn.setdefault(transport, serial)
         return self._in_turn[transport]
-
-    def _at_once(self, count: int) -> int:
-        return min(count, self._options.max_requests)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
@@ -367,45 +363,22 @@ class _Attempts:
         """
         started = time.monotonic()
         faults: list[RequestError] = []
-        try:
-            return await self._once(faults, ask, *args)
-        except RequestError:
-            pass
-        if faults[-1].transient and self._options.retries:
+        while True:
             try:
-                return await self._again(faults, ask, *args)
-            except RequestError:
-                pass
+                return await self._once(faults, ask, *args)
+            except RequestError as fault:
+                if not fault.transient or len(faults) > self._options.retries:
+                    break
+            await asyncio.sleep(self._pause_s(faults))
         took_s = time.monotonic() - started
         raise failure(self._what, url, where(), faults, took_s, self._redaction)
 
-    async def _again(
-        self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
-    ) -> T:
-        import tenacity  # imported here, since most runs have no faults
-
-        fresh = True
-
-        async def attempt() -> T:
-            nonlocal fresh
-            if fresh:  # the first attempt was made before tenacity, which begins with its fault
-                fresh = False
-                raise faults[-1]
-            return await self._once(faults, ask, *args)
-
-        def pause_s(state: tenacity.RetryCallState) -> float:
-            options = self._options
-            most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (state.attempt_number - 1))
-            requested = min(options.max_backoff_s, faults[-1].retry_after_s)
-            return max(requested, _draw.uniform(0.0, most))
-
-        retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._options.retries + 1),
-            wait=pause_s,
-            retry=tenacity.retry_if_exception(_may_pass),
-            reraise=True,
-        )
-        return await retrying(attempt)
+    def _pause_s(self, faults: list[RequestError]) -> float:
+        """The seconds before the next attempt: a random part of the backoff, or as requested."""
+        options = self._options
+        most = min(options.max_backoff_s, options.backoff_s * 2.0 ** (len(faults) - 1))
+        requested = min(options.max_backoff_s, faults[-1].retry_after_s)
+        return max(requested, _draw.uniform(0.0, most))
 
     async def _once(
         self, faults: list[RequestError], ask: Callable[[*Ts], Awaitable[T]], *args: *Ts
@@ -433,23 +406,3 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 async def _check_version(transport: Transport, path: str, file: RemoteFile) -> None:
     same(file, *await transport.state(path))
-
-
-async def _what(transport: Transport, path: str) -> str:
-    return await transport.what(path)
-
-
-async def _names(transport: Transport, path: str) -> list[str]:
-    return await transport.names(path)
-
-
-async def _glob(transport: Transport, path: str) -> list[str]:
-    return await transport.glob(path)
-
-
-async def _whole(transport: Transport, path: str) -> bytes | None:
-    return await transport.whole(path)
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, RequestError) and error.transient

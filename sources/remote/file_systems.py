@@ -18,7 +18,6 @@ from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missing_extra
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.transports import (
-    FileSystemTransport,
     GcsTransport,
     HttpTransport,
     S3Transport,
@@ -67,15 +66,11 @@ class FileSystems:
         self._what, self._storage_options, self._options = what, storage_options, options
         self._redaction = redaction
         self._lock = threading.Lock()
-        self._threads = DaemonThreads()
+        self.threads = DaemonThreads()
+        """Threads for calls that block."""
         self._transports: dict[Any, tuple[Any, Transport]] = {}
         self._by_url: dict[str, tuple[Transport, str]] = {}
         self._opened: set[str] = set()
-
-    @property
-    def threads(self) -> DaemonThreads:
-        """Threads for calls that block."""
-        return self._threads
 
     def known(self, url: str) -> tuple[Transport, str] | None:
         """The result of an earlier `open` of the URL, if there was one."""
@@ -173,12 +168,12 @@ class FileSystems:
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
         extras = {_EXTRAS.get(protocol) for protocol in protocols}
         if plain and "http" in extras:
-            return HttpTransport(fs, self._threads, self._options)
+            return HttpTransport(fs, self.threads, self._options)
         if plain and "s3" in extras:
-            return S3Transport(fs, self._threads)
+            return S3Transport(fs, self.threads)
         if plain and "gcs" in extras:
-            return GcsTransport(fs, self._threads, self._options)
-        return FileSystemTransport(fs, self._threads)
+            return GcsTransport(fs, self.threads, self._options)
+        return Transport(fs, self.threads)
 
 
 def _http_settings() -> dict[str, Any]:

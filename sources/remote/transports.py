@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from windrow.core.daemon_threads import DaemonThreads
-from windrow.sources.remote.faults import RequestError, seconds, status_fault
+from windrow.sources.remote.faults import RequestError, as_fault, seconds, status_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.remote_file import RemoteFile
 
@@ -38,51 +38,13 @@ _CONCURRENT: Final = frozenset({"memory", "local", "file", "zip"})
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-class Transport(abc.ABC):
-    """One file system, called from its event loop. Only paths of HTTP have a protocol."""
-
-    confirms: bool
-    """Whether every answer states the version of the file that it belongs to."""
-    serial: bool
-    """Whether only one request may be made at a time."""
-
-    @abc.abstractmethod
-    async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
-        """The last bytes of a file, its length, and its version."""
-
-    @abc.abstractmethod
-    async def part(self, path: str, start: int, stop: int, file: RemoteFile) -> bytes:
-        """The bytes `[start, stop)` of the file, which are within it and at least one."""
-
-    @abc.abstractmethod
-    async def whole(self, path: str) -> bytes | None:
-        """All of a small file; None if it does not exist."""
-
-    @abc.abstractmethod
-    async def state(self, path: str) -> tuple[int, str]:
-        """The current length of the file and its version."""
-
-    @abc.abstractmethod
-    async def what(self, path: str) -> What:
-        """Whether the path names a file or a folder."""
-
-    @abc.abstractmethod
-    async def names(self, path: str) -> list[str]:
-        """The names in the folder, sorted; names of folders end in a slash."""
-
-    @abc.abstractmethod
-    async def glob(self, path: str) -> list[str]:
-        """The paths that match the pattern, sorted."""
-
-
 def is_asynchronous(fs: Any) -> bool:
     """Whether the coroutines of `fs` run on fsspec's loop."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
-    inner = getattr(
-        fs, "fs", None
-    )  # a folder of another file system, which may be of the other kind
+    # A folder of another file system, which may be of the other kind.
+    inner = getattr(fs, "fs", None)
     if isinstance(inner, AbstractFileSystem) and not is_asynchronous(inner):
         return False
     return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl) and not fs.asynchronous
@@ -102,12 +64,8 @@ def same(file: RemoteFile, size_bytes: int, version: str) -> None:
 def _checked(data: bytes, size_bytes: int) -> bytes:
     """`data`, if it has the expected length."""
     if len(data) != size_bytes:
-        raise RequestError(
-            "cut short",
-            cause="network",
-            transient=True,
-            detail=f"{len(data):,} bytes came instead of {size_bytes:,}",
-        )
+        detail = f"{len(data):,} bytes came instead of {size_bytes:,}"
+        raise RequestError("cut short", cause="network", detail=detail)
     return data
 
 
@@ -129,13 +87,19 @@ def _no_ranges(detail: str) -> RequestError:
     return RequestError("no ranges", cause="unusable", detail=detail)
 
 
-class FileSystemTransport(Transport):
-    """Any file system of fsspec: asynchronous ones on the loop, others in daemon threads."""
+class Transport:
+    """Any file system of fsspec, called from its event loop: synchronous ones in daemon threads.
+
+    Only paths of HTTP have a protocol.
+    """
 
     confirms = False
+    """Whether every answer states the version of the file that it belongs to."""
+    serial: bool
+    """Whether only one request may be made at a time."""
 
     def __init__(self, fs: Any, threads: DaemonThreads) -> None:
-        """Wrap a file system of fsspec."""
+        """Wrap a file system of fsspec; subclasses wrap one that no other code shares."""
         self._fs, self._threads = fs, threads
         self._asynchronous = is_asynchronous(fs)
         protocols = fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)
@@ -143,21 +107,25 @@ class FileSystemTransport(Transport):
         self._turn = threading.Lock()
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
+        """The last bytes of a file, its length, and its version."""
         size, version = await self.state(path)
         start = max(0, size - size_bytes)
         data = b"" if start == size else await self._call("cat_file", path, start, size)
         return _checked(data, size - start), size, version
 
     async def part(self, path: str, start: int, stop: int, file: RemoteFile) -> bytes:
+        """The bytes `[start, stop)` of the file, which are within it and at least one."""
         return _checked(await self._call("cat_file", path, start, stop), stop - start)
 
     async def whole(self, path: str) -> bytes | None:
+        """All of a small file; None if it does not exist."""
         try:
             return bytes(await self._call("cat_file", path))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
     async def state(self, path: str) -> tuple[int, str]:
+        """The current length of the file and its version."""
         # A cached listing describes the file as it was.
         self._fs.invalidate_cache(self._fs._parent(path))
         info = await self._call("info", path)
@@ -170,6 +138,7 @@ class FileSystemTransport(Transport):
         return int(size), ", ".join(version)
 
     async def what(self, path: str) -> What:
+        """Whether the path names a file or a folder."""
         self._fs.invalidate_cache(self._fs._parent(path))
         try:
             info = await self._call("info", path)
@@ -178,6 +147,7 @@ class FileSystemTransport(Transport):
         return "folder" if info.get("type") == "directory" else "file"
 
     async def names(self, path: str) -> list[str]:
+        """The names in the folder, sorted; names of folders end in a slash."""
         self._fs.invalidate_cache(path)
         names = set()
         for info in await self._call("ls", path, True):
@@ -188,6 +158,7 @@ class FileSystemTransport(Transport):
         return sorted(names)
 
     async def glob(self, path: str) -> list[str]:
+        """The paths that match the pattern, sorted."""
         self._fs.invalidate_cache()
         return sorted(await self._call("glob", path))
 
@@ -216,12 +187,10 @@ class HttpTransport(Transport):
     """
 
     confirms = True
-    serial = False
 
     def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
-        """Wrap an `HTTPFileSystem` that no other code shares."""
-        self._fs, self._options = fs, options
-        self._listed = FileSystemTransport(fs, threads)
+        super().__init__(fs, threads)
+        self._options = options
         self._timeout = _aiohttp_timeout(options)
         self._kwargs = {k: v for k, v in fs.kwargs.items() if k not in ("headers", "timeout")}
         self._headers = {**fs.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
@@ -323,9 +292,6 @@ class HttpTransport(Transport):
                 names.add(urllib.parse.unquote(html.unescape(name)) + slash)
         return sorted(names)
 
-    async def glob(self, path: str) -> list[str]:
-        return await self._listed.glob(path)
-
     async def _get(self, path: str, byte_range: str | None) -> Any:
         session = self._fs._session or await self._fs.set_session()
         headers: Mapping[str, str] = self._headers
@@ -376,7 +342,6 @@ def _check_range(answer: Any, start: int, stop: int) -> None:
         raise RequestError(
             "wrong range",
             cause="network",
-            transient=True,
             detail=f"bytes [{start:,}, {stop:,}) were requested, the answer has {header!r}",
         )
 
@@ -399,22 +364,16 @@ def _version(answer: Any) -> str:
 # ---- object stores
 
 
-class ObjectStoreTransport(Transport):
+class ObjectStoreTransport(Transport, abc.ABC):
     """Objects of a store. Each answer states the version and the length of its object."""
 
     confirms = True
-    serial = False
-
-    def __init__(self, fs: Any, threads: DaemonThreads) -> None:
-        """Wrap a file system of fsspec that no other code shares."""
-        self._fs = fs
-        self._listed = FileSystemTransport(fs, threads)
 
     async def tail(self, path: str, size_bytes: int) -> tuple[bytes, int, str]:
         try:
             data, size, version = await self._get(path, f"bytes=-{size_bytes}")
         except Exception as error:
-            if self._status_of(error) != 416:  # the answer for an object without bytes
+            if not as_fault(error).kind.startswith("status 416"):  # it is an object without bytes
                 raise
             size, version = await self.state(path)
             if size:
@@ -430,12 +389,12 @@ class ObjectStoreTransport(Transport):
         try:
             return (await self._get(path, None))[0]
         except Exception as error:
-            if self._may_be_absent(error):
+            fault = as_fault(error)
+            # A store answers 403 for an absent object if the caller may not list names.
+            hidden = fault.code == "AccessDenied" or fault.kind == "status 403"
+            if fault.cause == "missing" or hidden:
                 return None
             raise
-
-    async def glob(self, path: str) -> list[str]:
-        return await self._listed.glob(path)
 
     @abc.abstractmethod
     async def _get(
@@ -443,34 +402,18 @@ class ObjectStoreTransport(Transport):
     ) -> tuple[bytes, int, str]:
         """Bytes of an object, the length of all of it, and its version; of `file` if it is given."""
 
-    @abc.abstractmethod
-    def _status_of(self, error: Exception) -> int:
-        """The HTTP status that the store answered; 0 if it is unknown."""
-
-    @abc.abstractmethod
-    def _may_be_absent(self, error: Exception) -> bool:
-        """Whether a store answers so for an absent object, also one whose names it does not list."""
-
 
 class S3Transport(ObjectStoreTransport):
     """Objects of S3, or of a store with the same protocol, by `get_object`."""
 
     def __init__(self, fs: Any, threads: DaemonThreads) -> None:
-        """Wrap an `S3FileSystem` that no other code shares."""
         super().__init__(fs, threads)
-        fs.retries = (
-            1  # our retries pause for a random time, are counted, and know transient faults
-        )
+        # Our retries pause for a random time, are counted, and know transient faults.
+        fs.retries = 1
 
     async def state(self, path: str) -> tuple[int, str]:
         answer = await self._fs._call_s3("head_object", **self._object(path))
         return int(answer["ContentLength"]), f"ETag {answer.get('ETag', '')}"
-
-    async def what(self, path: str) -> What:
-        return await self._listed.what(path)
-
-    async def names(self, path: str) -> list[str]:
-        return await self._listed.names(path)
 
     async def _get(
         self, path: str, byte_range: str | None, file: RemoteFile | None = None
@@ -496,31 +439,11 @@ class S3Transport(ObjectStoreTransport):
         version = {"VersionId": version_id} if version_id else {}
         return {"Bucket": bucket, "Key": key, **version}
 
-    def _status_of(self, error: Exception) -> int:
-        return int(_client_error(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-    def _may_be_absent(self, error: Exception) -> bool:
-        code = str(_client_error(error).get("Error", {}).get("Code", ""))
-        return self._status_of(error) == 404 or code in (
-            "NoSuchKey",
-            "NoSuchBucket",
-            "AccessDenied",
-        )
-
-
-def _client_error(error: Exception) -> dict[str, Any]:
-    for one in (error, error.__cause__):
-        response = getattr(one, "response", None)
-        if isinstance(response, dict):
-            return response
-    return {}
-
 
 class GcsTransport(ObjectStoreTransport):
     """Objects of Google Cloud Storage, by media downloads."""
 
     def __init__(self, fs: Any, threads: DaemonThreads, options: RemoteOptions) -> None:
-        """Wrap a `GCSFileSystem` that no other code shares."""
         super().__init__(fs, threads)
         fs.requests_timeout = _aiohttp_timeout(options)
         # Without gcsfs's retries, whose pauses grow to half a minute and are not counted.
@@ -584,14 +507,6 @@ class GcsTransport(ObjectStoreTransport):
         if file is not None:
             same(file, size, version)
         return data, size, version
-
-    def _status_of(self, error: Exception) -> int:
-        code = str(getattr(error, "code", ""))
-        return int(code) if code.isdigit() else 0
-
-    def _may_be_absent(self, error: Exception) -> bool:
-        forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
-        return isinstance(error, FileNotFoundError) or forbidden
 
 
 def _prefix(key: str) -> str:

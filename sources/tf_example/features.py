@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import ml_dtypes
@@ -186,6 +186,18 @@ class Ragged:
 
 
 Column: TypeAlias = Array | Ragged
+
+
+def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The offsets of consecutive runs of these lengths, with the end of the last one."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def ragged_of(rows: Sequence[bytes | memoryview], feature: Feature) -> Ragged:
+    """The column of a ragged feature, from the bytes of the values of each row."""
+    values = np.frombuffer(bytearray().join(rows), feature.numpy_dtype)
+    offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
+    return Ragged(values.reshape(-1, *feature.item_shape), offsets // feature.item_bytes)
 
 
 def features_to_json(features: Mapping[str, Feature]) -> dict[str, Any]:

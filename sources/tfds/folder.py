@@ -26,7 +26,7 @@ from windrow.errors import (
     ReadError,
     SourceError,
 )
-from windrow.sources.dataset_info import INFO, TfdsSplit, splits_of
+from windrow.sources.dataset_info import INFO, TfdsSplit, json_object, splits_of
 from windrow.sources.remote.options import RemoteOptions, as_remote_options
 from windrow.sources.remote.paths import (
     LOCAL,
@@ -220,9 +220,7 @@ class TfdsFolder:
             )
         return next(iter(self.splits))
 
-    def instructions(
-        self, split: Split, *, file_format: str = ARRAY_RECORD
-    ) -> list[FileInstruction]:
+    def instructions(self, split: Split) -> list[FileInstruction]:
         """The records of each file that `split` names, in order: at least one run, maybe empty.
 
         Raises:
@@ -235,19 +233,18 @@ class TfdsFolder:
         for part in ranges:
             lengths = self.splits[part.split].shard_lengths
             begin = 0
-            for name, length in zip(self.names(part.split, file_format), lengths, strict=True):
+            for name, length in zip(self.names(part.split, ARRAY_RECORD), lengths, strict=True):
                 skip, stop = max(0, part.start - begin), min(length, part.stop - begin)
                 if skip < stop:
                     found.append(FileInstruction(self._file(name), skip, stop - skip, length))
                 begin += length
-        return found or [self._nothing(split, file_format)]
+        return found or [self._nothing(split)]
 
-    def _nothing(self, split: Split, file_format: str) -> FileInstruction:
+    def _nothing(self, split: Split) -> FileInstruction:
         """A run of no records, in a file that exists."""
         for one in self.splits.values():
-            for name, length in zip(
-                self.names(one.name, file_format), one.shard_lengths, strict=True
-            ):
+            names = self.names(one.name, ARRAY_RECORD)
+            for name, length in zip(names, one.shard_lengths, strict=True):
                 if name not in self.absent:
                     return FileInstruction(self._file(name), 0, 0, length)
         raise SourceError(f"{WHAT}: {self.shown} has no records of split {str(split)!r}")
@@ -269,7 +266,7 @@ def dataset_in(folder: str, names: Names, version: str | None = None) -> str | N
     if version is None and names.read_small(joined(folder, INFO)) is not None:
         return folder
     raw = names.read_small(joined(folder, _DEFAULT_CONFIG))
-    config = _json_object(raw).get("default_config_name")
+    config = json_object(raw).get("default_config_name")
     places = [folder]
     if isinstance(config, str) and re.fullmatch(r"[\w+.-]+", config):
         inner = joined(folder, config)
@@ -554,11 +551,3 @@ def _parsed(raw: bytes, folder: str, name: str) -> Any:
         raise SourceError(
             f"{shown_url(joined(folder, name))}: not JSON: {error}; build or copy it again"
         ) from error
-
-
-def _json_object(raw: bytes | None) -> dict[str, Any]:
-    try:
-        value = json.loads(raw or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

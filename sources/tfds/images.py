@@ -19,11 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from windrow.core.optional_imports import optional
 from windrow.core.process import cores
-from windrow.errors import ReadError, missing_extra
+from windrow.errors import ReadError
 from windrow.sources.tf_example.features import Array
 from windrow.sources.tfds.features import Leaf
 
+# What needs Pillow, and the extra that installs it.
+_NEEDED: Final = ("images=True", "images")
 # Starting threads is not worth it for fewer images.
 _FEWEST: Final = 8
 
@@ -50,7 +53,7 @@ def decode_images(encoded: Sequence[bytes], leaf: Leaf) -> list[Array | ReadErro
     Raises:
         MissingExtraError: If Pillow is not installed.
     """
-    pillow = _pillow()
+    pillow = optional("PIL.Image", *_NEEDED)
 
     def decode(data: bytes) -> Array | ReadError:
         try:
@@ -79,15 +82,7 @@ def check_images() -> None:
     Raises:
         MissingExtraError: If Pillow is not installed.
     """
-    _pillow()
-
-
-def _pillow() -> Any:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise missing_extra("images=True", "images") from error
-    return PIL.Image
+    optional("PIL.Image", *_NEEDED)
 
 
 def _decoded(pillow: Any, data: bytes, leaf: Leaf) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ReadError
-from windrow.sources.tf_example.features import BYTES, Array, Column, Feature, Ragged
+from windrow.sources.tf_example.features import BYTES, Array, Column, Feature, Ragged, offsets_of
 from windrow.sources.tfds.features import IMAGE, Leaf, Shape
 from windrow.sources.tfds.images import decode_images
 
@@ -327,11 +327,6 @@ def _cut(flat: Array, shape: Shape, extents: Int64s) -> list[Array]:
         flat[start:stop].reshape([extent if size is None else size for size in shape])
         for start, stop, extent in zip(offsets, offsets[1:], extents.tolist(), strict=False)
     ]
-
-
-def offsets_of(lengths: Int64s) -> Int64s:
-    """The offsets of consecutive runs of these lengths, with the end of the last one."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def objects_of(values: Sequence[Any]) -> Array:

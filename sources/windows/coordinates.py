@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ import tensorstore as ts
 
 from windrow.errors import SourceError
 from windrow.sources.windows.cf import decoding_of, times_of
-from windrow.sources.windows.selection import Coordinate, position_of, positions_of, range_of
+from windrow.sources.windows.selection import Coordinate
 from windrow.sources.zarr.find import found_array
 from windrow.sources.zarr.in_flight import side_by_side
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
@@ -37,17 +37,6 @@ from windrow.sources.zarr.stores import (
 )
 from windrow.sources.zarr.tree import open_arrays
 from windrow.sources.zarr.zarr_python import PythonReader, open_python
-
-__all__ = [
-    "Coordinate",
-    "Coordinates",
-    "coordinate_of",
-    "extra_coordinates",
-    "extra_dims",
-    "position_of",
-    "positions_of",
-    "range_of",
-]
 
 AnyArray = npt.NDArray[Any]
 T = TypeVar("T")
@@ -100,10 +89,7 @@ class _StoredCoordinate:
 
 
 class Coordinates:
-    """The coordinates of some arrays, each sought and read once. Thread-safe.
-
-    The methods return the same as the functions of the same name.
-    """
+    """The coordinates of some arrays, each sought and read once. Thread-safe."""
 
     def __init__(self) -> None:
         """Starts without coordinates; nothing is read yet."""
@@ -115,12 +101,19 @@ class Coordinates:
         return self._once((found, f"{dim}/"), lambda: coordinate_of(found, dim))
 
     def extra(self, found: Found, name: str) -> Coordinate:
-        """Another coordinate of the array, as `extra_coordinates` reads it."""
+        """Another coordinate along a dimension of the array, such as `valid_time` along `time`.
+
+        Raises:
+            SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
+        """
         stored = self._listed(found)[name]
         return self._once((found, name), lambda: _read(stored, str(stored.dims[0])))
 
     def extra_dims(self, found: Found) -> dict[str, str]:
-        """The dimensions of other coordinates, as `extra_dims` returns them."""
+        """The dimension of each other coordinate along a dimension of the array; values are not read.
+
+        The attribute `coordinates` of the array, or of its group, lists these coordinates.
+        """
         return {name: str(stored.dims[0]) for name, stored in self._listed(found).items()}
 
     def read_ahead(self, of: Sequence[tuple[Found, str]], extra_of: Sequence[Found]) -> None:
@@ -168,31 +161,6 @@ def coordinate_of(found: Found, dim: str) -> Coordinate | None:
     if stored is None or len(stored.shape or ()) != 1 or stored.dims not in ((dim,), ()):
         return None
     return _read(stored, dim)
-
-
-def extra_coordinates(found: Found, names: Collection[str] | None = None) -> dict[str, Coordinate]:
-    """Reads other coordinates along a dimension of the array, such as `valid_time` along `time`.
-
-    Args:
-        found: The array.
-        names: Names of coordinates to read; None for all in `extra_dims`.
-
-    Raises:
-        SourceError, ReadError, MissingExtraError: As `coordinate_of` raises them.
-    """
-    return {
-        name: _read(stored, str(stored.dims[0]))
-        for name, stored in _extra(found).items()
-        if names is None or name in names
-    }
-
-
-def extra_dims(found: Found) -> dict[str, str]:
-    """The dimension of each other coordinate along a dimension of the array; values are not read.
-
-    The attribute `coordinates` of the array, or of its group, lists these coordinates.
-    """
-    return {name: str(stored.dims[0]) for name, stored in _extra(found).items()}
 
 
 def _extra(found: Found) -> dict[str, _StoredCoordinate]:
@@ -298,7 +266,7 @@ def _read(stored: _StoredCoordinate, dim: str) -> Coordinate:
     if values.dtype.kind in "SUO":
         return Coordinate(stored.name, (dim,), _strings(values))
     decoded = values if values.dtype.kind in "mM" else _decoded(values, stored)
-    return Coordinate(stored.name, (dim,), decoded, None if decoded is values else values)
+    return Coordinate(stored.name, (dim,), decoded)
 
 
 def _values(stored: _StoredCoordinate) -> AnyArray:

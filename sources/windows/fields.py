@@ -225,12 +225,12 @@ class TakenField:
         return BoxField(tuple(axis.length for axis in self.along), tuple(cuts))
 
 
-def runs_of_cells(cells: Sequence[int]) -> tuple[Run, ...]:
-    """Joins cells, in their order, to runs of neighbours."""
+def runs_of_cells(firsts: Sequence[int], cells: int = 1) -> tuple[Run, ...]:
+    """Joins pieces of some cells each, which begin at `firsts` in this order, to runs of neighbours."""
     runs: list[Run] = []
-    for cell in cells:
-        if runs and runs[-1][1] == cell:
-            runs[-1] = runs[-1][0], cell + 1
+    for first in firsts:
+        if runs and runs[-1][1] == first:
+            runs[-1] = runs[-1][0], first + cells
         else:
-            runs.append((cell, cell + 1))
+            runs.append((first, first + cells))
     return tuple(runs)

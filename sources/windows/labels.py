@@ -90,19 +90,6 @@ def interval_of(label: Any, dtype: np.dtype[Any], what: str) -> Interval:
     return _of_number(label, dtype, what)
 
 
-def tolerance_of(tolerance: Any, dtype: np.dtype[Any], what: str) -> Any:
-    """Converts a distance to keys of values of `dtype`. Raises as `interval_of` does."""
-    if dtype.kind in "mM":
-        found: Any = Fraction(_duration_ns(tolerance, what), NS[_unit(dtype)])
-    elif isinstance(tolerance, numbers.Real) and not isinstance(tolerance, bool):
-        found = tolerance
-    else:
-        raise ArgumentError(f"{what}: tolerance must be a number, got {tolerance!r}")
-    if not found >= 0:
-        raise SourceError(f"{what}: tolerance must be 0 or more, got {tolerance!r}")
-    return found
-
-
 def below(keys: AnyArray, key: Any) -> int:
     """The number of ascending `keys` that are less than `key`."""
     return _count(keys, key, "left")

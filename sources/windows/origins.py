@@ -239,7 +239,7 @@ def listed_axis(
     return OriginAxis(dim, 0, 1, len(given), table=given)
 
 
-class OriginGrid:
+class OriginGrid(Origins):
     """All combinations of the origins along some dimensions, in C order."""
 
     def __init__(self, axes: Sequence[OriginAxis]) -> None:
@@ -272,15 +272,12 @@ class OriginGrid:
         return ", ".join(axis.left for axis in self._axes if axis.left)
 
     def at(self, indices: IntArray) -> IntArray:
-        """The origins of records, int64 `(n, dims)`."""
         return np.stack([axis.at(k) for axis, k in self._unravelled(indices)], axis=1)
 
     def reach(self, dim: Dim) -> tuple[int, int]:
-        """The smallest and the largest origin along a dimension; two zeros without origins."""
         return next(axis.reach for axis in self._axes if axis.dim == dim)
 
     def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        """The origins of records along one dimension, int64 `(n,)`."""
         if len(self._axes) == 1:
             return self._axes[0].at(indices)
         return next(axis.at(k) for axis, k in self._unravelled(indices) if axis.dim == dim)
@@ -295,7 +292,6 @@ class OriginGrid:
         return list(zip(self._axes, reversed(places), strict=True))
 
     def blocks(self, homes: Sequence[Home]) -> Blocks:
-        """Groups records by the chunk in which they begin."""
         parted = [axis.by_home(home) for axis, home in zip(self._axes, homes, strict=True)]
         edges = [bounds for bounds, _ in parted]
         orders = [order for _, order in parted]
@@ -350,7 +346,7 @@ def _placed(
     return record
 
 
-class Centers:
+class Centers(Origins):
     """Origins of windows around cells that a user lists."""
 
     def __init__(self, dims: Sequence[Dim], cells: npt.NDArray[Any]) -> None:
@@ -408,11 +404,9 @@ class Centers:
         return found
 
     def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        """The origins of records along one dimension, int64 `(n,)`."""
         return self.at(indices)[:, self._dims.index(dim)]
 
     def reach(self, dim: Dim) -> tuple[int, int]:
-        """The smallest and the largest origin along a dimension; two zeros without origins."""
         column = self._cells[:, self._dims.index(dim)]
         return (int(column.min()), int(column.max())) if len(column) else (0, 0)
 
@@ -455,7 +449,6 @@ class Centers:
                 )
 
     def blocks(self, homes: Sequence[Home]) -> Blocks:
-        """Groups records by the chunk in which they begin."""
         number = np.zeros(len(self), np.int64)
         for k, home in enumerate(homes):
             chunks = (home.length - 1 + home.shift) // home.chunk + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -27,9 +27,6 @@ _LARGE_BYTES: Final = 64 * 2**10
 _WINDOWS_SIDE_BY_SIDE: Final = 8
 _BLOCK_BYTES: Final = 16 * 2**20
 
-# Cells of a chunk, cells of the first chunk before the array, cells of the array.
-_ChunkAxis: TypeAlias = tuple[int, int, int]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class WindowParts:
@@ -37,13 +34,11 @@ class WindowParts:
 
     Args:
         parts: One part for each array along which windows move.
-        grids: The chunks of each part along each axis.
         places: The part of each field by its number, and the field's number in the part, which is
             None if the part is the field.
     """
 
     parts: tuple[BoxPart | ArrayPart, ...]
-    grids: tuple[Mapping[int, _ChunkAxis], ...]
     places: Mapping[int, tuple[int, int | None]]
 
 
@@ -52,7 +47,6 @@ def parts_of(
 ) -> WindowParts:
     """The parts that read the fields of a plan; `pads` has the padding of each field."""
     parts: list[BoxPart | ArrayPart] = []
-    grids: list[Mapping[int, _ChunkAxis]] = []
     places: dict[int, tuple[int, int | None]] = {}
     for number, array in enumerate(opened):
         mine = [
@@ -65,15 +59,8 @@ def parts_of(
         fields = [plan.taken[k] for k in mine]
         rows = _row_part(array, fields, plan)
         places.update({k: (len(parts), at if rows is None else None) for at, k in enumerate(mine)})
-        if rows is not None:
-            parts.append(rows)
-            grids.append({0: (rows.chunk_rows, rows.shift, rows.rows)})
-            continue
-        boxes = _box_part(array, fields, plan, pads[mine[0]])
-        parts.append(boxes)
-        axes = zip(boxes.chunk_shape, boxes.shift, boxes.shape, strict=True)
-        grids.append(dict(enumerate(axes)))
-    return WindowParts(tuple(parts), tuple(grids), places)
+        parts.append(_box_part(array, fields, plan, pads[mine[0]]) if rows is None else rows)
+    return WindowParts(tuple(parts), places)
 
 
 def blocks_of(laid_out: WindowParts, plan: WindowPlan) -> Blocks:
@@ -88,7 +75,7 @@ def blocks_of(laid_out: WindowParts, plan: WindowPlan) -> Blocks:
         return Blocks(np.unique([0, len(plan.origins)]))
     least = sum(size for _, size, _, _ in weighed) / 8
     candidates = [
-        (_homes(laid_out.grids[number], field, plan), laid_out.parts[number])
+        (_homes(laid_out.parts[number], field, plan), laid_out.parts[number])
         for _, size, number, field in weighed
         if size >= least
     ]
@@ -96,12 +83,16 @@ def blocks_of(laid_out: WindowParts, plan: WindowPlan) -> Blocks:
     return plan.origins.blocks(_joined(homes, part, plan))
 
 
-def _homes(grid: Mapping[int, _ChunkAxis], field: TakenField, plan: WindowPlan) -> list[Home]:
+def _homes(part: BoxPart | ArrayPart, field: TakenField, plan: WindowPlan) -> list[Home]:
     """The chunks of a field's array, seen from its windows, along each dimension."""
+    if isinstance(part, BoxPart):
+        axes = list(zip(part.chunk_shape, part.shift, part.shape, strict=True))
+    else:
+        axes = [(part.chunk_rows, part.shift, part.rows)]
     homes = {dim: Home(1, 0, 0, 1) for dim in plan.origins.dims}
     for axis, along in enumerate(field.along):
         if along.dim in homes:
-            chunk, shift, length = grid[axis]
+            chunk, shift, length = axes[axis]
             homes[along.dim] = Home(chunk, shift, along.runs[0][0], length)
     return list(homes.values())
 

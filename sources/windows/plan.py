@@ -35,8 +35,7 @@ from windrow.sources.windows.origins import (
     masked,
     regular_axis,
 )
-from windrow.sources.windows.selection import Coordinate
-from windrow.sources.windows.window_selection import Picked, picked
+from windrow.sources.windows.selection import Coordinate, Picked, picked
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.tree import OpenArray
 
@@ -304,14 +303,9 @@ class _Planner:
             dropped = size is None and isinstance(offsets, int)
             cells = 1 if size is None else size
             before = cells // 2 if dim in self._centered else 0
-            runs: list[Run] = []
-            for offset in (offsets,) if isinstance(offsets, int) else offsets:
-                first = offset - before
-                if runs and runs[-1][1] == first:
-                    runs[-1] = runs[-1][0], first + cells
-                else:
-                    runs.append((first, first + cells))
-            return Along(dim, tuple(runs), True, dropped)
+            firsts = (offsets,) if isinstance(offsets, int) else offsets
+            runs = runs_of_cells([offset - before for offset in firsts], cells)
+            return Along(dim, runs, True, dropped)
         return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
 
     # --- origins ---------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""Selects cells along a dimension by labels.
+"""Selects cells along a dimension by labels or, without coordinates, by cells.
 
 Labels select as in xarray's `sel`: both ends of a slice are included, and a string such as "2019-03"
 covers all of March.
 
-Invariant: nothing is read. Values of a coordinate and its labels are compared exactly.
+Invariant: nothing is read. Values of a coordinate and its labels are compared exactly. What `picked`
+selects is one cell, cells in the given order, or a range of neighbours, and is never empty.
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.windows.fields import integer
 from windrow.sources.windows.labels import (
     Interval,
     below,
     interval_of,
     keys_of,
-    tolerance_of,
     up_to,
 )
+from windrow.sources.windows.origins import Dim
 
 AnyArray = npt.NDArray[Any]
 
+_WHAT: Final = "WindowDataSource"
 _SHOWN_CHARACTERS: Final = 40
+
+Picked: TypeAlias = int | tuple[int, ...] | range  # a single cell drops the axis
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,13 +45,11 @@ class Coordinate:
         name: Name of the array that holds them.
         dims: The dimension.
         values: One per cell: numbers, datetime64, timedelta64 or strings, without a fill value.
-        raw: The stored values, where they differ.
     """
 
     name: str
     dims: tuple[str, ...]
     values: AnyArray
-    raw: AnyArray | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -141,9 +144,7 @@ def range_of(coordinate: Coordinate, wanted: slice) -> slice:
     return slice(start, max(start, stop))
 
 
-def position_of(
-    coordinate: Coordinate, label: Any, *, method: str | None = None, tolerance: Any = None
-) -> int:
+def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None) -> int:
     """The cell of one label.
 
     Floats must be equal, in the coordinate's own dtype. A string stands for the only time that
@@ -153,7 +154,6 @@ def position_of(
         coordinate: The coordinate to search.
         label: A number, a string, a time or a duration.
         method: None for the label itself, `"nearest"` for the nearest one, the greater one of two.
-        tolerance: Largest distance of the nearest label: a number, or a duration for times.
 
     Raises:
         ArgumentError: If an argument is of a wrong type, or `method` has another value.
@@ -162,24 +162,16 @@ def position_of(
     what = f"coordinate {coordinate.name!r}"
     if method not in (None, "nearest"):
         raise ArgumentError(f'{what}: method must be None or "nearest", got {method!r}')
-    if tolerance is not None and method is None:
-        raise ArgumentError(f'{what}: tolerance is for method="nearest"; give both or neither')
     interval = interval_of(label, coordinate.values.dtype, what)
     if method is not None:
-        return _nearest(coordinate, label, interval, tolerance)
+        return _nearest(coordinate, label, interval)
     low, high = coordinate._places(interval)
     if low == high:
         raise _absent(coordinate, label, interval)
     return _only(coordinate, label, low, high)
 
 
-def positions_of(
-    coordinate: Coordinate,
-    labels: Any,
-    *,
-    method: str | None = None,
-    tolerance: Any = None,
-) -> IntArray:
+def positions_of(coordinate: Coordinate, labels: Any, *, method: str | None = None) -> IntArray:
     """The cells of several labels, in their order: int64 `(n,)`.
 
     An array of booleans, one per cell, selects the cells with True.
@@ -207,7 +199,7 @@ def positions_of(
             return _positions(coordinate, given)
         if given.dtype.kind == own.kind and own.kind in "fU":
             return _positions(coordinate, given.astype(own) if own.kind == "f" else given)
-    found = (position_of(coordinate, one, method=method, tolerance=tolerance) for one in labels)
+    found = (position_of(coordinate, one, method=method) for one in labels)
     return np.fromiter(found, np.int64, len(labels))
 
 
@@ -239,7 +231,7 @@ def _only(coordinate: Coordinate, label: Any, low: int, high: int) -> int:
     return coordinate._position(low)
 
 
-def _nearest(coordinate: Coordinate, label: Any, interval: Interval, tolerance: Any) -> int:
+def _nearest(coordinate: Coordinate, label: Any, interval: Interval) -> int:
     what = f"coordinate {coordinate.name!r}"
     if coordinate.values.dtype.kind not in "biufmM":
         raise ArgumentError(f'{what}: method="nearest" is for numbers and times; give None')
@@ -248,21 +240,11 @@ def _nearest(coordinate: Coordinate, label: Any, interval: Interval, tolerance: 
             f'{what} neither ascends nor descends, but method="nearest" needs a sorted one; give a'
             " label that it has, or sort the array along it"
         )
-    limit = None
-    if tolerance is not None:
-        limit = tolerance_of(tolerance, coordinate.values.dtype, what)
     place = _nearest_place(coordinate, interval)
     if place is None:
         raise _absent(coordinate, label, interval)
-    key = coordinate._ascending[place]
-    if limit is not None and not _distance(key, interval.at) <= limit:
-        raise SourceError(
-            f"{what} has no label within {tolerance} of {label!r}; {coordinate.range}, the nearest"
-            f" is {_shown(coordinate.values[coordinate._position(place)])}; give a wider tolerance"
-        )
-    return _only(
-        coordinate, label, below(coordinate._ascending, key), up_to(coordinate._ascending, key)
-    )
+    keys = coordinate._ascending
+    return _only(coordinate, label, below(keys, keys[place]), up_to(keys, keys[place]))
 
 
 def _nearest_place(coordinate: Coordinate, interval: Interval) -> int | None:
@@ -313,3 +295,102 @@ def _absent_values(values: AnyArray) -> npt.NDArray[np.bool_]:
     if values.dtype.kind in "fc":
         return np.isnan(values)
     return np.isnat(values) if values.dtype.kind in "mM" else np.zeros(values.shape, np.bool_)
+
+
+# What `select` takes along one dimension: labels or, without coordinates, cells.
+
+
+def picked(
+    dim: Dim,
+    label: Any,
+    coordinate: Coordinate | None,
+    length: int,
+    *,
+    moves: bool,
+    method: str | None,
+) -> Picked:
+    """The cells that a label, a list of labels or a slice of labels selects.
+
+    Args:
+        dim: The dimension.
+        label: The labels to select; cells if the dimension has no coordinate, as in xarray.
+        coordinate: Coordinate of the dimension; None without one.
+        length: Cells of the dimension.
+        moves: Whether windows move along it, so that only neighbours can be selected.
+        method: As for `WindowDataSource`.
+
+    Raises:
+        ArgumentError: If `label` is of a wrong kind.
+        SourceError: If a label does not exist, or nothing is selected.
+    """
+    if coordinate is None:
+        found = _by_cell(dim, label, length)
+    else:
+        found = _by_label(label, coordinate, moves=moves, method=method)
+    if moves and not isinstance(found, range):
+        raise ArgumentError(
+            f"{_WHAT}: windows move along {dim!r}, so select takes a slice there, got {label!r};"
+            " to list origins, give anchors"
+        )
+    if not isinstance(found, int) and not len(found):
+        held = f" coordinates: {coordinate.range}" if coordinate else f" cells of {dim!r}"
+        raise SourceError(
+            f"{_WHAT}: select[{dim!r}] = {label} holds none of the {length:,}{held}"
+            + _turned(label, coordinate)
+        )
+    return found
+
+
+def _turned(label: Any, coordinate: Coordinate | None) -> str:
+    """The end of a message for a slice against the order of its coordinate; '' for others."""
+    if coordinate is None or not isinstance(label, slice):
+        return ""
+    other = slice(label.stop, label.start)
+    found = range_of(coordinate, other)
+    way = "rise" if coordinate.direction > 0 else "fall"
+    return f"; they {way}, so write {other}" if found.stop > found.start else ""
+
+
+def _is_list(label: Any) -> bool:
+    return isinstance(label, list | tuple | np.ndarray) and np.ndim(label) > 0
+
+
+def _by_label(label: Any, coordinate: Coordinate, *, moves: bool, method: str | None) -> Picked:
+    if isinstance(label, str) and coordinate.values.dtype.kind == "M" and coordinate.direction:
+        # A string may cover many times, such as all of a month.
+        covered = range_of(coordinate, slice(label, label))
+        if moves or covered.stop - covered.start > 1:
+            return range(covered.start, covered.stop)
+    if isinstance(label, slice):
+        found = range_of(coordinate, label)
+        return range(found.start, found.stop)
+    if _is_list(label):
+        return tuple(int(cell) for cell in positions_of(coordinate, label, method=method))
+    return position_of(coordinate, label, method=method)
+
+
+def _by_cell(dim: Dim, label: Any, length: int) -> Picked:
+    parts = [label.start, label.stop, label.step] if isinstance(label, slice) else [label]
+    if any(isinstance(part, str) for part in parts):
+        raise SourceError(
+            f"{_WHAT}: the store has no coordinates of {dim!r}, so that the label {label!r} cannot"
+            " be found; give cells, counted from 0"
+        )
+    if isinstance(label, slice):
+        what = f"{_WHAT}: select[{dim!r}]"
+        bounds = [None if part is None else integer(part, what) for part in parts]
+        cells = range(length)[slice(*bounds)]
+        return cells if cells.step == 1 else tuple(cells)
+    if _is_list(label):
+        return tuple(_cell(dim, cell, length) for cell in label)
+    return _cell(dim, label, length)
+
+
+def _cell(dim: Dim, given: Any, length: int) -> int:
+    cell = integer(given, f"{_WHAT}: select[{dim!r}], which has no coordinates,")
+    if not -length <= cell < length:
+        raise SourceError(
+            f"{_WHAT}: select[{dim!r}] is {cell}, and there are {length:,} cells; choose"
+            f" -{length} <= cell < {length}"
+        )
+    return cell % length

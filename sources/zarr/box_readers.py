@@ -12,25 +12,22 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import tensorstore as ts
 
-from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import AnyArray, Box, BoxReader
+from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import file_in
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.chunks import ChunkStore, PlainChecks
 from windrow.sources.zarr.local.codecs import ByteArray, ChunkDamageError, scratch
 from windrow.sources.zarr.local.metadata import PlainArray, damaged, held_cells
-from windrow.sources.zarr.local.presence import PresenceCheck
 from windrow.sources.zarr.remote import unreachable
-from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks
-from windrow.sources.zarr.zarr_python import PythonArray, PythonBoxReader
+from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, bounds_of, read_boxes
+from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
 
 Cells = tuple[int, ...]
 
@@ -90,7 +87,7 @@ class DirectBoxReader:
 
     def _bytes_of(self, boxes: Sequence[Box], corner: Sequence[int]) -> slice:
         """The bytes of a chunk as it is stored, from the first to the last byte of the boxes."""
-        first, stop = _bounds(boxes)
+        first, stop = bounds_of(boxes)
         begin = end = 0
         for axis in self._plain.axes:
             cells = self._plain.chunk_shape[axis]
@@ -115,7 +112,6 @@ class StoreBoxReader:
         """Chunks have `chunk_shape`; the first one begins `shift` cells before cell 0."""
         self._array, self._chunk_shape, self._shift = array, chunk_shape, shift
         self._grid = _BoxGrid(array.shape, chunk_shape, shift)
-        self._origin: Cells = tuple(map(int, array.store.domain.inclusive_min))
         self._chunk_bytes = math.prod(chunk_shape) * array.dtype.itemsize
 
     def checks(self) -> Checks:
@@ -127,12 +123,15 @@ class StoreBoxReader:
 
         The future has a ReadError if one of them cannot be read.
         """
-        groups = list(self._grid.by_chunk(boxes))
-        if not groups:
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-        return _BoxReads(self._array, self._origin, self._grid, groups).done
+        groups = [together for _, together in self._grid.by_chunk(boxes)]
+        return read_boxes(self._array, groups, self._refused)
+
+    def _refused(self, first: Sequence[int], _: Sequence[int], error: BaseException) -> ReadError:
+        array, held = self._array, self._grid.held(self._grid.coords(first))
+        why = array.reason(error)
+        if array.remote is not None and kind_of(error) != "other":
+            return unreachable(array.name, array.where, held, why)
+        return damaged(array.name, array.where, held, why, file=file_in(error))
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
@@ -159,7 +158,7 @@ def box_reader(
     shape, shift = tuple(max(1, min(c, n)) for c, n in sizes), (0,) * len(array.shape)
     if isinstance(array, PlainArray):
         return DirectBoxReader(array, most_open=most_open), shape, shift
-    return PythonBoxReader(array), shape, shift
+    return PythonReader(array, shape), shape, shift
 
 
 def _chunks(array: StoreArray, chunk: Sequence[int | None]) -> tuple[Cells, Cells]:
@@ -192,11 +191,12 @@ class _BoxGrid:
 
     def by_chunk(self, boxes: Sequence[Box]) -> Iterator[tuple[Cells, list[Box]]]:
         """Adjacent boxes that lie in one chunk, with its coordinates."""
-        for coords, together in itertools.groupby(boxes, self._coords):
+        for coords, together in itertools.groupby(boxes, lambda box: self.coords(box.first)):
             yield coords, list(together)
 
-    def _coords(self, box: Box) -> Cells:
-        axes = zip(box.first, self._shift, self._chunk, strict=True)
+    def coords(self, first: Sequence[int]) -> Cells:
+        """The coordinates of the chunk that holds a cell."""
+        axes = zip(first, self._shift, self._chunk, strict=True)
         return tuple((first + shift) // chunk for first, shift, chunk in axes)
 
     def held(self, coords: Cells) -> str:
@@ -204,99 +204,3 @@ class _BoxGrid:
         axes = zip(coords, self._chunk, self._shift, self._shape, strict=True)
         spans = [(max(0, k * c - s), min(n, (k + 1) * c - s)) for k, c, s, n in axes]
         return held_cells(spans)
-
-
-class _BoxReads:
-    """Reads of boxes, one read for the boxes of a chunk."""
-
-    def __init__(
-        self,
-        array: StoreArray,
-        origin: Cells,
-        grid: _BoxGrid,
-        groups: list[tuple[Cells, list[Box]]],
-    ) -> None:
-        self._ends = Ends(len(groups))
-        self._array, self._origin, self._grid = array, origin, grid
-        for number, (coords, boxes) in enumerate(groups):
-            self._begin(number, coords, boxes)
-
-    @property
-    def done(self) -> Future[None]:
-        """Done when all boxes are filled."""
-        return self._ends.done
-
-    def _begin(self, number: int, coords: Cells, boxes: list[Box]) -> None:
-        whole = boxes[0] if len(boxes) == 1 else _around(boxes)
-        axes = zip(self._origin, whole.first, whole.out.shape, strict=True)
-        wanted = tuple(slice(o + first, o + first + size) for o, first, size in axes)
-        remote = self._array.remote
-        if remote is not None:  # into memory of its own: see `remote`
-            cells = self._array.store[wanted]
-            read = remote.start(cells, lambda error: self._refused(coords, error))
-            read.add_done_callback(lambda ended: self._copy(number, whole, boxes, ended))
-            return
-        try:
-            # `write` reads into that memory; there is no read that takes any.
-            future = ts.array(whole.out).write(self._array.store[wanted])
-        except (ValueError, RuntimeError, OSError) as error:
-            self._end(number, coords, whole, boxes, error)
-            return
-        future.add_done_callback(
-            lambda ended: self._end(number, coords, whole, boxes, ended.exception())
-        )
-
-    def _end(
-        self, number: int, coords: Cells, whole: Box, boxes: list[Box], error: Exception | None
-    ) -> None:
-        array = self._array
-        if error is not None:
-            error = self._refused(coords, error)
-        else:
-            try:
-                if array.presence is not None:
-                    _check(array.presence, whole.out, array.where)
-                if whole is not boxes[0]:
-                    for box in boxes:
-                        box.fill(whole.out, whole.first)
-            except Exception as other:
-                error = other
-        self._ends.end(number, error)
-
-    def _copy(self, number: int, whole: Box, boxes: list[Box], ended: Future[AnyArray]) -> None:
-        """Copy values that were read into other memory to boxes."""
-        error: Exception | None = None
-        try:
-            values = ended.result()
-            for box in boxes:
-                box.fill(values, whole.first)
-        except Exception as other:
-            error = other
-        self._ends.end(number, error)
-
-    def _refused(self, coords: Cells, error: BaseException) -> ReadError:
-        array, held = self._array, self._grid.held(coords)
-        why = array.reason(error)
-        if array.remote is not None and kind_of(error) != "other":
-            return unreachable(array.name, array.where, held, why)
-        return damaged(array.name, array.where, held, why, file=file_in(error))
-
-
-def _bounds(boxes: Sequence[Box]) -> tuple[Cells, Cells]:
-    """The cells `[first, stop)` along each axis of the smallest box around some boxes."""
-    stops = ([f + n for f, n in zip(b.first, b.out.shape, strict=True)] for b in boxes)
-    first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
-    return first, tuple(map(max, zip(*stops, strict=True)))
-
-
-def _around(boxes: Sequence[Box]) -> Box:
-    """The smallest box around some boxes, in memory of its own."""
-    first, stop = _bounds(boxes)
-    shape = [s - f for f, s in zip(first, stop, strict=True)]
-    return Box(first, np.empty(shape, boxes[0].out.dtype))
-
-
-def _check(presence: PresenceCheck, out: AnyArray, where: str) -> None:
-    """Check that the array is still there, if the values look like the fill value."""
-    sampled: Any = out[tuple(slice(None, None, max(1, size // 3)) for size in out.shape)]
-    presence.check(np.ascontiguousarray(sampled)[None], [0], where)

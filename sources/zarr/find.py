@@ -424,23 +424,12 @@ def refuse_absurd(
 
 
 @bare
-def open_all(found: list[Found]) -> list[Any]:
-    """The open stores, opened concurrently.
+def open_each(found: list[Found], *, refuse: bool = False) -> list[Any]:
+    """The open stores, opened concurrently; a SourceError in place of one that cannot be opened.
 
-    Raises:
-        SourceError: If an array cannot be opened, has no first axis, or has an unsupported dtype.
-        NotFoundError: If there is nothing at a URL.
-    """
-    stores = open_each(found)
-    for store in stores:
-        if isinstance(store, SourceError):
-            raise store
-    return stores
-
-
-@bare
-def open_each(found: list[Found]) -> list[Any]:
-    """As `open_all`, but with a SourceError in place of an array that TensorStore cannot open.
+    Args:
+        found: The arrays.
+        refuse: Whether to raise the first of these errors instead.
 
     Raises:
         SourceError: If a dtype is not supported, or a spec cannot be used.
@@ -458,6 +447,8 @@ def open_each(found: list[Found]) -> list[Any]:
         try:
             stores.append(_opened(item, future))
         except SourceError as error:
+            if refuse:
+                raise
             stores.append(error)
     return stores
 

@@ -86,12 +86,13 @@ FoundTree: TypeAlias = Union[Found, FoundGroup, "dict[str, FoundTree]"]  # a dic
 ChosenTree: TypeAlias = Union[Found, "dict[str, ChosenTree]"]
 
 
-def arrays_of(tree: FoundTree) -> Iterator[Found]:
+def arrays_of(tree: FoundTree | ChosenTree) -> Iterator[Found]:
     """Every array of a tree, in its order."""
     if isinstance(tree, Found):
         yield tree
         return
-    for item in _items(tree).values():
+    items: Mapping[str, Any] = tree.items if isinstance(tree, FoundGroup) else tree
+    for item in items.values():
         yield from arrays_of(item)
 
 
@@ -126,20 +127,12 @@ def choose(
             )
     else:
         chosen = _chosen(what, tree, _checked_names(what, tree, names))
-    taken = set(_leaves(chosen))
+    taken = set(arrays_of(chosen))
     return chosen, tuple(item for item in arrays_of(tree) if item not in taken)
 
 
 def _items(tree: FoundGroup | dict[str, FoundTree]) -> Mapping[str, FoundTree]:
     return tree.items if isinstance(tree, FoundGroup) else tree
-
-
-def _leaves(tree: ChosenTree) -> Iterator[Found]:
-    if isinstance(tree, Found):
-        yield tree
-        return
-    for item in tree.values():
-        yield from _leaves(item)
 
 
 def _data_of(tree: FoundTree) -> ChosenTree:

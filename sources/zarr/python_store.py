@@ -10,23 +10,25 @@ not there.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import collections
 import os
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import tensorstore as ts
 
 from windrow.core.daemon_threads import DaemonThreads
 from windrow.errors import NotFoundError, ReadError, SourceError, missing_extra
+from windrow.sources.remote.paths import joined
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile
 from windrow.sources.zarr.local.codecs import ChunkDamageError
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import has_file_system, joined_url
+from windrow.sources.zarr.urls import has_file_system
 
 try:
     import zarr
@@ -52,27 +54,30 @@ _LOCKS: Final = 256
 # --- objects -------------------------------------------------------------------------------------
 
 
-class StoredObjects(Protocol):
+class StoredObjects(abc.ABC):
     """The objects of one array, by key."""
 
+    @abc.abstractmethod
     def whole(self, key: str) -> bytes | None:
         """A whole object."""
-        ...
 
+    @abc.abstractmethod
     def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        """The bytes `[start, stop)` of an object, or fewer if it is shorter; None is its end."""
-        ...
+        """The bytes `[start, stop)` of an object, or fewer if it is shorter; None is its end.
+
+        A negative `start` counts from the end.
+        """
 
     def tail(self, key: str, size_bytes: int) -> bytes | None:
         """The last `size_bytes` of an object, or all of a shorter one."""
-        ...
+        return self.part(key, -size_bytes, None)
 
     def file(self, key: str) -> str | None:
         """The local file of an object; None if it is remote."""
-        ...
+        return None
 
 
-class FolderObjects:
+class FolderObjects(StoredObjects):
     """Files of a local folder."""
 
     def __init__(self, folder: str) -> None:
@@ -81,16 +86,10 @@ class FolderObjects:
     def whole(self, key: str) -> bytes | None:
         return self.part(key, 0, None)
 
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
-        return self._read(key, start, stop)
-
-    def tail(self, key: str, size_bytes: int) -> bytes | None:
-        return self._read(key, -size_bytes, None)
-
     def file(self, key: str) -> str:
         return os.path.join(self._folder, *key.split("/"))
 
-    def _read(self, key: str, start: int, stop: int | None) -> bytes | None:
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None:
         try:
             with open(self.file(key), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -101,7 +100,7 @@ class FolderObjects:
             return None
 
 
-class KvStoreObjects:
+class KvStoreObjects(StoredObjects):
     """Objects of a key-value store of TensorStore, which Python can only read whole."""
 
     def __init__(self, access: Access, store: ts.KvStore) -> None:
@@ -114,15 +113,8 @@ class KvStoreObjects:
         data = self.whole(key)
         return None if data is None else data[start:stop]
 
-    def tail(self, key: str, size_bytes: int) -> bytes | None:
-        data = self.whole(key)
-        return None if data is None else data[-size_bytes:]
 
-    def file(self, key: str) -> None:
-        return None
-
-
-class RangeObjects:
+class RangeObjects(StoredObjects):
     """Objects at a URL, by byte ranges of fsspec. Thread-safe.
 
     The end of a shard is read once. Later ranges must have the same version, so that a shard that
@@ -138,7 +130,7 @@ class RangeObjects:
         self._bytes = 0  # of the ends
 
     def whole(self, key: str) -> bytes | None:
-        return self._access.fetcher.read_small(joined_url(self._url, key))
+        return self._access.fetcher.read_small(joined(self._url, key))
 
     def part(self, key: str, start: int, stop: int | None) -> bytes | None:
         file = self._files.get(key)
@@ -166,14 +158,11 @@ class RangeObjects:
                 self._ends.move_to_end(key)
                 return end[len(end) - min(size_bytes, len(end)) :]
         try:
-            (tail,) = self._access.fetcher.tails([joined_url(self._url, key)], size_bytes)
+            (tail,) = self._access.fetcher.tails([joined(self._url, key)], size_bytes)
         except NotFoundError:
             return None
         self._remember(key, tail.file, tail.data)
         return tail.data
-
-    def file(self, key: str) -> None:
-        return None
 
     def _remember(self, key: str, file: RemoteFile, end: bytes) -> None:
         with self._lock:

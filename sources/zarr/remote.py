@@ -30,6 +30,7 @@ import numpy.typing as npt
 from windrow.core.cancellation import fail_with_scope, settle
 from windrow.errors import ReadError, SourceError
 from windrow.sources.base import IntArray
+from windrow.sources.chunks import Box
 from windrow.sources.zarr.local.presence import (
     FILES,
     change_since,
@@ -39,7 +40,6 @@ from windrow.sources.zarr.local.presence import (
     spec_of,
 )
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import is_remote_spec
 
 AnyArray = npt.NDArray[Any]
 
@@ -188,16 +188,30 @@ class FetchedPresence:
 class RemoteArray:
     """Reads one array of TensorStore over a network."""
 
-    def __init__(self, access: Access, store: Any, presence: RemotePresence | None) -> None:
-        """Read nothing yet; `store` is open."""
-        self.access, self._store, self._presence = access, store, presence
+    def __init__(self, access: Access, store: Any, where: str) -> None:
+        """Start to read the metadata of an open store of Zarr; `wait` returns when they are here."""
+        self.access, self._store = access, store
+        spec = spec_of(store)
+        self._presence: RemotePresence | None = None
+        if store.kvstore is not None and spec.get("driver") in FILES:
+            key = spec.get("metadata_key", FILES[spec["driver"]])
+            self._presence = RemotePresence(access, store.kvstore, key, where)
         unknown = (None,) * store.rank
         self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
         self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
         self._origin = tuple(store.chunk_layout.grid_origin or unknown)
-        dtype = np.dtype(store.dtype.numpy_dtype)
-        fill = store.fill_value if presence is not None else None
-        self._fill = np.zeros((), dtype) if fill is None else np.asarray(fill, dtype)
+        self._fill: AnyArray = np.zeros((), np.dtype(store.dtype.numpy_dtype))
+
+    def wait(self) -> None:
+        """Wait for the metadata; without them, the array is not checked later.
+
+        Raises:
+            ValueError, OSError, RuntimeError: If they cannot be read.
+        """
+        if self._presence is not None and not self._presence.wait():
+            self._presence = None
+        if self._presence is not None and self._store.fill_value is not None:
+            self._fill = np.asarray(self._store.fill_value, self._fill.dtype)
 
     def start(
         self,
@@ -223,9 +237,13 @@ class RemoteArray:
                 return answer
             presence.look_sometimes()
         size_bytes = math.prod(view.shape) * self._fill.dtype.itemsize
-        edges = self._edges(view, scattered is not None)
-        requests = self._requests(view, scattered)
-        weight = self._weight_bytes(edges, scattered)
+        edges = self._edges(self._chunk, view, scattered is not None)
+        # Cells of one stored object are one request.
+        requests = _count(self._edges(self._object, view, scattered is not None), scattered)
+        chunk_bytes = 0  # unknown
+        if None not in self._chunk:
+            chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
+        weight = _count(edges, scattered) * chunk_bytes
         read = self.access.in_flight.start(view.read, requests, size_bytes, weight_bytes=weight)
         read.add_done_callback(lambda ended: self._arrived(edges, ended, answer, failed))
         return answer
@@ -251,31 +269,12 @@ class RemoteArray:
         except Exception as other:  # else the caller would wait for ever
             settle(answer, error=failed(other))
 
-    def _requests(self, view: Any, scattered: int | None) -> int:
-        """Number of stored objects that a view lies in; cells of one object are one request."""
-        count = 1
-        axes = zip(self._object, self._origin, view.shape, view.domain.inclusive_min, strict=True)
-        for axis, (cells, origin, size, first) in enumerate(axes):
-            if scattered is not None and axis == 0:
-                count *= scattered
-            elif cells is not None and origin is not None:
-                count *= (first - origin + size - 1) // cells - (first - origin) // cells + 1
-        return max(1, count)
-
-    def _weight_bytes(self, edges: Sequence[Sequence[int]], scattered: int | None) -> int:
-        """Bytes of the chunks that a view lies in; 0 if some of their sizes are unknown."""
-        if None in self._chunk:
-            return 0
-        counts = [len(edge) for edge in edges]
-        if scattered is not None:
-            counts[0] = scattered
-        cells = math.prod(counts) * math.prod(map(int, self._chunk))
-        return cells * self._fill.dtype.itemsize
-
-    def _edges(self, view: Any, scattered: bool) -> list[Sequence[int]]:
-        """Where chunks begin along each axis of a view; if `scattered`, each row counts as one."""
+    def _edges(
+        self, cells: Sequence[int | None], view: Any, scattered: bool
+    ) -> list[Sequence[int]]:
+        """Where chunks of `cells` begin along each axis of a view; if `scattered`, each row is one."""
         edges: list[Sequence[int]] = []
-        axes = zip(self._chunk, self._origin, view.shape, view.domain.inclusive_min, strict=True)
+        axes = zip(cells, self._origin, view.shape, view.domain.inclusive_min, strict=True)
         for axis, (chunk, origin, size, first) in enumerate(axes):
             if scattered and axis == 0:
                 edges.append(range(size))
@@ -303,6 +302,37 @@ class RemoteArray:
             if bool(_same_bytes(np.ascontiguousarray(block), self._fill).all()):
                 return True
         return False
+
+
+def _count(edges: Sequence[Sequence[int]], scattered: int | None) -> int:
+    """The number of chunks that begin at `edges`; `scattered` along the first axis if it is given."""
+    counts = [len(edge) for edge in edges]
+    return math.prod(counts if scattered is None else [scattered, *counts[1:]])
+
+
+def fill_from(
+    boxes: Sequence[Box],
+    first: Sequence[int],
+    end: Callable[[Exception | None], None],
+    read: Future[AnyArray],
+) -> None:
+    """Fill boxes from values that were read, and call `end` with the error, or None without one.
+
+    The values have memory of their own, since a late read must not write to boxes.
+
+    Args:
+        boxes: Boxes within the values.
+        first: The first cell of the values.
+        end: Called once.
+        read: The read, which has ended.
+    """
+    error: Exception | None = None
+    try:
+        for box in boxes:
+            box.fill(read.result(), first)
+    except Exception as other:
+        error = other
+    end(error)
 
 
 def _same_bytes(values: AnyArray, fill: AnyArray) -> npt.NDArray[np.bool_]:
@@ -343,14 +373,3 @@ def unreachable(
 def _again(error: ReadError) -> ReadError:
     """A copy of the error for another caller, so that their tracebacks stay apart."""
     return ReadError(*error.args)
-
-
-def start_presence_check(access: Access, store: Any, where: str) -> RemotePresence | None:
-    """The presence check of an open store, begun; None unless it is a remote array of Zarr."""
-    if store.kvstore is None:
-        return None
-    spec = spec_of(store)
-    if spec.get("driver") not in FILES or not is_remote_spec(spec):
-        return None
-    key = spec.get("metadata_key", FILES[spec["driver"]])
-    return RemotePresence(access, store.kvstore, key, where)

@@ -11,8 +11,8 @@ settings. Only metadata is read here, and a remote store is never listed. Text t
 
 from __future__ import annotations
 
-import asyncio
-import collections
+import abc
+import contextvars
 import dataclasses
 import json
 import math
@@ -20,7 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tensorstore as ts
 
@@ -29,7 +29,7 @@ from windrow.core.redaction import HIDDEN, Redaction, shown_url
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.options import RemoteStats, as_remote_options
-from windrow.sources.remote.paths import LOCAL, what_is_there
+from windrow.sources.remote.paths import LOCAL, joined, what_is_there
 from windrow.sources.signatures import other_reader
 from windrow.sources.zarr.error_text import bare, is_refused, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
@@ -37,7 +37,6 @@ from windrow.sources.zarr.urls import (
     UrlRoute,
     headers_of,
     is_remote_spec,
-    joined_url,
     lists_cheaply,
     parent_url,
     route_of,
@@ -198,85 +197,65 @@ class Access:
 
         with self._lock:
             if self._fetcher is None:
-                self._fetcher = Fetcher(self.what, self.storage_options, self.options)
+                self._fetcher = Fetcher(self.what, self.storage_options, self.options, self.stats)
             return self._fetcher
 
     def run(self, fn: Callable[[], T]) -> Future[T]:
         """Run `fn`, which may wait, in a thread of its own."""
-        from fsspec.asyn import get_loop
-
-        return asyncio.run_coroutine_threadsafe(self._threads.call(fn), get_loop())
+        return self._threads.submit(contextvars.copy_context().run, fn)
 
     def counts(self) -> dict[str, Any]:
         """Requests to networks so far, as `RemoteStats.counts` returns them."""
-        total = self.stats.counts()
-        fetcher = self._fetcher
-        if fetcher is None:
-            return total
-        other = fetcher.stats.counts()
-        faults = collections.Counter(total.pop("faults"))
-        faults.update(other.pop("faults"))
-        return {**{key: count + other[key] for key, count in total.items()}, "faults": dict(faults)}
+        return self.stats.counts()
 
 
 # --- folders -------------------------------------------------------------------------------------
 
 
-class Folder(Protocol):
+class Folder(abc.ABC):
     """A place that may hold an array or a group."""
 
-    @property
-    def what(self) -> str:
-        """Name of the source, for messages."""
-        ...
+    what: str
+    """Name of the source, for messages."""
+    where: str
+    """The place, for people."""
+    known: tuple[str, ...] = ()
+    """Paths to look for if the folder cannot be listed; else empty."""
+    url: str | None = None
+    """The URL for fsspec; None if it is unknown."""
+    access: Access | None = None
+    """How it is reached; None on a local disk."""
 
-    @property
-    def where(self) -> str:
-        """The place, for people."""
-        ...
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """Paths to look for if the folder cannot be listed; else empty."""
-        ...
-
+    @abc.abstractmethod
     def read(self, key: str) -> bytes | None:
         """The file `key`; None if it is absent. Raises SourceError if it cannot be read."""
-        ...
 
+    @abc.abstractmethod
     def listed(self) -> list[str] | None:
         """Names of the folders in it, sorted; None if listing them could take very long."""
-        ...
 
+    @abc.abstractmethod
     def child(self, path: str) -> Folder:
         """The folder at `path`, names joined by `/`."""
-        ...
 
+    @abc.abstractmethod
     def parent(self) -> tuple[Folder, str] | None:
         """The folder that holds this one, and the name of this one in it."""
-        ...
 
     def kvstore(self) -> Any:
         """The key-value store that TensorStore opens; None if fsspec reads the folder."""
-        ...
-
-    @property
-    def url(self) -> str | None:
-        """The URL for fsspec; None if it is unknown."""
-        ...
-
-    @property
-    def access(self) -> Access | None:
-        """How it is reached; None on a local disk."""
-        ...
+        return None
 
     def local(self) -> str | None:
         """The folder of a local disk; None elsewhere."""
-        ...
+        return None
 
     def absent(self) -> NotFoundError:
         """The error if it holds neither array nor group."""
-        ...
+        return NotFoundError(
+            f"{self.what}: {self.where} is not a Zarr array or group: it has no {_FILES}; check the"
+            " URL, and that you may read it"
+        )
 
 
 def metadata_of(folder: Folder, key: str) -> dict[str, Any] | None:
@@ -342,15 +321,11 @@ class MetadataLookup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class LocalFolder:
+class LocalFolder(Folder):
     """A folder of a local disk; `where` is an absolute path."""
 
     what: str
     where: str
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        return ()
 
     def read(self, key: str) -> bytes | None:
         try:
@@ -388,14 +363,6 @@ class LocalFolder:
     def kvstore(self) -> Any:
         return {"driver": "file", "path": self.where + "/"}
 
-    @property
-    def url(self) -> None:
-        return None
-
-    @property
-    def access(self) -> None:
-        return None
-
     def local(self) -> str | None:
         return self.where
 
@@ -418,7 +385,7 @@ class LocalFolder:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class StoreFolder:
+class StoreFolder(Folder):
     """A folder in a key-value store of TensorStore: any URL that it opens."""
 
     what: str
@@ -455,7 +422,7 @@ class StoreFolder:
             where=f"{self.where}{path}/",
             store=self.store / f"{path}/",
             known=_known_below(self.known, path),
-            url=None if self.url is None else joined_url(self.url, path),
+            url=None if self.url is None else joined(self.url, path),
         )
 
     def parent(self) -> tuple[StoreFolder, str] | None:
@@ -478,28 +445,23 @@ class StoreFolder:
             return {**self.spec, "path": self.store.path}
         return self.store.spec(retain_context=True)
 
-    def local(self) -> None:
-        return None
-
-    def absent(self) -> NotFoundError:
-        return _absent(self.what, self.where)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RemoteFolder:
+class RemoteFolder(Folder):
     """A folder in a file system of fsspec."""
 
     what: str
+    where: str
     url: str = dataclasses.field(repr=False)
     access: Access
     known: tuple[str, ...] = ()
 
-    @property
-    def where(self) -> str:
-        return self.access.hide(_folder_url(self.url))
+    def at(self, url: str, known: tuple[str, ...]) -> RemoteFolder:
+        """The folder at another URL of the same file system."""
+        return RemoteFolder(self.what, self.access.hide(_folder_url(url)), url, self.access, known)
 
     def read(self, key: str) -> bytes | None:
-        return self.access.fetcher.read_small(joined_url(self.url, key))
+        return self.access.fetcher.read_small(joined(self.url, key))
 
     def listed(self) -> list[str] | None:
         if self.known:
@@ -510,40 +472,21 @@ class RemoteFolder:
         return sorted(name.rstrip("/") for name in names if name.endswith("/"))
 
     def child(self, path: str) -> RemoteFolder:
-        url, known = joined_url(self.url, path), _known_below(self.known, path)
-        return dataclasses.replace(self, url=url, known=known)
+        return self.at(joined(self.url, path), _known_below(self.known, path))
 
     def parent(self) -> tuple[RemoteFolder, str] | None:
         split = parent_url(self.url)
-        if split is None:
-            return None
-        return dataclasses.replace(self, url=split[0], known=()), split[1]
-
-    def kvstore(self) -> None:
-        return None
-
-    def local(self) -> None:
-        return None
-
-    def absent(self) -> NotFoundError:
-        return _absent(self.what, self.where)
+        return None if split is None else (self.at(split[0], ()), split[1])
 
 
 def _folder_url(url: str) -> str:
     """The URL of a folder for people, without a query; credentials are not hidden yet."""
-    url = joined_url(url, "")
+    url = joined(url, "")
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
 def _known_below(known: tuple[str, ...], path: str) -> tuple[str, ...]:
     return tuple(name[len(path) + 1 :] for name in known if name.startswith(path + "/"))
-
-
-def _absent(what: str, where: str) -> NotFoundError:
-    return NotFoundError(
-        f"{what}: {where} is not a Zarr array or group: it has no {_FILES}; check the URL,"
-        " and that you may read it"
-    )
 
 
 @bare
@@ -574,7 +517,7 @@ def store_folder(
         return StoreFolder(what, where, store, access, known)
     route = access.route(value)
     if route.spec is None:
-        return RemoteFolder(what, value, access, known)
+        return RemoteFolder(what, access.hide(_folder_url(value)), value, access, known)
     spec = with_slash(route.spec)
     try:
         store = access.opened(spec)

@@ -10,7 +10,7 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
@@ -21,13 +21,13 @@ import tensorstore as ts
 from windrow.core.threads import Ends
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
-from windrow.sources.chunks import Span
+from windrow.sources.chunks import Box, Span
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.error_text import file_in, reason
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of, spec_of
-from windrow.sources.zarr.remote import RemoteArray, unreachable
+from windrow.sources.zarr.remote import RemoteArray, fill_from, unreachable
 from windrow.sources.zarr.urls import drivers
 
 AnyArray = npt.NDArray[Any]
@@ -50,11 +50,16 @@ class StoreArray:
     length: int
     row_shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    origin: int
+    origins: tuple[int, ...]  # the first cell of its domain
     chunk_rows: int
     chunk_origin: int
     presence: PresenceCheck | None
     remote: RemoteArray | None = None  # set if reads wait for a network
+
+    @property
+    def origin(self) -> int:
+        """The first row of its domain."""
+        return self.origins[0]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,6 +90,11 @@ class StoreArray:
     def shift(self) -> int:
         """Rows of the first chunk that lie before row 0."""
         return (self.origin - self.chunk_origin) % self.chunk_rows if self.chunk_rows else 0
+
+    def cells(self, first: Sequence[int], stop: Sequence[int]) -> Any:
+        """A view of the store on the cells `[first, stop)`, which count from 0 along each axis."""
+        axes = zip(self.origins, first, stop, strict=True)
+        return self.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
 
     def start(self, rows: slice | IntArray) -> Any:
         """Start reading `rows`, counted from 0; a future of an array."""
@@ -145,11 +155,17 @@ class StoreReader:
 
         The future has a ReadError if one of them cannot be read.
         """
-        if not spans:
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-        return _SpanReads(self._array, spans).done
+        rest = (0,) * len(self._array.row_shape)
+        boxes = [Box((span.first, *rest), span.out) for span in spans]
+        # Adjacent boxes inside a shard are one request over a network.
+        groups = _neighbours(boxes) if self._array.is_remote_source else [[box] for box in boxes]
+        return read_boxes(self._array, groups, self._refused)
+
+    def _refused(
+        self, first: Sequence[int], stop: Sequence[int], error: BaseException
+    ) -> ReadError:
+        array, records = self._array, (first[0], stop[0])
+        return _refused(array, records if array.remote else _records_of(array, first[0]), error)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -170,7 +186,6 @@ class StoreChecks(Checks):
         """Chunks have `chunk_shape`; the first one begins `shift` cells before cell 0."""
         super().__init__(array.shape, chunk_shape, shift, array.dtype.itemsize)
         self._array = array
-        self._origin = tuple(map(int, array.store.domain.inclusive_min))
         # Whether its driver knows which chunks are stored. The driver of precomputed volumes looks
         # for chunks in the wrong place: it reports all as missing, or raises.
         self._knows_stored = "neuroglancer_precomputed" not in drivers(spec_of(array.store))
@@ -183,10 +198,10 @@ class StoreChecks(Checks):
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
         if self._across != 1 or stop - first < 2:
             return None
-        begin, end = self.bounds(first)[0][0], self.bounds(stop - 1)[1][0]
-        cells = self._array.store[self._origin[0] + begin : self._origin[0] + end]
+        begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
+        cells = self._array.cells(begin, end)
         try:
-            self._array.begin(cells, (begin, end)).result()
+            self._array.begin(cells, (begin[0], end[0])).result()
             if not self._knows_stored:
                 return 0, stop - first
             statistics = self._statistics(cells, query_fully_stored=True)
@@ -239,8 +254,7 @@ class StoreChecks(Checks):
         return []
 
     def _cells(self, number: int) -> Any:
-        axes = zip(self._origin, *self.bounds(number), strict=True)
-        return self._array.store[tuple(slice(o + a, o + b) for o, a, b in axes)]
+        return self._array.cells(*self.bounds(number))
 
     def _refused(self, number: int, error: Exception) -> ReadError:
         first, stop = (bounds[0] for bounds in self.bounds(number))
@@ -258,82 +272,94 @@ class StoreChecks(Checks):
         return first + least, first + most + 1
 
     def _fails(self, first: int, stop: int) -> bool:
-        begin = self._origin[0]
         try:
-            self._array.store[begin + first : begin + stop].read().result()
+            self._array.start(slice(first, stop)).result()
         except (ValueError, RuntimeError, OSError):
             return True
         return False
 
 
-class _SpanReads:
-    """Reads of spans, one read for each span."""
+def read_boxes(
+    array: StoreArray,
+    groups: Sequence[Sequence[Box]],
+    refused: Callable[[Sequence[int], Sequence[int], BaseException], ReadError],
+) -> Future[None]:
+    """Start one read for each group of boxes, on TensorStore's own threads; done when all are filled.
 
-    def __init__(self, array: StoreArray, spans: Sequence[Span]) -> None:
-        self._ends = Ends(len(spans))
-        self._array = array
+    Args:
+        array: The array.
+        groups: Boxes that are read together.
+        refused: Makes the error of a read from its cells `[first, stop)` and TensorStore's error.
+
+    Returns:
+        A future, with the error of the first read that failed.
+    """
+    ends = Ends(len(groups))
+    for number, boxes in enumerate(groups):
+        first, stop = bounds_of(boxes)
+        end, fail = functools.partial(ends.end, number), functools.partial(refused, first, stop)
         if array.remote is not None:
-            for together in _neighbours(spans):
-                self._begin_remote(together)
-            return
-        for span in spans:
-            self._begin(span)
-
-    @property
-    def done(self) -> Future[None]:
-        """Done when all spans are filled."""
-        return self._ends.done
-
-    def _begin(self, span: Span) -> None:
-        array = self._array
-        try:
-            rows = array.store[array.origin + span.first : array.origin + span.stop]
-            # `write` reads into that memory; there is no read that takes any.
-            future = ts.array(span.out).write(rows)
-        except (ValueError, RuntimeError, OSError) as error:
-            self._end(span, error)
-            return
-        future.add_done_callback(lambda ended: self._end(span, ended.exception()))
-
-    def _begin_remote(self, spans: list[Span]) -> None:
-        """Start one read of adjacent spans; inside a shard it is one request."""
-        array = self._array
-        first, stop = spans[0].first, spans[-1].stop
-        rows = array.store[array.origin + first : array.origin + stop]
-        read = array.begin(rows, (first, stop))
-        read.add_done_callback(lambda ended: self._copy(spans, ended))
-
-    def _copy(self, spans: list[Span], ended: Future[AnyArray]) -> None:
-        """Copy values that were read into other memory: a late read must not write to spans."""
-        for span in spans:
-            error: Exception | None = None
-            try:
-                begin = span.first - spans[0].first
-                span.out[...] = ended.result()[begin : begin + len(span.out)]
-            except Exception as other:
-                error = other
-            self._ends.end(span.first, error)
-
-    def _end(self, span: Span, error: Exception | None) -> None:
-        array = self._array
-        if error is not None:
-            error = _refused(array, _records_of(array, span.first), error)
-        elif array.presence is not None:
-            try:
-                array.presence.check(span.out[:1], [0], array.where)
-            except ReadError as absent:
-                error = absent
-        self._ends.end(span.first, error)
-
-
-def _neighbours(spans: Sequence[Span]) -> list[list[Span]]:
-    """Runs of spans in which each span begins where the previous one ends."""
-    runs: list[list[Span]] = []
-    for span in spans:
-        if runs and runs[-1][-1].stop == span.first:
-            runs[-1].append(span)
+            read = array.remote.start(array.cells(first, stop), fail)
+            read.add_done_callback(functools.partial(fill_from, boxes, first, end))
         else:
-            runs.append([span])
+            _fill(array, boxes, (first, stop), fail, end)
+    return ends.done
+
+
+def _fill(
+    array: StoreArray,
+    boxes: Sequence[Box],
+    bounds: tuple[Sequence[int], Sequence[int]],
+    refused: Callable[[BaseException], ReadError],
+    end: Callable[[Exception | None], None],
+) -> None:
+    """Start to fill boxes of a local array, and call `end` with the error, or None without one."""
+    shape = np.subtract(bounds[1], bounds[0])
+    out = boxes[0].out if len(boxes) == 1 else np.empty(shape, array.dtype)
+
+    def ended(future: Any) -> None:
+        error = future.exception()
+        if error is not None:
+            end(refused(error))
+            return
+        try:
+            if array.presence is not None:
+                _check_presence(array.presence, out, array.where)
+            for box in boxes if len(boxes) > 1 else ():
+                box.fill(out, bounds[0])
+        except Exception as other:
+            end(other)
+        else:
+            end(None)
+
+    try:
+        # `write` reads into that memory; there is no read that takes any.
+        ts.array(out).write(array.cells(*bounds)).add_done_callback(ended)
+    except (ValueError, RuntimeError, OSError) as error:
+        end(refused(error))
+
+
+def bounds_of(boxes: Sequence[Box]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The cells `[first, stop)` along each axis of the smallest box around some boxes."""
+    stops = ([f + n for f, n in zip(b.first, b.out.shape, strict=True)] for b in boxes)
+    first = tuple(map(min, zip(*(box.first for box in boxes), strict=True)))
+    return first, tuple(map(max, zip(*stops, strict=True)))
+
+
+def _check_presence(presence: PresenceCheck, out: AnyArray, where: str) -> None:
+    """Check that the array is still there, if the values look like the fill value."""
+    sampled: Any = out[tuple(slice(None, None, max(1, size // 3)) for size in out.shape)]
+    presence.check(np.ascontiguousarray(sampled)[None], [0], where)
+
+
+def _neighbours(boxes: Sequence[Box]) -> list[list[Box]]:
+    """Runs of boxes of rows in which each box begins where the previous one ends."""
+    runs: list[list[Box]] = []
+    for box in boxes:
+        if runs and runs[-1][-1].first[0] + len(runs[-1][-1].out) == box.first[0]:
+            runs[-1].append(box)
+        else:
+            runs.append([box])
     return runs
 
 
@@ -367,7 +393,7 @@ def store_array(store: Any, name: str, where: str, remote: RemoteArray | None = 
         length=shape[0],
         row_shape=shape[1:],
         dtype=dtype,
-        origin=int(store.domain.inclusive_min[0]),
+        origins=tuple(map(int, store.domain.inclusive_min)),
         chunk_rows=int(chunk[0]) if known else 0,
         chunk_origin=int(origins[0]) if known else 0,
         presence=presence_of(store, dtype),
@@ -396,10 +422,9 @@ def read_rows(arrays: Sequence[StoreArray], wanted: IntArray) -> list[AnyArray]:
             array = arrays[at]
             try:
                 block = future.result()
-            except ReadError as error:
-                raise _remote_damage(array, chunk, error) from None
             except (ValueError, RuntimeError, OSError) as error:
-                raise _damage(array, chunk, error) from error
+                cause = None if isinstance(error, ReadError) else error
+                raise _damage(array, chunk, error) from cause
             if chunk.to is None:
                 answers[at] = block
                 continue
@@ -488,8 +513,15 @@ def _remote_cuts(array: StoreArray, rows: IntArray) -> IntArray:
 
 
 def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
-    """The error for a read that failed: its chunks are read again to find the damaged one."""
-    rows = _rows_in(chunk)
+    """The error for a read that failed: its chunks are read again to find the damaged one.
+
+    The error of a remote array is a ReadError, which names all rows of the read.
+    """
+    if isinstance(error, ReadError) and kind_of(error) != "other":
+        return error  # the network failed, and would fail again
+    rows = chunk.rows
+    if isinstance(rows, slice):
+        rows = np.arange(rows.start, rows.stop, dtype=np.int64)
     records = int(rows[0]), int(rows[-1]) + 1
     for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
         try:
@@ -497,25 +529,7 @@ def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
         except (ValueError, RuntimeError, OSError) as single:
             error, records = single, _records_of(array, int(part[0]))
             break
-    return _refused(array, records, error)
-
-
-def _rows_in(chunk: _RowRead) -> IntArray:
-    if isinstance(chunk.rows, slice):
-        return np.arange(chunk.rows.start, chunk.rows.stop, dtype=np.int64)
-    return chunk.rows
-
-
-def _remote_damage(array: StoreArray, chunk: _RowRead, error: ReadError) -> ReadError:
-    """As `_damage`, for a read of a remote array whose error names all of its rows."""
-    if kind_of(error) == "other":  # else the network failed, and would fail again
-        rows = _rows_in(chunk)
-        for part in np.split(rows, np.flatnonzero(np.diff(array.chunk_of(rows))) + 1):
-            try:
-                array.start(slice(int(part[0]), int(part[-1]) + 1)).result()
-            except ReadError as single:
-                return single
-    return error
+    return error if isinstance(error, ReadError) else _refused(array, records, error)
 
 
 def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:

@@ -25,14 +25,14 @@ from windrow.sources.boxes import BoxField, BoxPart, Padding
 from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
-from windrow.sources.zarr.find import find_all, open_all, open_each, unread
+from windrow.sources.zarr.find import find_all, open_each, unread
 from windrow.sources.zarr.local.chunks import CheckedReader, DirectReader
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.local.single_records import single_record_reader
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import ChosenTree, Found, choose
-from windrow.sources.zarr.remote import RemoteArray, RemotePresence, start_presence_check
+from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
 from windrow.sources.zarr.urls import is_remote_spec
@@ -185,7 +185,11 @@ class ArrayTree:
         self._what, self._direct = what, direct
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
-        chosen, self._left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        chosen, self.left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
+
+        They are not open; `open_arrays` opens them.
+        """
         self._chose = names is not None
         self._numbers = _numbered(chosen, self._found)
         opened = _open_records(what, self._found, direct)
@@ -195,36 +199,17 @@ class ArrayTree:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        specs = [
+        found = [
             dataclasses.replace(array.found, spec=_pickled_spec(self._what, array.found, backend))
             if isinstance(backend := array.backend, StoreArray)
             and not _is_pickled_as_found(array.found)
             else array.found
             for array in self.open()
         ]
-        return {
-            "what": self._what,
-            "access": self._access,
-            "layout": self._numbers,
-            "facts": self._facts,
-            "found": specs,
-            "direct": self._direct,
-            "left_out": self._left_out,
-            "chose": self._chose,
-        }
+        return {**self.__dict__, "_found": found, "_opened": None, "_stores": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._what = state["what"]
-        self._access = state["access"]
-        self._numbers = state["layout"]
-        self._facts = state["facts"]
-        self._found = state["found"]
-        self._direct = state["direct"]
-        self._left_out = state["left_out"]
-        self._chose = state["chose"]
-        self._opened = None
-        self._stores = None
-        self._lock = threading.Lock()
+        self.__dict__ = {**state, "_lock": threading.Lock()}
 
     def open(self) -> tuple[OpenArray, ...]:
         """The arrays, in the order of the tree; opened again if this process has not opened them.
@@ -264,7 +249,7 @@ class ArrayTree:
                             " with zarr.open_array"
                         )
                 plain = [a.found for a in opened if not isinstance(a.backend, StoreArray)]
-                stores = iter(open_all(plain))
+                stores = iter(open_each(plain, refuse=True))
                 self._stores = {
                     a.name: a.backend.store if isinstance(a.backend, StoreArray) else next(stores)
                     for a in opened
@@ -279,14 +264,6 @@ class ArrayTree:
     def counts(self) -> dict[str, Any]:
         """Requests for remote arrays, as `RemoteStats.counts` returns them."""
         return self._access.counts()
-
-    @property
-    def left_out(self) -> tuple[Found, ...]:
-        """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
-
-        They are not open; `open_arrays` opens them.
-        """
-        return self._left_out
 
     @property
     def facts(self) -> str:
@@ -304,8 +281,8 @@ class ArrayTree:
         levels = zip(*(array.found.where.split("/") for array in opened), strict=False)
         shared = itertools.takewhile(lambda names: len(set(names)) == 1, levels)
         place = "/".join(names[0] for names in shared) or "several places"
-        if self._left_out and not self._chose:
-            labels = listing([item.name for item in self._left_out], _SHOWN_ARRAYS)
+        if self.left_out and not self._chose:
+            labels = listing([item.name for item in self.left_out], _SHOWN_ARRAYS)
             return f"{place}, {_ways(opened)}; coordinates: {labels}"
         return f"{place}, {_ways(opened)}"
 
@@ -345,7 +322,7 @@ def open_arrays(
         for item, array in zip(found, plain, strict=True)
         if isinstance(array, str) and item not in python
     ]
-    stores = iter(_with_presence(left, open_each(left)))
+    stores = iter(_with_remotes(left, open_each(left)))
     opened = []
     for item, array in zip(found, plain, strict=True):
         if not isinstance(array, str):
@@ -366,34 +343,25 @@ def _why_fsspec(found: Found) -> str:
     return found.access.route(found.url).why
 
 
-def _with_presence(
+def _with_remotes(
     found: Sequence[Found], stores: Sequence[Any]
 ) -> list[tuple[Any, RemoteArray | None]]:
-    """The stores, with a `RemoteArray` for remote ones; presence checks start concurrently."""
-    checks: list[RemotePresence | None] = []
-    for item, store in zip(found, stores, strict=True):
-        access = item.access if isinstance(store, ts.TensorStore) else None
-        checks.append(None if access is None else start_presence_check(access, store, item.where))
+    """The stores, with a `RemoteArray` for remote ones, whose metadata are read concurrently."""
     pairs: list[tuple[Any, RemoteArray | None]] = []
-    for item, store, check in zip(found, stores, checks, strict=True):
-        remote = None
-        if isinstance(store, ts.TensorStore) and item.access and is_remote_spec(spec_of(store)):
-            remote = RemoteArray(item.access, store, _answered(item, item.access, check))
-        pairs.append((store, remote))
+    for item, store in zip(found, stores, strict=True):
+        is_remote = isinstance(store, ts.TensorStore) and is_remote_spec(spec_of(store))
+        access = item.access if is_remote else None
+        pairs.append((store, RemoteArray(access, store, item.where) if access else None))
+    for item, (_, remote) in zip(found, pairs, strict=True):
+        try:
+            if remote is not None:
+                remote.wait()
+        except (ValueError, RuntimeError, OSError) as error:
+            why, _ = item.reason(error)
+            raise SourceError(
+                f"{item.what}: the metadata of {item.named} in {item.where} cannot be read: {why}"
+            ) from None
     return pairs
-
-
-def _answered(
-    found: Found, access: Access, presence: RemotePresence | None
-) -> RemotePresence | None:
-    """A presence check once it has its answer; None if the array has no metadata object."""
-    try:
-        return presence if presence is not None and presence.wait() else None
-    except (ValueError, RuntimeError, OSError) as error:
-        raise SourceError(
-            f"{found.what}: the metadata of {found.named} in {found.where} cannot be read:"
-            f" {access.reason(error)}"
-        ) from None
 
 
 def _open_instead(found: Found, error: SourceError) -> OpenArray:

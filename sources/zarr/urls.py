@@ -20,6 +20,7 @@ from typing import Any, Final
 import tensorstore as ts
 
 from windrow.errors import ArgumentError
+from windrow.sources.remote.paths import parted
 
 _ALIASES: Final = {"gcs": "gs", "s3a": "s3"}
 _OF_TENSORSTORE: Final = ("http", "https", "s3", "gs")
@@ -104,20 +105,6 @@ def with_slash(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "path": path if not path or path.endswith("/") else path + "/"}
 
 
-def joined_url(url: str, key: str) -> str:
-    """The URL of `key` below a URL of fsspec, which may be a chain."""
-    links = url.split("::")
-    for k, link in enumerate(links):
-        if "://" in link:
-            head, mark, query = link, "", ""
-            if link.startswith(("http://", "https://")):
-                head, mark, query = link.partition("?")
-            slash = "" if head.endswith("/") else "/"
-            links[k] = f"{head}{slash}{key}{mark}{query}"
-            break
-    return "::".join(links)
-
-
 def _is_known(protocol: str) -> bool:
     """Whether fsspec knows a protocol; the package that reads it need not be installed."""
     import fsspec
@@ -138,19 +125,12 @@ def has_file_system(url: str) -> bool:
 
 def parent_url(url: str) -> tuple[str, str] | None:
     """The URL of the folder above a URL of fsspec, and the last name of the URL."""
-    links = url.split("::")
-    for k, link in enumerate(links):
-        if "://" in link:
-            protocol, mark, path = link.partition("://")
-            path, question, query = (
-                path.partition("?") if protocol.startswith("http") else (path, "", "")
-            )
-            up, slash, name = path.rstrip("/").rpartition("/")
-            if not name or (not slash and protocol != "zip"):
-                return None
-            links[k] = f"{protocol}{mark}{up}{slash}{question}{query}"
-            return "::".join(links), name
-    return None
+    head, rest = parted(url)
+    protocol, mark, path = head.rpartition("://")
+    up, slash, name = path.rstrip("/").rpartition("/")
+    if not name or (not slash and protocol.rpartition("::")[2] != "zip"):
+        return None
+    return f"{protocol}{mark}{up}{slash}{rest}", name
 
 
 def lists_cheaply(url: str) -> bool:

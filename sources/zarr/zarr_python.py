@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from windrow.core.cancellation import current_scope, stopped
-from windrow.core.threads import Ends
+from windrow.core.threads import Ends, then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Span
@@ -45,11 +45,13 @@ from windrow.sources.zarr.metadata import (
     version_of,
 )
 from windrow.sources.zarr.names import Found
-from windrow.sources.zarr.remote import FetchedPresence, unreachable
+from windrow.sources.zarr.remote import FetchedPresence, fill_from, unreachable
 from windrow.sources.zarr.stores import Access
 
 if TYPE_CHECKING:
     from windrow.sources.zarr.python_store import CheckedStore, StoredObjects
+
+Cells = tuple[int, ...]
 
 _KEYS: Final = {2: ".zarray", 3: "zarr.json"}
 
@@ -124,6 +126,14 @@ class PythonArray:
         if self.presence is not None and not self.variable:
             self.presence.check(np.ascontiguousarray(out), range(len(out)), self.where)
 
+    def block(
+        self, first: Sequence[int], shape: Sequence[int], file: str | None = None
+    ) -> AnyArray:
+        """The cells that begin at `first`, in new memory; as `fill`."""
+        out = np.empty(shape, self.dtype)
+        self.fill(first, out, file)
+        return out
+
     def begin(self, first: Sequence[int], shape: Sequence[int]) -> Future[AnyArray]:
         """Start reading cells of a remote array, into memory of their own.
 
@@ -145,24 +155,17 @@ class PythonArray:
                 self.presence.check(np.ascontiguousarray(cells), range(len(cells)), self.where)
             return cells
 
-        answer: Future[AnyArray] = Future()
-        answer.set_running_or_notify_cancel()
-
-        def ended(read: Future[AnyArray]) -> None:
+        def ended(read: Future[AnyArray]) -> AnyArray:
             error = read.exception()
-            if error is None:
-                answer.set_result(read.result())
-            elif isinstance(error, ReadError):
-                answer.set_exception(error)
-            else:
-                answer.set_exception(self._damaged(first[0], shape[0], error, None))
+            if error is not None and not isinstance(error, ReadError):
+                raise self._damaged(first[0], shape[0], error, None)
+            return read.result()
 
         sizes = zip(first, shape, self.chunk_shape, strict=True)
         chunks = math.prod((f + n - 1) // c - f // c + 1 for f, n, c in sizes)
         weight = chunks * math.prod(self.chunk_shape) * self.dtype.itemsize
         read = access.fetches.start(partial(access.run, values), chunks, weight_bytes=weight)
-        read.add_done_callback(ended)
-        return answer
+        return then(read, ended)
 
     def _values(self, first: Sequence[int], shape: Sequence[int]) -> AnyArray:
         place = tuple(slice(f, f + n) for f, n in zip(first, shape, strict=True))
@@ -188,27 +191,38 @@ class PythonArray:
 
 
 class PythonReader:
-    """Reads rows through zarr-python; a `RowReader`."""
+    """Reads rows or boxes through zarr-python; a `RowReader` and a `BoxReader`."""
 
     is_slow: Final = True  # a chunk takes milliseconds, however small it is
 
-    def __init__(self, array: PythonArray) -> None:
+    def __init__(self, array: PythonArray, chunk_shape: Sequence[int] | None = None) -> None:
+        """Read boxes of chunks of `chunk_shape`; None for whole rows of the array's chunks."""
         self._array = array
+        self._chunk = chunk_shape or (array.chunk_shape[0], *array.shape[1:])
 
     def checks(self) -> Checks:
         """The chunks of the array."""
         return PythonChecks(self._array)
 
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Fill the spans in one task on `pool`, or concurrently if the array is remote.
+    def start(self, wanted: Sequence[Span] | Sequence[Box], pool: Executor) -> Future[None]:
+        """Fill spans or boxes in one task on `pool`, or concurrently if the array is remote.
 
         The future has a ReadError if that fails.
         """
-        if self._array.access is None:
-            return pool.submit(self._fill, list(spans))
         rest = (0,) * (len(self._array.shape) - 1)
-        boxes = [Box((span.first, *rest), span.out) for span in spans]
-        return _filled(self._array, [(box.first, box.out.shape, [box]) for box in boxes])
+        boxes = [
+            Box((one.first, *rest), one.out) if isinstance(one, Span) else one for one in wanted
+        ]
+        if self._array.access is None:
+            return pool.submit(self._fill, boxes)
+        groups = [
+            self._together(list(group)) for _, group in itertools.groupby(boxes, self._corner)
+        ]
+        ends = Ends(len(groups))
+        for place, (first, shape, group) in enumerate(groups):
+            filled = partial(fill_from, group, first, partial(ends.end, place))
+            self._array.begin(first, shape).add_done_callback(filled)
+        return ends.done
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
@@ -219,112 +233,46 @@ class PythonReader:
         cuts = np.flatnonzero(np.diff(wanted // array.chunk_shape[0])) + 1
         rest = (0,) * (len(array.shape) - 1)
         parts = [
-            (part, to, int(part[0]), int(part[-1]) + 1)
+            (part, to, (int(part[0]), *rest), (int(part[-1]) + 1 - int(part[0]), *array.shape[1:]))
             for part, to in zip(np.split(wanted, cuts), np.split(order, cuts), strict=True)
             if len(part)
         ]
         if array.access is not None:
-            reads = [array.begin((a, *rest), (b - a, *array.shape[1:])) for _, _, a, b in parts]
-            for read, (part, to, first, _) in zip(reads, parts, strict=True):
-                found[to] = read.result()[part - first]
-            return found
-        for part, to, first, stop in parts:
-            block = np.empty((stop - first, *array.shape[1:]), array.dtype)
-            array.fill((first, *rest), block)
-            found[to] = block[part - first]
+            reads = [array.begin(first, shape) for _, _, first, shape in parts]
+            blocks = (read.result() for read in reads)
+        else:
+            blocks = (array.block(first, shape) for _, _, first, shape in parts)
+        for block, (part, to, first, _) in zip(blocks, parts, strict=True):
+            found[to] = block[part - first[0]]
         return found
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in memory; their bytes in storage are not known."""
-        array = self._array
-        size = array.chunk_shape[0] * math.prod(array.shape[1:]) * array.dtype.itemsize
-        return np.full(len(chunks), size, np.int64)
-
-    def _fill(self, spans: list[Span]) -> None:
-        rest = (0,) * (len(self._array.shape) - 1)
-        for span in spans:
-            self._array.fill((span.first, *rest), span.out)
-
-
-class PythonBoxReader:
-    """Reads boxes through zarr-python; a `BoxReader`."""
-
-    is_slow: Final = True
-
-    def __init__(self, array: PythonArray) -> None:
-        self._array = array
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return PythonChecks(self._array)
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Fill the boxes in one task on `pool`, or chunks concurrently if the array is remote.
-
-        The future has a ReadError if that fails.
-        """
-        if self._array.access is None:
-            return pool.submit(self._fill, list(boxes))
-        groups = []
-        for corner, group in itertools.groupby(boxes, self._corner):
-            together = list(group)
-            if len(together) == 1:
-                groups.append((together[0].first, together[0].out.shape, together))
-            else:
-                groups.append((corner, self._chunk_at(corner), together))
-        return _filled(self._array, groups)
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in memory; their bytes in storage are not known."""
-        size = math.prod(self._array.chunk_shape) * self._array.dtype.itemsize
+        size = math.prod(self._chunk) * self._array.dtype.itemsize
         return np.full(len(chunks), size, np.int64)
 
     def _fill(self, boxes: list[Box]) -> None:
-        array = self._array
-        for corner, group in itertools.groupby(boxes, self._corner):
-            together = list(group)
+        for _, group in itertools.groupby(boxes, self._corner):
+            first, shape, together = self._together(list(group))
             if len(together) == 1:
-                array.fill(together[0].first, together[0].out)
+                self._array.fill(first, together[0].out)
                 continue
-            # Any box costs its whole chunk, so several boxes of one chunk are cut from it.
-            block = np.empty(self._chunk_at(corner), array.dtype)
-            array.fill(corner, block)
+            block = self._array.block(first, shape)
             for box in together:
-                box.fill(block, corner)
+                box.fill(block, first)
 
-    def _chunk_at(self, corner: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the part of a chunk that lies in the array, from its first cell."""
-        sizes = zip(self._array.chunk_shape, self._array.shape, corner, strict=True)
-        return tuple(min(c, n - f) for c, n, f in sizes)
+    def _together(self, boxes: list[Box]) -> tuple[Cells, Cells, list[Box]]:
+        """The first cell and the shape to read for boxes of one chunk, and the boxes."""
+        if len(boxes) == 1:
+            return boxes[0].first, boxes[0].out.shape, boxes
+        # Any box costs its whole chunk, so several boxes of one chunk are cut from it.
+        corner = self._corner(boxes[0])
+        sizes = zip(self._chunk, self._array.shape, corner, strict=True)
+        return corner, tuple(min(c, n - f) for c, n, f in sizes), boxes
 
-    def _corner(self, box: Box) -> tuple[int, ...]:
+    def _corner(self, box: Box) -> Cells:
         """The first cell of the chunk that a box lies in."""
-        return tuple(f // c * c for f, c in zip(box.first, self._array.chunk_shape, strict=True))
-
-
-def _filled(
-    array: PythonArray, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...], list[Box]]]
-) -> Future[None]:
-    """Start filling boxes of a remote array; each group has the first cell and shape of a read."""
-    if not groups:
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-    ends = Ends(len(groups))
-
-    def arrived(place: int, read: Future[AnyArray]) -> None:
-        error: Exception | None = None
-        try:
-            first, _, boxes = groups[place]
-            for box in boxes:
-                box.fill(read.result(), first)
-        except Exception as other:
-            error = other
-        ends.end(place, error)
-
-    for place, (first, shape, _) in enumerate(groups):
-        array.begin(first, shape).add_done_callback(partial(arrived, place))
-    return ends.done
+        return tuple(f // max(1, c) * c for f, c in zip(box.first, self._chunk, strict=True))
 
 
 class PythonChecks(Checks):
@@ -347,10 +295,9 @@ class PythonChecks(Checks):
         if self._across != 1:
             return None
         begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
-        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
         rows = self._array.chunk_shape[0]
         try:
-            self._array.fill(begin, block)
+            block = self._array.block(begin, np.subtract(end, begin).tolist())
             chunks = (block[at : at + rows] for at in range(0, len(block), rows))
             stored = [self._is_chunk_stored(first + k, chunk) for k, chunk in enumerate(chunks)]
         except OSError:
@@ -359,8 +306,7 @@ class PythonChecks(Checks):
 
     def check(self, number: int) -> bool:
         begin, end = self.bounds(number)
-        block = np.empty([e - b for b, e in zip(begin, end, strict=True)], self._array.dtype)
-        self._array.fill(begin, block, self.file(number))
+        block = self._array.block(begin, np.subtract(end, begin).tolist(), self.file(number))
         return self._is_chunk_stored(number, block)
 
     def is_stored(self, number: int) -> bool:

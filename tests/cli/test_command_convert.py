@@ -113,6 +113,9 @@ def test_a_dry_run_writes_nothing(there: Path, capsys: pytest.CaptureFixture[str
     convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["state"] == "finished"
+    convert("x.tfrecord-*", "a", "--to", "array_record", "--dry-run")
+    out, _ = capsys.readouterr()
+    assert re.search(r"done +1 part, 2 files, [0-9.]+ MB", out)
     convert("x.tfrecord-*", "a", "--to", "array_record", "--writer-options", "zstd:1", "--dry-run")
     out, _ = capsys.readouterr()
     assert "DST holds another conversion: refused without --overwrite" in out

@@ -22,8 +22,8 @@ from tests.tfds_builders import (
 )
 from windrow.cli.main import main
 from windrow.converters import check
-from windrow.converters.tfds.builder import AlsoZarr, check_builder, check_version
-from windrow.converters.tfds.to_zarr import read_split
+from windrow.converters.tfds.build import AlsoZarr, check_builder, check_version
+from windrow.converters.tfds.conversions import read_split
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources import TFDSDataSource, ZarrDataSource
 
@@ -179,7 +179,7 @@ def test_images_are_decoded_on_request(
         ({"generate": FAILING}, "RuntimeError: no more of these (in "),
         (
             {**PICTURES, "imports": BAD, "settings": "    also_zarr = {'images': True}"},
-            "feature 'x' is no image that Pillow decodes",
+            "feature 'x' is not an image that Pillow decodes",
         ),
         ({"settings": "    also_zarr = {'splits': ['valid']}"}, "no split 'valid'"),
     ],
@@ -432,7 +432,7 @@ def test_another_version_of_tfds_is_refused_before_anything_is_built(
 def test_the_extra_installs_the_version_that_was_tested() -> None:
     import tomllib
 
-    from windrow.converters.tfds.builder import TESTED
+    from windrow.converters.tfds.build import TESTED
 
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extra = tomllib.loads(text)["project"]["optional-dependencies"]["tfds"]

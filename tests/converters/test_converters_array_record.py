@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -93,82 +92,6 @@ def test_lists_gzip_and_names(tmp_path: Path) -> None:
     assert [read(tmp_path / "out" / name) for name in expected] == [[b"%d" % k] for k in range(7)]
 
 
-def test_a_finished_conversion_is_not_done_again(tmp_path: Path) -> None:
-    inputs = shards(tmp_path / "in")
-    first = tfrecord_to_array_record(inputs, tmp_path / "out")
-    before = {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")}
-    assert tfrecord_to_array_record(inputs, tmp_path / "out", runner="no such runner") == first
-    assert {name: (tmp_path / "out" / name).stat() for name in names(tmp_path / "out")} == before
-
-
-def test_a_damaged_input_stops_it_and_a_rerun_goes_on(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
-    whole = damage(last)
-    with pytest.raises(ReadError, match=r"x\.tfrecord-00003-of-00004: record 8 at byte \d+: the"):
-        tfrecord_to_array_record(inputs, out)
-    assert (out / UNFINISHED).exists()
-    assert MANIFEST_NAME not in names(out)
-    finished = {name: (out / name).stat() for name in names(out) if name.startswith("x.")}
-    assert "x.array_record-00003-of-00004" not in finished
-
-    last.write_bytes(whole)
-    manifest = tfrecord_to_array_record(inputs, out)  # the file that was mended is another one now
-    assert manifest == tfrecord_to_array_record(inputs, tmp_path / "undisturbed")
-    assert names(out) == names(tmp_path / "undisturbed")
-    for name, stat in finished.items():
-        now = (out / name).stat()
-        assert (now.st_ino, now.st_mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
-
-
-def test_killed_after_a_file(tmp_path: Path) -> None:
-    inputs, out = str(tmp_path / "x.tfrecord-*"), tmp_path / "out"
-    records = [[b"%d of %d" % (i, k) for i in range(9)] for k in range(12)]
-    for k, some in enumerate(records):
-        write_records(tmp_path / f"x.tfrecord-{k:05}-of-00012", some)
-    program = """
-import glob, os, signal, sys
-from windrow.converters import tfrecord_to_array_record
-def kill(progress):
-    if glob.glob(f"{sys.argv[2]}/_windrow_work/*/journal/*"):
-        os.kill(os.getpid(), signal.SIGKILL)
-tfrecord_to_array_record(sys.argv[1], sys.argv[2], progress=kill)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, inputs, str(out)], check=False, timeout=600
-    )
-    assert done.returncode == -9
-    assert (out / UNFINISHED).exists()
-    entries = [json.loads(path.read_text()) for path in out.glob("_windrow_work/*/journal/*")]
-    finished = [file["name"] for entry in entries for file in entry["files"]]
-    kept = {name: (out / name).stat().st_ino for name in finished}
-    assert kept
-    manifest = tfrecord_to_array_record(inputs, out)
-    assert [read(out / file.name) for file in manifest.files] == records
-    assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in manifest.files)])
-    assert {name: (out / name).stat().st_ino for name in kept} == kept
-
-
-def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
-    write_records(tmp_path / "x.tfrecord", [random.Random(k).randbytes(1 << 20) for k in range(4)])
-    program = """
-import resource, sys
-from windrow.converters import tfrecord_to_array_record
-from windrow.errors import ConversionError
-resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-try:
-    tfrecord_to_array_record(sys.argv[1], sys.argv[2])
-except ConversionError as error:
-    raise SystemExit(f"refused: {error}")
-"""
-    arguments = [sys.executable, "-c", program, str(tmp_path / "x.tfrecord"), str(tmp_path / "out")]
-    done = subprocess.run(arguments, check=False, timeout=600, capture_output=True, text=True)
-    assert "refused: " in done.stderr
-    assert "File too large" in done.stderr
-    assert names(tmp_path / "out") == [UNFINISHED, "_windrow_work"]
-    assert tfrecord_to_array_record(tmp_path / "x.tfrecord", tmp_path / "out").records == 4
-
-
 def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     inputs, out = shards(tmp_path / "in"), tmp_path / "out"
     tfrecord_to_array_record(inputs, out)
@@ -188,19 +111,6 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     assert read(out / expected[1]) == [b"another"]
 
 
-def test_overwrite_of_an_unfinished_run_leaves_nothing_of_it(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    last = tmp_path / "in" / "x.tfrecord-00003-of-00004"
-    whole = damage(last)
-    with pytest.raises(ReadError, match="record 8"):
-        tfrecord_to_array_record(inputs, out)
-    last.write_bytes(whole)
-    with pytest.raises(ConversionError, match="was begun with other settings"):
-        tfrecord_to_array_record(str(last), out)
-    tfrecord_to_array_record(str(last), out, overwrite=True)
-    assert names(out) == [MANIFEST_NAME, "x.array_record-00003-of-00004"]
-
-
 def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
     inputs, out = shards(tmp_path / "in"), tmp_path / "out"
     old = tfrecord_to_array_record(inputs, out)
@@ -212,57 +122,6 @@ def test_a_killed_overwrite_is_finished_by_a_rerun(tmp_path: Path) -> None:
     assert new.settings == {"writer_options": "zstd:1"}
     assert [read(out / file.name) for file in new.files] == RECORDS
     assert names(out) == sorted([MANIFEST_NAME, *(file.name for file in new.files)])
-
-
-def test_killed_between_manifest_and_marker(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    manifest = tfrecord_to_array_record(inputs, out)
-    before = names(out)
-    (out / UNFINISHED).write_text(json.dumps(manifest.plan.to_json()))
-    assert tfrecord_to_array_record(inputs, out, runner="no such runner") == manifest
-    assert names(out) == before
-
-
-def test_a_file_lost_from_a_finished_folder(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    manifest = tfrecord_to_array_record(inputs, out)
-    os.truncate(out / manifest.files[2].name, 10)
-    with pytest.raises(ConversionError, match=r"00002-of-00004 is missing or is not of \d+ bytes"):
-        tfrecord_to_array_record(inputs, out)
-    assert tfrecord_to_array_record(inputs, out, overwrite=True) == manifest
-
-
-def test_folders_that_are_not_ours(tmp_path: Path) -> None:
-    inputs = shards(tmp_path / "in")
-    for overwrite in (False, True):
-        with pytest.raises(ArgumentError, match=r"/in: the input .*x\.tfrecord-\* lies in it"):
-            tfrecord_to_array_record(inputs, tmp_path / "in", overwrite=overwrite)
-        (tmp_path / "mine").mkdir(exist_ok=True)
-        (tmp_path / "mine" / "notes").write_text("")
-        with pytest.raises(
-            ConversionError, match=r"holds files that no conversion wrote, .*'notes'"
-        ):
-            tfrecord_to_array_record(inputs, tmp_path / "mine", overwrite=overwrite)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConversionError, match="file: is a file; name a folder"):
-        tfrecord_to_array_record(inputs, tmp_path / "file")
-    with pytest.raises(ConversionError, match="file/out: cannot be written: Not a directory"):
-        tfrecord_to_array_record(inputs, tmp_path / "file" / "out")
-
-
-def test_a_manifest_that_points_outside_is_refused(tmp_path: Path) -> None:
-    inputs, out = shards(tmp_path / "in"), tmp_path / "out"
-    tfrecord_to_array_record(inputs, out)
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    where = out / MANIFEST_NAME
-    value = json.loads(where.read_text())
-    for name in ("../victim", str(victim), "..\\victim", ""):
-        value["files"][0]["name"] = name
-        where.write_text(json.dumps(value))
-        with pytest.raises(ReadError, match="outside its own folder"):
-            tfrecord_to_array_record(inputs, out, overwrite=True)
-    assert victim.exists()
 
 
 def test_damaged_manifests(tmp_path: Path) -> None:

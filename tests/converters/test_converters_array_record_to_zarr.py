@@ -16,13 +16,11 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.object_store import ObjectStore
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
-from windrow.converters.job.inputs import Input
+from windrow.converters.job.inputs import Input, find_inputs
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import MANIFEST_NAME
-from windrow.converters.records.record_files import Bad, Counted, cut, files_of
-from windrow.converters.records.record_reading import ArrayRecordSpan, find_record_files, read_span
+from windrow.converters.records.record_files import Bad, Counted, cut, files_of, read_span
 from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.zarr.layout import ArrayLayout, encode, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
@@ -56,14 +54,6 @@ def check(folder: Path, rows: list[int] | range) -> None:
     offsets, values = stored(folder, "text/offsets"), stored(folder, "text/values")
     assert np.diff(offsets).tolist() == [row % 4 for row in rows]
     assert values.tobytes() == b"t" * len(values)
-
-
-def tree(folder: Path, *but: str) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in but
-    }
 
 
 @pytest.fixture
@@ -133,34 +123,6 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
     write(tmp_path / "in" / "x.array_record", records)
     with pytest.raises(ReadError, match=r"x\.array_record: record 290: 2 bytes that are not a tf"):
         array_record_to_zarr(tmp_path / "in", tmp_path / "out")
-
-
-@pytest.mark.jobs
-def test_object_stores_have_the_same_bytes(tmp_path: Path) -> None:
-    for k in range(2):
-        name = f"x.array_record-{k:05}-of-00002"
-        write(tmp_path / "in" / name, examples(range(20 * k, 20 * k + 20)))
-    layout: dict[str, Any] = {"chunk_rows": 4, "shard_rows": 8}
-    array_record_to_zarr(tmp_path / "in", tmp_path / "one", **layout)
-    check(tmp_path / "one", range(40))
-    with ObjectStore() as store:
-        for path in (tmp_path / "in").iterdir():
-            store.put(f"in/{path.name}", path.read_bytes())
-        options = store.storage_options
-        manifest = array_record_to_zarr(
-            store.url("in"),
-            store.url("out"),
-            storage_options=options,
-            output_options=options,
-            **layout,
-        )
-        import fsspec
-
-        fs, root = fsspec.core.url_to_fs(store.url("out"), **options)
-        far = {name.removeprefix(f"{root}/"): fs.cat_file(name) for name in fs.find(root)}
-    assert manifest.records == 40
-    del far[MANIFEST_NAME]  # it has the versions of the inputs
-    assert far == tree(tmp_path / "one", MANIFEST_NAME)
 
 
 # ReadBatch trips.
@@ -290,7 +252,8 @@ def test_row_ranges_hold_every_good_record_once_and_in_order(
         offsets = tuple(range(0, size, 256))
         lost = tuple(Bad(number, "") for number in bad.tolist())
         files.append(Counted(Input(str(k), str(k), size), size, offsets, bad=lost))
-    ranges = cut(files, rows_per_range=rows_per_range)
+    rows = sum(file.good for file in files)
+    ranges = cut(files, [*range(0, rows, rows_per_range), rows])
     spans = [span for row_range in ranges for span in row_range.spans]
     found = [(s.source.url, i) for s in spans for i in s.numbers(s.start, s.stop).tolist()]
     wanted = [
@@ -312,8 +275,8 @@ def test_blocks_end_with_groups_and_are_no_larger_than_asked_for(tmp_path: Path)
     path = write(tmp_path / "x.array_record", records, "group_size:7")
     files = files_of("array_record")
     (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
-    (row_range,) = cut([counted], rows_per_range=50)
-    sizes = [len(block.records) for block in files.read(row_range.spans, block_bytes=1000)]
+    (row_range,) = cut([counted], [0, 50])
+    sizes = [len(block.records) for block in files.blocks(row_range.spans, 1000)]
     assert sum(sizes) == 50
     assert all(size % 7 == 0 for size in sizes[:-1])
     assert max(sizes) <= 14
@@ -324,20 +287,15 @@ def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path, dire
     rng = np.random.default_rng(0)
     records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
     path = write(tmp_path / "x.array_record", records)
+    files = files_of("array_record")
+    (counted,) = files.count(find_inputs(path))
+    (row_range,) = cut([counted], [0, 2015])
     if direct:
-        (found,) = find_record_files(path, storage_options=None)
-        skipped = SkippedRecords(0)
-        batches = [
-            more
-            for _, more, _ in read_span(
-                ArrayRecordSpan(found, 0, 2015), skipped, batch_bytes=300_000
-            )
-        ]
+        (span,) = row_range.spans
+        read = read_span(span, SkippedRecords(0), batch_bytes=300_000)
+        batches = [more for _, more, _ in read]
     else:
-        files = files_of("array_record")
-        (counted,) = files.count([Input(str(path), path.name, path.stat().st_size)])
-        (row_range,) = cut([counted], rows_per_range=2015)
-        batches = [block.records for block in files.read(row_range.spans, block_bytes=300_000)]
+        batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
     assert [one for batch in batches for one in batch] == records
     # Small ones together, and never two of the large ones.
     assert max(sum(map(len, batch)) for batch in batches) < 300_000

@@ -375,7 +375,7 @@ def test_what_a_worker_says(folder: OutputFolder) -> None:
             ended.append(type(error))
 
     def send(number: int, body: bytes) -> None:
-        ours.sendall(HEADER.pack(*JobHeader(len(body), number, 0, 0, 0, 0)) + body)
+        ours.sendall(HEADER.pack(*JobHeader(len(body), number, 0, 0, 0)) + body)
 
     def received() -> tuple[ReplyHeader, bytes]:
         header = ReplyHeader._make(HEADER.unpack(replies.read(HEADER.size)))

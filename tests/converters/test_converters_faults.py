@@ -301,14 +301,13 @@ def _write_anew(case: Case, tmp_path: Path) -> None:
     case.give(tmp_path / "in")
 
 
-@pytest.mark.parametrize("name", ["tfrecord_to_array_record", "tfrecord_to_zarr"])
-def test_an_input_that_changes_meanwhile(name: str, tmp_path: Path) -> None:
-    case = BY_NAME[name]
+@all_cases
+def test_an_input_that_changes_meanwhile(case: Case, tmp_path: Path) -> None:
     inputs, out = case.give(tmp_path / "in"), tmp_path / "out"
     first = tmp_path / "in" / case.first
 
     def touch(progress: Progress) -> None:
-        for path in (tmp_path / "in").iterdir():
+        for path in (tmp_path / "in").rglob("*"):
             os.utime(path, ns=(1, 1))
 
     with pytest.raises(ConversionError, match=r"was written anew while it was converted"):

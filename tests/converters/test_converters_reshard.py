@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow
-from tests.object_store import ObjectStore
 from windrow.converters import Manifest, array_record_to_array_record
 from windrow.converters.job.manifest import MANIFEST_NAME, UNFINISHED
 from windrow.converters.records.batch_writer import HELD_BYTES
@@ -325,23 +324,6 @@ def test_an_output_that_holds_the_input_is_refused(tmp_path: Path) -> None:
     assert tree(out) == before
 
 
-def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
-    records = shards(tmp_path / "in", (40, 40))
-    path = tmp_path / "in" / "x.array_record-00001-of-00002"
-
-    def change(progress: Progress) -> None:
-        if progress.records:
-            os.utime(path, (1, 1))
-
-    for manner in ({"files": 1}, {"shuffle_seed": 1}):
-        out = tmp_path / f"out{len(manner)}{next(iter(manner))}"
-        with pytest.raises(ConversionError, match="was written anew while it was converted"):
-            array_record_to_array_record(tmp_path / "in", out, progress=change, **manner)  # type: ignore[arg-type]
-        os.utime(path)
-    array_record_to_array_record(tmp_path / "in", tmp_path / "out", files=1)
-    assert read(tmp_path / "out") == records
-
-
 def test_what_is_known_of_the_features_is_kept(tmp_path: Path) -> None:
     shards(tmp_path / "in", (8,))
     array_record_to_array_record(tmp_path / "in", tmp_path / "one")
@@ -353,30 +335,6 @@ def test_what_is_known_of_the_features_is_kept(tmp_path: Path) -> None:
     assert manifest.settings["features"] == {"a": 1}
     assert manifest.settings["arrays"] == {"a": 2}
     assert "encode" not in manifest.settings
-
-
-@pytest.mark.jobs
-def test_far_away(tmp_path: Path) -> None:
-    shards(tmp_path / "in", (30, 30), group=4)
-    wanted = shuffled(tmp_path / "in", 2)
-    with ObjectStore() as store:
-        for path in (tmp_path / "in").iterdir():
-            store.put(f"in/{path.name}", path.read_bytes())
-        options = {
-            "storage_options": store.storage_options,
-            "output_options": store.storage_options,
-        }
-        array_record_to_array_record(
-            store.url("in/*array_record*"),
-            store.url("out"),
-            shuffle_seed=2,
-            files=3,
-            memory_bytes=SMALL,
-            **options,  # type: ignore[arg-type]
-        )
-        assert (
-            read(store.url("out/*array_record*"), storage_options=store.storage_options) == wanted
-        )
 
 
 # Killed.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -394,17 +391,6 @@ def test_damaged_chunks_and_offsets(tmp_path: Path) -> None:
             zarr_to_array_record(folder, tmp_path / f"out{number}")
 
 
-def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
-    pair(tmp_path / "a.zarr")
-    path = tmp_path / "a.zarr" / "x" / "c" / "1" / "0" / "0"
-    with pytest.raises(ConversionError, match="was written anew while it was converted"):
-        zarr_to_array_record(
-            tmp_path / "a.zarr", tmp_path / "out", progress=lambda progress: os.utime(path, (1, 1))
-        )
-    with pytest.raises(ConversionError, match="was begun with other settings or from other files"):
-        zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out")
-
-
 def test_wrong_places(tmp_path: Path) -> None:
     pair(tmp_path / "a.zarr")
     with pytest.raises(NotFoundError, match="nowhere"):
@@ -412,38 +398,3 @@ def test_wrong_places(tmp_path: Path) -> None:
     for output in (tmp_path / "a.zarr", tmp_path):
         with pytest.raises(ArgumentError, match="lies in it; choose another folder"):
             zarr_to_array_record(tmp_path / "a.zarr", output, overwrite=True)
-
-
-_KILLED = """
-import os, signal, sys
-from windrow.converters import zarr_to_array_record
-left = int(sys.argv[3])
-def kill(progress):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-zarr_to_array_record(sys.argv[1], sys.argv[2], files=5, memory_bytes=1 << 18, progress=kill)
-"""
-
-
-@pytest.mark.jobs
-@pytest.mark.soak
-def test_killed_in_the_middle(tmp_path: Path, moments: random.Random) -> None:
-    pair(tmp_path / "a.zarr", records=4000, chunk=50)
-    steps: list[Progress] = []
-    zarr_to_array_record(
-        tmp_path / "a.zarr",
-        tmp_path / "undisturbed",
-        files=5,
-        memory_bytes=SMALL,
-        progress=steps.append,
-    )
-    moment = moments.randint(1, len(steps) - 1)
-    arguments = [str(tmp_path / "a.zarr"), str(tmp_path / "out"), str(moment)]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], check=False, timeout=600)
-    assert done.returncode == -9
-    with pytest.raises(ConversionError, match="has not finished"):
-        read(tmp_path / "out")
-    zarr_to_array_record(tmp_path / "a.zarr", tmp_path / "out", files=5)
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.converters.records.record_reading import cut_records
+from windrow.converters.records.record_files import cut_records
 
 
 @given(records=st.lists(st.integers(0, 9), max_size=8), data=st.data())

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import read_records, write_records
-from windrow.converters.records.tfrecord import read_batches, scan
+from windrow.converters.records.tfrecord import read_batches
 from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, ReadError
 
 RECORDS = [b"one", b"", b"three" * 7]
@@ -81,14 +81,15 @@ def test_a_url_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_scan_begins_at_any_record(tmp_path: Path, suffix: str) -> None:
+def test_reading_begins_at_any_record(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     write_records(path, RECORDS)
-    offsets = [offset for offset, _ in scan(path)]
+    (whole,) = read_batches(path)
+    offsets = [whole.offset(at) for at in range(len(RECORDS))]
     assert offsets == [0, 19, 35]
     for number, offset in enumerate(offsets):
-        rest = [data for _, data in scan(path, start_byte=offset, start_record=number)]
-        assert rest == RECORDS[number:]
+        (rest,) = read_batches(path, start_byte=offset, start_record=number)
+        assert rest.records == RECORDS[number:]
 
 
 def test_no_flipped_byte_passes(tmp_path: Path) -> None:

@@ -537,24 +537,6 @@ except ConversionError as error:
         assert sorted(os.listdir(out)) == [UNFINISHED, "_windrow_work"]
 
 
-def test_a_finished_group_is_not_done_again_and_overwrite_leaves_nothing(tmp_path: Path) -> None:
-    glob, out = shards(tmp_path / "in"), tmp_path / "out"
-    decode_and_count = counting(tmp_path / "calls")
-    first = tfrecord_to_zarr(glob, out, decode=decode_and_count, chunk_rows=2)
-    before = calls(tmp_path / "calls")
-    assert tfrecord_to_zarr(glob, out, decode=decode_and_count, chunk_rows=2) == first
-    assert calls(tmp_path / "calls") == before
-    with pytest.raises(ConversionError, match=r"(?s)chunk_rows: 2 there, 4 asked for.*decode: .*"):
-        tfrecord_to_zarr(glob, out, decode=decode, chunk_rows=4)
-
-    def label_only(record: bytes) -> dict[str, object]:
-        return {"label": decode(record)["label"]}
-
-    tfrecord_to_zarr(glob, out, decode=label_only, overwrite=True)
-    assert sorted(os.listdir(out)) == ["label", MANIFEST_NAME, "zarr.json"]
-    assert list(arrays(out)) == ["label"]
-
-
 def test_a_rerun_with_another_result_of_decode_is_refused(tmp_path: Path) -> None:
     glob, out = shards(tmp_path / "in"), tmp_path / "out"
     dtype: list[type] = [np.float32]
@@ -574,18 +556,6 @@ def test_a_rerun_with_another_result_of_decode_is_refused(tmp_path: Path) -> Non
     dtype[0] = np.float64
     with pytest.raises(ConversionError, match=r"(?s)another\s+result of decode.*float32.*float64"):
         tfrecord_to_zarr(glob, out, decode=change)
-
-
-def test_a_file_that_is_written_anew_while_it_is_converted(tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    write_records(path, [b"1", b"2"])
-
-    def change(record: bytes) -> dict[str, object]:
-        write_records(path, [b"3", b"4"])
-        return {"size": len(record)}
-
-    with pytest.raises(ConversionError, match=r"x\.tfrecord: was written anew while it was"):
-        tfrecord_to_zarr(path, tmp_path / "out", decode=change)
 
 
 def test_what_the_command_line_would_say(tmp_path: Path) -> None:

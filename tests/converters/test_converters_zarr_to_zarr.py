@@ -148,7 +148,7 @@ def test_values_are_the_same_bit_for_bit(drawn: dict[str, Any]) -> None:
         source, output = Path(name, "source"), Path(name, "output")
         zarr_layouts.make(str(source), layout).write(values).result()
         conversion = zarr_to_zarr.conversion(source, **asked)
-        least = conversion.stages[-1].work.__self__.jobs[0].plan.grids.least_bytes  # type: ignore[attr-defined]
+        least = conversion.stages[-1].items.__self__.jobs[0].plan.grids.least_bytes  # type: ignore[attr-defined]
         manifest = zarr_to_zarr(
             source, output, **asked, memory_bytes=least + drawn["more_bytes"], progress=False
         )
@@ -566,34 +566,11 @@ def test_what_is_finished_is_not_read_again(tmp_path: Path) -> None:
     assert np.array_equal(values_in(tmp_path / "out"), values)
 
 
-def test_a_source_written_anew_meanwhile_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
-
-    def overwrite(_: object) -> None:
-        chunk = tmp_path / "source" / "c" / "0" / "0"
-        os.utime(chunk, ns=(1, 1))
-
-    with pytest.raises(ConversionError, match="was written anew while it was converted"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", progress=overwrite)
-    assert not (tmp_path / "out" / MANIFEST_NAME).exists()
-
-
 def test_an_output_in_the_source_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
     with pytest.raises(ArgumentError, match=r"lies in the input .*source; choose another"):
         zarr_to_zarr(tmp_path / "source", tmp_path / "source" / "out")
     assert not (tmp_path / "source" / "out").exists()
-
-
-def test_other_settings_are_refused_and_the_same_are_done(tmp_path: Path) -> None:
-    make(tmp_path / "source", some_bits("int32", (8, 4)), (2, 4))
-    manifest = zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=2, progress=False)
-    again = zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=2, progress=False)
-    assert again == manifest
-    with pytest.raises(ConversionError, match="chunks: 2 there, 4 asked for"):
-        zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=4, progress=False)
-    zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=4, progress=False, overwrite=True)
-    assert set(files_in(tmp_path / "out")) == {"zarr.json", "c/0/0"}
 
 
 # --- elsewhere -----------------------------------------------------------------------------------

@@ -182,15 +182,17 @@ def test_the_interpreter_ends(server: RangeServer, name: str) -> None:
 
 
 def test_one_failure_ends_the_others_of_a_call() -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def waits() -> None:
         future: Future[None] = Future()
         future.add_done_callback(lambda _: ended.set())
         cancel_with_scope(future)
+        begun.set()
         future.result(timeout=60)
 
     def fails() -> None:
+        assert begun.wait(10)  # calls that have not begun are left out
         raise ReadError("gone")
 
     with pytest.raises(ReadError, match="gone"):

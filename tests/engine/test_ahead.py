@@ -35,10 +35,10 @@ class Counting:
         return np.zeros(self._size, np.uint8)
 
 
-def windrow_threads() -> list[str]:
+def windrow_threads() -> list[threading.Thread]:
     """Threads of iterators: not the shared pool of `core.threads`, which lives as long as the process."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [n for n in names if n.startswith("windrow") and not n.startswith("windrow-zarr")]
+    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    return [t for t in threads if not t.name.startswith("windrow-zarr")]
 
 
 def endless(function: Any) -> windrow.MapDataset[Any]:
@@ -124,7 +124,7 @@ def test_a_context_manager_closes() -> None:
 def test_a_dropped_iterator_ends_its_threads() -> None:
     iterator = iter(endless(lambda x: x))
     next(iterator)
-    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    threads = windrow_threads()
     assert threads
     del iterator
     gc.collect()
@@ -179,7 +179,7 @@ def test_a_stream_that_yields_nothing_can_be_ended(end: str) -> None:
     state = iterator.get_state()
     iterator.start_prefetch()
     assert calls.acquire(timeout=300)
-    threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
+    threads = windrow_threads()
     if end == "close":
         iterator.close()
     elif end == "set_state":

@@ -17,7 +17,7 @@ import pytest
 from tests.laid_out import PiecedSource
 from tests.processes import until, workers
 from windrow import IterDataset, MapDataset, ReadOptions
-from windrow.explain.running import label_of, running
+from windrow.explain.running import running
 from windrow.sources import RangeDataSource
 from windrow.transforms.nodes import Node
 
@@ -179,7 +179,7 @@ def _first(batch: Any) -> Any:
 
 def node_of(node: Node, label: str) -> Node | None:
     """The first node from the top with such a label."""
-    if label_of(node).startswith(label):
+    if node.written.startswith(label):
         return node
     return next(filter(None, (node_of(parent, label) for parent in node.parents)), None)
 

@@ -457,7 +457,7 @@ def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, in
         "cut tfrecord": (
             tmp_path / "cut.tfrecord",
             ReadError,
-            "record 19 at byte .* ends within",
+            "record 19 at byte .* is cut off",
             1,
         ),
         "bad tfrecord": (
@@ -466,7 +466,7 @@ def damaged(tmp_path: Path) -> dict[str, tuple[Path, type[WindrowError], str, in
             "record 0 at byte 0: the checksum",
             1,
         ),
-        "bad length": (tmp_path / "length.tfrecord", ReadError, "the checksum of its length", 1),
+        "bad length": (tmp_path / "length.tfrecord", ReadError, "the checksum of the length", 1),
         "cut gzip": (tmp_path / "cut.tfrecord.gz", ReadError, "its gzip data do not end", 1),
         "zarr": (tmp_path / "json.zarr", SourceError, "zarr.json in .* is not JSON", 1),
         "manifest": (tmp_path / "manifest", ReadError, "windrow_manifest.json: cannot be read", 1),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from PIL import Image
 
 import windrow
-from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, browser
+from tests.browser import DESKTOP, PHONE, Browser, Look, Looked, pixels_of
 from tests.processes import LIMIT_S, until
 from tests.report_pages import HOSTILE, Told, chain_of_pictures, chain_of_tokens, measured
 from windrow import MapDataset
@@ -25,12 +22,6 @@ pytestmark = pytest.mark.report
 
 SIZES = {"phone": PHONE, "desktop": DESKTOP}
 BLOCKS = 150
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +42,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, one in given.items():
         windrow.report(one, made[name], title=HOSTILE if name == "tokens" else None)
     return made
-
-
-@pytest.fixture(scope="module")
-def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
-    with chromium.looking(pages) as found:
-        yield found
 
 
 def _fields() -> npt.NDArray[Any]:
@@ -270,13 +255,6 @@ def test_pictures_show_the_elements(look: Look) -> None:
     assert len(np.unique(shown[20:-20, 20:-20].reshape(-1, 3), axis=0)) > 20
 
 
-def test_fields_have_a_scale(look: Look) -> None:
-    looked = look("fields")
-    (scale,) = looked.boxes("#elements img.scale")
-    assert scale["width"] > 200
-    assert "24 x 36 float32" in looked.texts("#elements h3")[0]
-
-
 def test_tokens_and_texts_are_told(look: Look) -> None:
     looked = look("tokens")
     assert looked.told("document.title") == HOSTILE
@@ -358,10 +336,6 @@ def test_what_asks_for_something_is_counted_and_the_policy_forbids_it(
         assert (
             len([words for words in looked.complaints if "Content Security Policy" in words]) == 2
         )
-
-
-def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
 def colour(looked: Looked, selector: str, kind: str) -> tuple[float, ...]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import zarr
-from PIL import Image
 
 import windrow
-from tests.browser import DESKTOP, PHONE, Browser, Look, browser
+from tests.browser import DESKTOP, PHONE, Look, pixels_of
 from tests.processes import LIMIT_S, until
 from tests.report_pages import Page, Told, chain_of_pictures, measured, pictures_at
 from windrow import MapDataset
@@ -30,12 +27,6 @@ from windrow.stats.costs import known
 pytestmark = pytest.mark.report
 
 SIZES = {"phone": PHONE, "desktop": DESKTOP}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +52,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: windrow.report(one, folder / f"{name.replace(' ', '_')}.html")
         for name, one in given.items()
     }
-
-
-@pytest.fixture(scope="module")
-def look(pages: dict[str, Path], chromium: Browser) -> Iterator[Look]:
-    with chromium.looking(pages) as found:
-        yield found
 
 
 def _long_names() -> Any:
@@ -332,10 +317,6 @@ def test_pictures_have_no_frame_of_another_colour(look: Look) -> None:
     assert box["height"] == pytest.approx(box["width"] * 8 / 12, abs=1)
 
 
-def pixels_of(png: bytes) -> npt.NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
-
-
 def test_a_field_has_its_pixels_in_their_places(look: Look) -> None:
     seen = pixels_of(look("celsius").picture("#elements .sheet img")).astype(int)
     middle = seen[seen.shape[0] // 16 :: seen.shape[0] // 8, seen.shape[1] // 2]
@@ -356,6 +337,7 @@ def test_a_scale_has_a_unit_where_no_function_may_have_changed_it(look: Look) ->
     words = looked.told("getComputedStyle(document.querySelector('.ticks')).fontSize")
     assert float(words.removesuffix("px")) > 12
     (scale,) = looked.boxes("#elements img.scale")
+    assert scale["width"] > 200
     low, high = 250.0, 250 + 20 * 3 * 8 * 12 / 100
     marks = looked.boxes(".ticks span")
     values = [float(value) for value in looked.texts(".ticks span")]

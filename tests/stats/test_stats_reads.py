@@ -190,7 +190,7 @@ def test_a_loop_that_is_slower_finds_the_queue_full() -> None:
     with iter(rows.to_iter_dataset(options)) as iterator:
         next(iterator)
         assert until(lambda: iterator.stats().blocked_s > 0)
-        assert until(lambda: iterator.stats().peak_by.get("queue", 0) == 4 * 8 * 32)
+        assert until(lambda: iterator.stats().buffers_by["queue"] == 4 * 8 * 32)
         stats = iterator.stats()
         assert stats.buffers_by["queue"] == 4 * 8 * 32
         assert stats.buffers_by["chunks"] % (16 * 32) == 0

@@ -85,6 +85,10 @@ class RotatedNode(IndexNode):
     def label(self) -> str:
         return f"rotated({self.by})"
 
+    @property
+    def takes_all(self) -> bool:
+        return True
+
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, (at.offsets + self.by) % self.length)
 
@@ -534,6 +538,28 @@ def test_explain_predicts_what_stats_counts(case: Case) -> None:
     assert (explanation.length == elements) == case.is_known
     for predicted, counted in zip(explanation.epoch, stats.sources, strict=True):
         assert counted.records.low in predicted.records
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("leaf", 8), ("index", 8), ("join", 8), ("regrouping", 16), ("function of each", None)],
+)
+def test_bytes_of_an_element_follow_from_its_spec_or_its_parents(
+    name: str, size: int | None
+) -> None:
+    found = CASES[name].make().explain().batch_bytes
+    assert found == (None if size is None else Amount.exactly(size))
+
+
+def test_what_a_node_says_of_reading_is_believed() -> None:
+    # Too long for a dry run to its end: whether all records are read is known of the node alone.
+    records = 10**7
+    long = MapDataset.source(np.broadcast_to(np.int8(0), records))
+    (known,) = on(long, RotatedNode, 5).explain().epoch
+    assert known.records == Amount.exactly(records)
+    (seen,) = on(long, PairsNode).explain().epoch
+    assert 2 * (records - 1) in seen.records
+    assert not seen.records.is_exact
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ml_dtypes import bfloat16
 
 from windrow.errors import ElementError, ReadError
 from windrow.transforms import columns
-from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened, slots_used
+from windrow.workers.messages import Failure, Message, MessageBuffer, failure_of, opened
 from windrow.workers.shared_memory import SharedMemory
 from windrow.workers.stacking import as_tree, stacked, unstacked
 
@@ -43,6 +43,15 @@ class Box:
 
 def memory_of(size_bytes: int) -> Bytes:
     return np.zeros(size_bytes, np.uint8)
+
+
+def needs_memory(message: bytes) -> bool:
+    """Whether a message refers to the memory that it was packed with."""
+    try:
+        opened(message)
+    except ElementError:
+        return True
+    return False
 
 
 def same(a: Any, b: Any) -> bool:
@@ -140,7 +149,7 @@ def test_opened_arrays_can_be_written_to(array: npt.NDArray[Any]) -> None:
 def test_outside_bytes_are_the_room_that_is_needed(sizes: list[int], missing: int) -> None:
     parcel = Message.of([np.full(size, 7, np.uint8) for size in sizes])
     message = parcel.packed(memory := memory_of(parcel.slot_bytes))
-    assert slots_used(message) == (bool(sizes), False)
+    assert needs_memory(message) == bool(sizes)
     assert len(message) < 500 + 100 * len(sizes)
     assert [len(a) for a in opened(message, memory)] == sizes
     # With one line of the cache less for each array missing, some are in the message instead.
@@ -170,22 +179,22 @@ def test_views_give_lent_memory_back() -> None:
 
 
 def test_arrays_that_lie_in_the_memories_are_not_copied() -> None:
-    memory, other = memory_of(1 << 16), memory_of(1 << 16)
-    room = MessageBuffer(memory)
+    memory = memory_of(1 << 17)
+    room, other = MessageBuffer(memory, 1 << 16), memory[1 << 16 :]
     mine = room.empty((30, 40), np.float32)
     mine[:] = 3
     theirs = other[64 : 64 + 8_000].view(np.int64).reshape(20, 50)
     theirs[:] = 4
     value = [mine, theirs.T, theirs[3:9]]
-    message = Message.of(value).packed(room, other)
-    assert slots_used(message) == (True, True)
+    message = Message.of(value).packed(room)
     assert len(message) < 1_000
-    found = opened(message, memory, other)
+    found = opened(message, memory)
     assert all(map(same, found, value))
     assert np.shares_memory(found[0], mine)
     assert np.shares_memory(found[1], theirs)
     assert found[1].flags.f_contiguous
     assert room.used_bytes == mine.nbytes
+    assert room.kept_bytes == (1 << 16) + 64 + 8_000
 
 
 def test_copies_leave_alone_what_the_memory_holds_already() -> None:
@@ -198,20 +207,21 @@ def test_copies_leave_alone_what_the_memory_holds_already() -> None:
     message = Message.of([not_of_the_room, np.full(1_000, 7, np.uint8)]).packed(room)
     found = opened(message, memory)
     assert [set(a.tolist()) for a in (unsent, *found)] == [{9}, {8}, {7}]
-    assert slots_used(message) == (True, False)
+    assert needs_memory(message)
 
 
 def test_gaps_are_copied_once_into_the_memory() -> None:
     memory = memory_of(1 << 16)
-    given_memory = np.arange(1 << 14, dtype=np.uint8)
-    message = Message.of(given_memory[::2]).packed(memory, given_memory)
-    assert slots_used(message) == (True, False)
-    assert np.array_equal(opened(message, memory, given_memory), given_memory[::2])
+    given_memory = memory[1 << 15 :]
+    given_memory[:] = np.arange(1 << 15) % 251
+    room = MessageBuffer(memory, 1 << 15)
+    message = Message.of(given_memory[::2]).packed(room)
+    assert room.kept_bytes == room.used_bytes == 1 << 14
+    assert np.array_equal(opened(message, memory), given_memory[::2])
 
 
 def test_a_message_without_arrays_refers_to_nothing() -> None:
-    message = Message.of([1, "a", np.float32(2), np.arange(3)]).packed(memory_of(100), memory_of(9))
-    assert slots_used(message) == (False, False)
+    message = Message.of([1, "a", np.float32(2), np.arange(3)]).packed(memory_of(100))
     assert same(opened(message), [1, "a", np.float32(2), np.arange(3)])
 
 
@@ -220,7 +230,7 @@ def test_a_large_pickle_goes_to_memory_too() -> None:
     parcel = Message.of(value)
     message = parcel.packed(memory := memory_of(parcel.slot_bytes))
     assert len(message) < 100
-    assert slots_used(message) == (True, False)
+    assert needs_memory(message)
     assert opened(message, memory) == value
     assert opened(parcel.packed(None)) == value
     assert opened(parcel.packed(short := memory_of(1_000)), short) == value
@@ -284,7 +294,7 @@ def test_functions_without_a_name_go_by_value() -> None:
     found = opened(message, m)
     assert found["f"](3).tolist() == [0, 2, 4]
     # The array of the closure is the same as `x`, and lies in the memory.
-    assert slots_used(message) == (True, False)
+    assert needs_memory(message)
 
 
 def test_what_cannot_be_pickled_is_an_error() -> None:
@@ -479,7 +489,7 @@ def test_stacked_arrays_are_one_array_of_the_room() -> None:
     parcel = Message.of(stacked(elements, room))
     assert room.used_bytes == 8 * 80 + 8 * 2
     message = parcel.packed(room)
-    assert slots_used(message) == (True, False)
+    assert needs_memory(message)
     found = unstacked(opened(message, memory))
     assert same(found, elements)
     assert all(np.shares_memory(element["x"], memory) for element in found)
@@ -502,14 +512,14 @@ def test_what_holds_no_arrays_stays_the_very_objects() -> None:
 
 
 def test_rows_of_one_array_are_not_copied() -> None:
-    given_memory = memory_of(1 << 20)
+    memory = memory_of(1 << 20)
+    given_memory = memory[1 << 19 :]
     column = given_memory[64 : 64 + 8 * 20_000].view(np.int16).reshape(8, 100, 100)
     column[:] = np.arange(8)[:, np.newaxis, np.newaxis]
-    room = MessageBuffer(memory_of(1 << 20))
+    room = MessageBuffer(memory, 1 << 19)
     for rows in (list(column), list(column[2:5]), [column]):
-        message = Message.of(stacked(rows, room)).packed(room, given_memory)
-        assert slots_used(message) == (False, True)
-        assert same(unstacked(opened(message, None, given_memory)), rows)
+        message = Message.of(stacked(rows, room)).packed(room)
+        assert same(unstacked(opened(message, memory)), rows)
     assert room.used_bytes == 0
 
 

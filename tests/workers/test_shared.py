@@ -310,13 +310,16 @@ while True:
 
 @given(
     pages=st.integers(0, 40),
-    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 10 * PAGE)), max_size=60),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["take", "give", "shrink"]), st.integers(0, 10 * PAGE)),
+        max_size=60,
+    ),
 )
-def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[bool, int]]) -> None:
+def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[str, int]]) -> None:
     blocks = SlotAllocator(pages * PAGE + 17)
     held: dict[int, int] = {}
-    for takes, number in steps:
-        if takes or not held:
+    for step, number in steps:
+        if step == "take" or not held:
             offset = blocks.take(number)
             if offset is None:
                 continue
@@ -325,10 +328,14 @@ def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[bool,
             assert 0 <= offset < stop <= pages * PAGE
             assert all(stop <= start or end <= offset for start, end in held.items())
             held[offset] = stop
-        else:
-            offset = sorted(held)[number % len(held)]
+            continue
+        offset = sorted(held)[number % len(held)]
+        if step == "give":
             del held[offset]
             blocks.give(offset)
+        else:
+            blocks.shrink(offset, number)
+            held[offset] = min(held[offset], offset + max(number, 1))
         used = sum(-(-(stop - start) // PAGE) * PAGE for start, stop in held.items())
         assert blocks.used_bytes == used
     for offset in held:
@@ -336,16 +343,6 @@ def test_blocks_never_overlap_and_join_again(pages: int, steps: list[tuple[bool,
     assert blocks.used_bytes == 0
     assert blocks.take(pages * PAGE) == (0 if pages else None)
     assert blocks.take(1) is None
-
-
-def test_the_newest_block_of_a_size_is_taken_first() -> None:
-    blocks = SlotAllocator(100 * PAGE)
-    offsets = [blocks.take(3 * PAGE) for _ in range(4)]
-    for offset in (offsets[2], offsets[0], offsets[3]):
-        assert offset is not None
-        blocks.give(offset)
-    again = [blocks.take(3 * PAGE - 5) for _ in range(3)]
-    assert again == [offsets[3], offsets[0], offsets[2]]
 
 
 def test_memory_that_was_never_used_is_taken_last() -> None:

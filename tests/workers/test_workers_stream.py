@@ -95,7 +95,7 @@ def spread(dataset: Any, workers: int, buffer: int = 1) -> windrow.DatasetIterat
     options = MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=buffer)
     iterator: windrow.DatasetIterator[Any] = iter(dataset.mp_prefetch(options))
     fake: Any = FakeWorkers
-    iterator._crews = Executors(iterator._node, fake)
+    iterator._executors = Executors(iterator._node, fake)
     return iterator
 
 
@@ -154,7 +154,7 @@ def test_streams_that_end_early_leave_nothing_under_way() -> None:
     rows = M.range(100).map(lambda n: n)
     stream = rows.to_iter_dataset().limit(7).repeat(3).mp_prefetch(3)
     iterator = iter(stream)
-    iterator._crews = Executors(iterator._node, fake)
+    iterator._executors = Executors(iterator._node, fake)
     assert list(iterator) == [*range(7)] * 3
     (team,) = made
     assert team.requests > 9  # more than were wanted, or this shows nothing

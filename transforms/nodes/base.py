@@ -33,8 +33,10 @@ Contract of a node:
    states: `position_width`, and what the integers mean, never change. What a position does not say
    is made again from the parents.
 9. When something raises, `blocks` has yielded every whole row before it.
-10. `spec`, `layout`, `elements`, `is_endless` and `runs_as` answer from metadata and lengths alone.
-    Their defaults are safe: they say that nothing is known.
+10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
+    lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
+    and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
+    The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `functions` are the functions of the user that the node calls. A node that has some runs in the
     worker processes of an `mp_prefetch` after it, so it must pickle.
 """
@@ -42,6 +44,7 @@ Contract of a node:
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import enum
 import hashlib
@@ -59,6 +62,8 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.specs import Spec
 
@@ -221,6 +226,27 @@ class Node(abc.ABC):
         """
         return self.spec(_SpecsOf(self.parents))
 
+    def known_spec(self) -> Spec | None:
+        """The spec of an element; None if it is not known."""
+        try:
+            return self.element_spec()
+        except Exception:  # of a method `output_spec`, too: a chain runs without
+            return None
+
+    def element_bytes(self) -> Amount | None:
+        """Bytes of an element, on average; None if they are not known.
+
+        By default they follow from the spec, or from the parents if the node keeps their values.
+        """
+        if self.functions or not self.parents or not self.keeps_values:
+            size = spec_bytes(self.known_spec())
+            return None if size is None else Amount.exactly(size)
+        sizes = [parent.element_bytes() for parent in self.parents]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes):
+            return None
+        return Amount(min(size.low for size in known), max(size.high for size in known))
+
     def layout(self) -> Layout:
         """The blocks of elements that are stored together, from the sources on.
 
@@ -238,7 +264,9 @@ class Node(abc.ABC):
         )
 
     def is_endless(self) -> bool:
-        """Whether a node with random access repeats for ever, or is part of what does."""
+        """Whether it repeats for ever, or is part of what does."""
+        if self.length == STREAM:
+            return math.isinf(self.elements(once=False).high)
         return self.length >= VAST and any(parent.is_endless() for parent in self.parents)
 
     def pass_length(self) -> int:
@@ -296,6 +324,44 @@ class Node(abc.ABC):
     def never_ends(self) -> bool:
         """Whether a stream has no last element."""
         return bool(self.parents) and all(parent.never_ends() for parent in self.parents)
+
+    # --- what reading it takes -------------------------------------------------------------------
+
+    @property
+    def passes(self) -> int | None:
+        """How often an epoch goes through the parent; None for ever."""
+        return 1
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether a pass asks for every element of every parent."""
+        return False
+
+    @property
+    def skips(self) -> bool:
+        """Whether it leaves out many elements that lie between those that it takes."""
+        return False
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether a stream may end before each of its parents has ended."""
+        return len(self.parents) > 1
+
+    def first_epochs(self, count: int) -> Node:
+        """The stream that ends after `count` epochs of what it repeats for ever."""
+        return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
+
+    def most_records(self) -> int:
+        """The most records that an element is made of, of all sources together."""
+        most = max(1, sum(parent.most_records() for parent in self.parents))
+        size = self.group_size
+        if size is None or self.length == STREAM:
+            return most * (size or 1)
+        return most * max(1, min(size, self.parent.length))
+
+    def order_cost(self) -> OrderCost:
+        """What it takes to find the records of elements."""
+        return added(parent.order_cost() for parent in self.parents)
 
     # --- how it runs -----------------------------------------------------------------------------
 
@@ -357,6 +423,14 @@ class Node(abc.ABC):
         return [*parts, position[start:]]
 
     # --- the chain that ends with it -------------------------------------------------------------
+
+    def over(self, parents: tuple[Node, ...]) -> Node:
+        """The node over other parents of the same lengths, without checking it again."""
+        if all(new is old for new, old in zip(parents, self.parents, strict=True)):
+            return self
+        moved = copy.copy(self)
+        object.__setattr__(moved, "parents", parents)
+        return moved
 
     def walk(self) -> Iterator[Node]:
         """The node and all before it, from the end of the chain, depth first.
@@ -433,6 +507,10 @@ class UnseenNode(SameLength):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+    @property
+    def takes_all(self) -> bool:
+        return True
 
 
 # --- over a whole chain --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Invariant: each element of the parent is in one block, and finding the blocks re
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from windrow.errors import PlanError
 from windrow.transforms import layouts
@@ -14,7 +14,11 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
 from windrow.transforms.nodes.base import ENDLESS
 from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
+
+# The order of windows of up to this many elements is computed for several of them together.
+_SMALL_WINDOW: Final = 2**12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,3 +78,15 @@ class BlockShuffleNode(IndexNode):
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, self.order.at(at.seed_epochs(), at.offsets))
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        most = most_in_window(self.order.bounds, self.order.window_blocks)
+        together, each = max(most, cost.together), 2 + cost.scattered(self.length)
+        if together > _SMALL_WINDOW:
+            return OrderCost(cost.begin + together / 2, each, 1, together)
+        return OrderCost(cost.begin + ORDER / 2, each, ORDER, together)

@@ -18,6 +18,7 @@ from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, SameLength, Step, Where
+from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
 
@@ -71,6 +72,10 @@ class SeedNode(SameLength, IndexNode):
     def layout(self) -> Layout:
         return self.parent.layout()
 
+    @property
+    def takes_all(self) -> bool:
+        return True
+
     def runs_as(self, where: Where) -> str:
         return "seeds only"
 
@@ -90,6 +95,17 @@ class ShuffleNode(SameLength, IndexNode):
     def to_parent(self, at: Positions) -> Positions:
         offsets = orders.epoch_shuffled(at.seed_epochs(), at.offsets, self.length, self.seed)
         return Positions(at.epochs, offsets)
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        scattered = cost.scattered(self.length)
+        if self.length <= orders.TABLE_LENGTH:
+            return cost._replace(begin=self.length, each=1 + scattered, span=1)
+        return cost._replace(begin=0, each=2 + scattered, span=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,6 +130,15 @@ class WindowShuffleNode(IndexNode):
             at.seed_epochs(), at.offsets, self.length, self.window_size, self.seed
         )
         return Positions(at.epochs, offsets)
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        own = ORDER / max(1, min(self.window_size, self.length))
+        return cost._replace(begin=cost.begin + ORDER, each=1 + cost.each + own)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,6 +174,19 @@ class SliceNode(IndexNode):
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return -(-parents[0] // abs(self.step))
 
+    @property
+    def takes_all(self) -> bool:
+        return self.length == self.parent.length
+
+    @property
+    def skips(self) -> bool:
+        return abs(self._used_step) > 1
+
+    def order_cost(self) -> OrderCost:
+        cost, step = super().order_cost(), abs(self._used_step)
+        each = min(step * cost.each, cost.begin + cost.each)
+        return cost._replace(each=each, span=max(1.0, cost.span / step)) if step > 1 else cost
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReindexNode(IndexNode):
@@ -169,6 +207,14 @@ class ReindexNode(IndexNode):
 
     def layout(self) -> Layout:
         return layouts.listed(self.parent.layout(), self.indices)
+
+    @property
+    def skips(self) -> bool:
+        return bool(self.length) and int(np.ptp(self.indices)) + 1 >= 2 * self.length
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        return cost._replace(begin=0, each=cost.scattered(self.length), span=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -212,6 +258,14 @@ class RepeatNode(IndexNode):
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.parent.length
+
+    @property
+    def passes(self) -> int | None:
+        return self.times
+
+    @property
+    def takes_all(self) -> bool:
+        return True
 
 
 def first_elements(node: Node, count: int) -> Node:

@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from windrow.errors import PlanError
 from windrow.sources.base import Specified
 from windrow.transforms import layouts, specs
+from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
 from windrow.transforms.nodes.base import Node, Where
 from windrow.transforms.positions import Positions
+from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Table
 
@@ -62,6 +64,13 @@ class SourceNode(Node):
                 " read one with ds.read_spec()"
             )
         return specs.checked(declared, f"{name}.spec")
+
+    def element_bytes(self) -> Amount | None:
+        return record_bytes(self.source)
+
+    @property
+    def takes_all(self) -> bool:
+        return True
 
     def layout(self) -> Layout:
         found = None

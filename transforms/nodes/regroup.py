@@ -29,6 +29,7 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.index import first_elements
 from windrow.transforms.positions import Positions
+from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -85,6 +86,15 @@ class ZipNode(JoinNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return tuple(parents)
+
+    def element_bytes(self) -> Amount | None:
+        sizes = [parent.element_bytes() for parent in self.parents]
+        known = [size for size in sizes if size is not None]
+        return sum(known, start=Amount.exactly(0)) if len(known) == len(sizes) else None
+
+    @property
+    def takes_all(self) -> bool:
+        return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         shortest = min(parent.length for parent in parents)
@@ -220,6 +230,19 @@ class BatchNode(RegroupNode):
         if length >= ENDLESS or length % self.size == 0:
             return self.size
         return length if length < self.size else None
+
+    def element_bytes(self) -> Amount | None:
+        if self.batch_fn is not None:
+            return super().element_bytes()
+        # A number takes less in an array than as an object.
+        size = spec_bytes(self.parent.known_spec())
+        row = self.parent.element_bytes() if size is None else Amount.exactly(size)
+        rows = self.size if self.length == STREAM else min(self.size, self.parent.length)
+        return None if row is None else row.times(rows)
+
+    @property
+    def takes_all(self) -> bool:
+        return not self.drop_remainder or self.parent.length % self.size == 0
 
     def layout(self) -> Layout:
         return layouts.batched(self.parent.layout(), self.size, self.length)

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,12 @@ from windrow.transforms import layouts, orders, specs
 from windrow.transforms.functions import call_without_stop
 from windrow.transforms.layouts import Layout
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, Where
+from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
+
+# Asking a selection map takes as long as this many positions.
+_ASKED: Final = 20
 
 
 class RoutingNode(Node):
@@ -31,6 +35,9 @@ class RoutingNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
+
+    def most_records(self) -> int:
+        return max(parent.most_records() for parent in self.parents)
 
     def runs_as(self, where: Where) -> str:
         return "indices only"
@@ -90,6 +97,10 @@ class ConcatenateNode(RoutingNode):
 
     def layout(self) -> Layout:
         return layouts.joined([parent.layout() for parent in self.parents])
+
+    @property
+    def takes_all(self) -> bool:
+        return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,6 +203,10 @@ class SelectNode(RoutingNode):
         pairs = [self._pair(i, call_without_stop(pick, i)) for i in indices]
         which, keys = np.array(pairs, np.int64).reshape(-1, 2).T
         return which, positions(keys, _lengths(self.parents)[which])
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        return cost._replace(begin=0, each=_ASKED + cost.scattered(self.length), span=1)
 
     def runs_as(self, where: Where) -> str:
         return "indices only, asked one by one"

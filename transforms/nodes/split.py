@@ -8,7 +8,6 @@ Invariant: both halves together make the same elements as the whole chain.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -61,22 +60,10 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
     if not _must_travel(node, travels):
         lower.append(node)
         return GivenNode((), len(lower) - 1, node.length)
-    return with_parents(node, tuple(_upper(parent, travels, lower) for parent in node.parents))
-
-
-def with_parents(node: Node, parents: tuple[Node, ...]) -> Node:
-    """Return the node over other parents of the same lengths, without checking it again."""
-    moved = copy.copy(node)
-    object.__setattr__(moved, "parents", parents)
-    return moved
+    return node.over(tuple(_upper(parent, travels, lower) for parent in node.parents))
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:
     if node.data_source is not None:
         return travels(node.data_source)
-    return has_function(node) or any(_must_travel(parent, travels) for parent in node.parents)
-
-
-def has_function(node: Node) -> bool:
-    """Whether the node itself calls a function of the user on elements."""
-    return bool(node.functions)
+    return bool(node.functions) or any(_must_travel(parent, travels) for parent in node.parents)

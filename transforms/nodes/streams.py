@@ -33,9 +33,10 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
     may_be_absent,
 )
-from windrow.transforms.nodes.index import RepeatNode, WindowShuffleNode, first_elements
+from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
 from windrow.transforms.nodes.routing import MixNode, mix_proportions, spec_of_any
 from windrow.transforms.options import ReadOptions
+from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
     Block,
@@ -94,6 +95,11 @@ class ToStreamNode(Node):
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
 
+    def first_epochs(self, count: int) -> Node:
+        if not self.parent.is_endless():
+            return self
+        return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
+
     def runs_as(self, where: Where) -> str:
         return where.streaming()
 
@@ -145,6 +151,10 @@ class StreamWindowShuffleNode(StreamNode):
             check_inside(given, len(group))
             yield Block(table, marks).sliced(given, len(group))
             before, window, given = group.marks[-1], window + 1, 0
+
+    def order_cost(self) -> OrderCost:
+        cost = super().order_cost()
+        return cost._replace(each=cost.each + ORDER / self.window_size)
 
     def runs_as(self, where: Where) -> str:
         return "a window is gathered, then given out"
@@ -198,6 +208,15 @@ class StreamRepeatNode(StreamNode):
     def never_ends(self) -> bool:
         return self.times is None or super().never_ends()
 
+    @property
+    def passes(self) -> int | None:
+        return self.times
+
+    def first_epochs(self, count: int) -> Node:
+        parents = (self.parent.first_epochs(count),)
+        ends = self.times is not None and not self.parent.is_endless()
+        return self.over(parents) if ends else StreamRepeatNode(parents, 1)
+
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         begin, epoch = list(position[:-1]), position[-1]
         start = origin(self.parent)
@@ -238,6 +257,10 @@ class StreamLimitNode(StreamNode):
 
     def never_ends(self) -> bool:
         return False
+
+    @property
+    def may_end_early(self) -> bool:
+        return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         given = position[-1]

@@ -46,6 +46,10 @@ class ValueNode(SameLength):
     def layout(self) -> Layout:
         return self.parent.layout()
 
+    @property
+    def takes_all(self) -> bool:
+        return True
+
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 

@@ -20,7 +20,7 @@ from tests.tfds_values import assert_same
 from windrow.cli.main import main
 from windrow.converters import Manifest, check, tfds_to_zarr
 from windrow.converters.tfds.arrays import TfdsArrays
-from windrow.converters.tfds.to_zarr import read_split
+from windrow.converters.tfds.conversions import read_split
 from windrow.core.progress import Progress
 from windrow.errors import (
     ArgumentError,

@@ -16,9 +16,9 @@ from tests.example_bytes import Stored, Style, example, field, mutated, varint
 from windrow.converters import decode_example
 from windrow.errors import ConversionError, ReadError, SourceError
 from windrow.sources.tf_example import blocks
+from windrow.sources.tf_example.blocks import layout_of
 from windrow.sources.tf_example.columns import decode_examples, infer_features
 from windrow.sources.tf_example.features import Feature, Ragged
-from windrow.sources.tf_example.layout import layout_of
 
 FEATURES = {
     "box": Feature("float32", (2,)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.kitchen import plain
 from windrow.cli.main import main
-from windrow.converters.tfds.to_zarr import read_split
+from windrow.converters.tfds.conversions import read_split
 from windrow.sources import TFDSDataSource
 from windrow.sources.base import row
 from windrow.sources.tf_example.features import Ragged

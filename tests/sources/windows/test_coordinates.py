@@ -20,15 +20,8 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from windrow.errors import ArgumentError, MissingExtraError, ReadError, SourceError
-from windrow.sources.windows.coordinates import (
-    Coordinate,
-    coordinate_of,
-    extra_coordinates,
-    extra_dims,
-    position_of,
-    positions_of,
-    range_of,
-)
+from windrow.sources.windows.coordinates import Coordinates, coordinate_of
+from windrow.sources.windows.selection import Coordinate, position_of, positions_of, range_of
 from windrow.sources.zarr.find import find_all
 from windrow.sources.zarr.names import Found
 
@@ -267,20 +260,10 @@ def test_a_date_is_its_first_instant() -> None:
 @given(
     values=st.sampled_from([DAYS, HOURS, HOURS[::-1]]),
     label=TIMES.filter(lambda label: label is not None),
-    tolerance=st.sampled_from([None, "1h", "90m", "3D"]),
 )
-def test_the_nearest_time_is_that_of_xarray(
-    values: AnyArray, label: Any, tolerance: str | None
-) -> None:
-    limit = None if tolerance is None else np.timedelta64(int(tolerance[:-1]), tolerance[-1:])  # type: ignore[call-overload]
-    try:
-        expected = int(cells_by_xarray(values, label, method="nearest", tolerance=limit))
-    except KeyError:
-        with pytest.raises(SourceError, match="no label within"):
-            position_of(labelled(values), label, method="nearest", tolerance=limit)
-    else:
-        got = position_of(labelled(values), label, method="nearest", tolerance=limit)
-        assert got == expected
+def test_the_nearest_time_is_that_of_xarray(values: AnyArray, label: Any) -> None:
+    expected = int(cells_by_xarray(values, label, method="nearest"))
+    assert position_of(labelled(values), label, method="nearest") == expected
 
 
 def test_labels_in_no_order_are_found() -> None:
@@ -363,17 +346,9 @@ def test_labels_of_another_kind_are_refused(values: Any, label: Any, message: st
         position_of(labelled(values), label)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "pad"}, r'method must be None or "nearest", got \'pad\''),
-        ({"tolerance": 1}, r'tolerance is for method="nearest"'),
-        ({"method": "nearest", "tolerance": "1"}, r"tolerance must be a number, got '1'"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        position_of(labelled([1, 2]), 1, **options)
+def test_another_method_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r'method must be None or "nearest", got \'pad\''):
+        position_of(labelled([1, 2]), 1, method="pad")
 
 
 def test_nearest_needs_an_order_and_distances() -> None:
@@ -383,10 +358,6 @@ def test_nearest_needs_an_order_and_distances() -> None:
         position_of(labelled(["a"]), "a", method="nearest")
     with pytest.raises(SourceError, match="no label 1; it has no values"):
         position_of(labelled(np.empty(0)), 1, method="nearest")
-    with pytest.raises(SourceError, match=r"no label within 0.5 of 4; .* the nearest is 3; give a"):
-        position_of(labelled([1, 3]), 4, method="nearest", tolerance=0.5)
-    with pytest.raises(SourceError, match="tolerance must be 0 or more, got -1"):
-        position_of(labelled([1, 3]), 4, method="nearest", tolerance=-1)
 
 
 # Several labels
@@ -493,15 +464,14 @@ def test_coordinates_of_xarray_are_read(
     if place in ("array", "spec", "url"):
         return  # these have no names
     dims = {"valid_time": "time", "code": "station", "short": "station", "level": "lat"}
-    assert extra_dims(found) == dims
-    extra = extra_coordinates(found)
-    assert list(extra) == list(extra_dims(found))
-    for name, coordinate in extra.items():
-        assert coordinate.dims == (dims[name],)
+    known = Coordinates()
+    assert known.extra_dims(found) == dims
+    for name, dim in dims.items():
+        coordinate = known.extra(found, name)
+        assert coordinate.dims == (dim,)
         texts = coordinate.values.dtype.kind == "U"
         values = expected[name].values.astype(np.str_ if texts else expected[name].dtype)
         np.testing.assert_array_equal(coordinate.values, values)
-    assert list(extra_coordinates(found, ["level"])) == ["level"]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -528,9 +498,6 @@ def test_values_are_decoded_as_by_xarray(
     coordinate = read(str(store / "a"), "x")
     assert coordinate.values.dtype == expected.dtype
     np.testing.assert_array_equal(coordinate.values, expected)
-    if encoding:
-        assert coordinate.raw is not None
-        assert coordinate.raw.dtype == np.dtype(encoding["dtype"])
 
 
 def group_of(path: pathlib.Path, zarr_format: Any) -> Any:
@@ -589,7 +556,7 @@ def test_views_and_arrays_in_memory_have_no_coordinates() -> None:
         {"driver": "array", "array": [1, 2, 3], "dtype": "int32"}, create=False
     ).result()
     assert coordinate_of(found_at(store), "x") is None
-    assert extra_dims(found_at(store)) == {}
+    assert Coordinates().extra_dims(found_at(store)) == {}
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -601,7 +568,6 @@ def test_numbers_stay_where_their_calendar_is_another(
     time.attrs["calendar"] = "noleap"
     coordinate = read(str(tmp_path / "a"), "x")
     assert coordinate.values.tolist() == [0, 1, 2]
-    assert coordinate.raw is None
 
 
 def test_the_default_fill_value_of_version_2_is_a_label(tmp_path: pathlib.Path) -> None:

@@ -32,10 +32,11 @@ from tests.range_server import RangeServer
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, SourceError
 from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources.remote.paths import joined
 from windrow.sources.zarr import urls
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tree import ArrayTree
-from windrow.sources.zarr.urls import joined_url, parent_url, route_of
+from windrow.sources.zarr.urls import parent_url, route_of
 
 ORDER = np.random.default_rng(1).permutation(37)
 
@@ -199,9 +200,9 @@ def test_adapters_of_tensorstore() -> None:
 
 
 def test_urls_of_fsspec() -> None:
-    assert joined_url("zip://in::s3://bucket/a.zip", "k/l") == "zip://in/k/l::s3://bucket/a.zip"
-    assert joined_url("simplecache::http://h/a?sig=1", "k") == "simplecache::http://h/a/k?sig=1"
-    assert joined_url("memory://a/", "k") == "memory://a/k"
+    assert joined("zip://in::s3://bucket/a.zip", "k/l") == "zip://in/k/l::s3://bucket/a.zip"
+    assert joined("simplecache::http://h/a?sig=1", "k") == "simplecache::http://h/a/k?sig=1"
+    assert joined("memory://a/", "k") == "memory://a/k"
     assert parent_url("zip://in/deep::s3://b/a.zip") == ("zip://in/::s3://b/a.zip", "deep")
     assert parent_url("http://h/a/b?sig=1") == ("http://h/a/?sig=1", "b")
     assert parent_url("http://h") is None

@@ -46,14 +46,14 @@ class World:
         clocks = Clocks(
             lambda: self.passed_s, lambda: self._process_s, lambda: self._own_s[self._me()]
         )
-        self.spread = ThreadMap(most_threads, clocks=clocks)
+        self.map = ThreadMap(most_threads, clocks=clocks)
 
     @staticmethod
     def _me() -> int:
         return threading.get_ident()
 
     def work(self, start: int, stop: int) -> list[int]:
-        threads = self.spread.threads(self.key)
+        threads = self.map.threads(self.key)
         with self._lock:
             took_s = (stop - start) * self.row_s / self.gain(threads)
             computed_s = (stop - start) * self.row_s * self.cpu
@@ -66,7 +66,7 @@ class World:
         return list(range(start, stop))
 
     def run(self, rows: int = 1000) -> list[int]:
-        parts = self.spread.run(self.key, self.work, rows)
+        parts = self.map.run(self.key, self.work, rows)
         return [row for part in parts for row in part]
 
     def run_for(self, seconds: float) -> None:
@@ -76,14 +76,14 @@ class World:
 
     @property
     def threads(self) -> int:
-        return self.spread.threads(self.key)
+        return self.map.threads(self.key)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World(most_threads=16)
     yield world
-    world.spread.close()
+    world.map.close()
 
 
 def map_threads() -> list[threading.Thread]:
@@ -95,7 +95,7 @@ def on_4() -> Iterator[World]:
     """A world whose function has been found to gain from four threads."""
     world = settled_on_4()
     yield world
-    world.spread.close()
+    world.map.close()
 
 
 def settled_on_4() -> World:
@@ -133,7 +133,7 @@ class TestNumberOfThreads:
         world.gain = lambda threads: 1
         world.run_for(3)
         assert world.threads == 1
-        world.spread.close()
+        world.map.close()
 
     def test_rows_that_cost_little_are_never_handed_over(self) -> None:
         world = World(most_threads=16, row_s=5e-6)
@@ -145,7 +145,7 @@ class TestNumberOfThreads:
     def test_a_slow_first_row_says_nothing(self, world: World) -> None:
         world.row_s = 3.0  # imports, compiles, opens a file
         world.run(1)
-        world.spread.run(world.key, lambda start, stop: world.work(start, stop), 2)
+        world.map.run(world.key, lambda start, stop: world.work(start, stop), 2)
         world.row_s = 5e-6
         world.run_for(5)
         assert world.threads == 1
@@ -200,7 +200,7 @@ class TestNumberOfThreads:
         world.key = first
         world.run_for(0.5)
         assert world.threads == 16
-        assert world.spread.threads(second) == 1
+        assert world.map.threads(second) == 1
 
     def test_short_calls_are_measured_together(self, world: World) -> None:
         world.gain = float
@@ -223,14 +223,14 @@ class TestRows:
         world.gain = gains.__getitem__
         for count in rows:
             assert world.run(count) == list(range(count))
-        world.spread.close()
+        world.map.close()
 
     def test_no_row_is_no_call(self, world: World) -> None:
         assert world.run(0) == []
         assert not world.rows_on
 
     def test_one_row_is_one_call_of_the_callers(self, world: World) -> None:
-        assert world.spread.run(world.key, lambda *part: (part, threading.get_ident()), 1) == [
+        assert world.map.run(world.key, lambda *part: (part, threading.get_ident()), 1) == [
             ((0, 1), threading.get_ident())
         ]
 
@@ -243,7 +243,7 @@ class TestRows:
 
     def test_one_thread_that_pays_is_the_callers_and_one_call(self, world: World) -> None:
         world.run_for(0.5)
-        found = world.spread.run(world.key, lambda *part: (part, threading.get_ident()), 1000)
+        found = world.map.run(world.key, lambda *part: (part, threading.get_ident()), 1000)
         assert found == [((0, 1000), threading.get_ident())]
 
     def test_parts_run_at_the_same_time(self, on_4: World) -> None:
@@ -253,12 +253,12 @@ class TestRows:
             together.wait(WAIT_S)  # breaks unless four calls are waiting
             return start, stop
 
-        found = on_4.spread.run(on_4.key, work, 160)
+        found = on_4.map.run(on_4.key, work, 160)
         assert found == [(start, start + 10) for start in range(0, 160, 10)]
 
     def test_fewer_rows_than_threads(self, on_4: World) -> None:
         together = threading.Barrier(3)
-        found = on_4.spread.run(on_4.key, lambda *part: (part, together.wait(WAIT_S))[0], 3)
+        found = on_4.map.run(on_4.key, lambda *part: (part, together.wait(WAIT_S))[0], 3)
         assert found == [(0, 1), (1, 2), (2, 3)]
 
 
@@ -294,31 +294,31 @@ class TestErrors:
     def test_the_first_in_order_of_rows_is_raised(self, on_4: World) -> None:
         work = Failing({1: ValueError("row 1"), 11: ValueError("row 11")})
         with pytest.raises(ValueError, match=r"^row 1$"):
-            on_4.spread.run(on_4.key, work, 160)
+            on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
 
     def test_nothing_is_begun_after_an_error(self, on_4: World) -> None:
         work = Failing({25: ValueError("row 25")})
         with pytest.raises(ValueError, match=r"^row 25$"):
-            on_4.spread.run(on_4.key, work, 16_000)
+            on_4.map.run(on_4.key, work, 16_000)
         assert work.begun >= {0}
         assert len(work.begun) <= 4
 
     @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), MemoryError("none")])
     def test_every_kind_of_error_comes_as_it_is(self, on_4: World, error: BaseException) -> None:
         with pytest.raises(type(error)) as caught:
-            on_4.spread.run(on_4.key, Failing({150: error}), 160)
+            on_4.map.run(on_4.key, Failing({150: error}), 160)
         assert caught.value is error
 
     def test_an_interrupt_comes_before_errors(self, on_4: World) -> None:
         work = Failing({1: ValueError("row 1"), 11: KeyboardInterrupt()})
         with pytest.raises(KeyboardInterrupt):
-            on_4.spread.run(on_4.key, work, 160)
+            on_4.map.run(on_4.key, work, 160)
         assert work.running == 0
 
     def test_work_goes_on_after_an_error(self, on_4: World) -> None:
         with pytest.raises(ValueError, match="row 3"):
-            on_4.spread.run(on_4.key, Failing({3: ValueError("row 3")}), 160)
+            on_4.map.run(on_4.key, Failing({3: ValueError("row 3")}), 160)
         assert on_4.run() == list(range(1000))
 
     def test_an_error_is_freed_without_the_garbage_collector(self, on_4: World) -> None:
@@ -331,7 +331,7 @@ class TestErrors:
 
         def died() -> weakref.ref[BaseException]:
             try:
-                on_4.spread.run(on_4.key, work, 160)
+                on_4.map.run(on_4.key, work, 160)
             except OwnError as error:
                 return weakref.ref(error)
             raise AssertionError("nothing was raised")
@@ -339,7 +339,7 @@ class TestErrors:
         gc.disable()
         try:
             died_of = died()
-            on_4.spread.close()  # the threads have left their frames
+            on_4.map.close()  # the threads have left their frames
             assert died_of() is None
         finally:
             gc.enable()
@@ -348,12 +348,12 @@ class TestErrors:
 class TestThreads:
     def test_close_ends_them(self, on_4: World) -> None:
         assert map_threads()
-        on_4.spread.close()
-        on_4.spread.close()
+        on_4.map.close()
+        on_4.map.close()
         assert not map_threads()
 
     def test_nothing_runs_after_close(self, world: World) -> None:
-        world.spread.close()
+        world.map.close()
         with pytest.raises(ClosedError, match="make a new iterator"):
             world.run(5)
         assert not world.rows_on

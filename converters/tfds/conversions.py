@@ -1,6 +1,8 @@
-"""A folder that tfds built to Zarr: a group for each split, an array for each feature.
+"""A folder that tfds built to Zarr, a group for each split; or one split of it to ArrayRecord.
 
-Neither TensorFlow nor the builder's code is needed: the folder's JSON says what its records are.
+Neither TensorFlow nor the builder's code is needed: the folder's JSON says what its records are. In
+Zarr each feature is an array. In ArrayRecord the records stay serialised Examples, in their order
+unless it is shuffled, without the metadata of tfds.
 
 Invariant: row `i` of every array of a split's group is record `i` of the split; the groups of all
 splits get their names when all of them are complete.
@@ -24,6 +26,9 @@ from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
 from windrow.converters.job.targets import Target, target_of
+from windrow.converters.records.array_record import file_to_file
+from windrow.converters.records.record_writing import WRITER_OPTIONS
+from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.tfds.arrays import TfdsArrays
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.layout import METADATA, metadata_files
@@ -40,7 +45,7 @@ from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.base import Columns
 from windrow.sources.tf_example.features import Column, Ragged
 from windrow.sources.tfds.features import IMAGE, TfdsFeatures
-from windrow.sources.tfds.folder import TfdsFolder
+from windrow.sources.tfds.folder import ARRAY_RECORD, TfdsFolder
 from windrow.sources.tfds.images import check_images
 from windrow.sources.tfds.splits import checked_names
 from windrow.sources.zarr.source import ZarrDataSource
@@ -51,6 +56,7 @@ ATTRIBUTE: Final = "windrow_tfds"
 FORMATS: Final = ("array_record", "tfrecord")
 
 _WHAT: Final = "tfds_to_zarr"
+_TO_RECORDS: Final = "tfds_to_array_record"
 _ROWS_AT_ONCE: Final = 1 << 20
 
 
@@ -162,7 +168,7 @@ def folder_conversion(
     arrays, storage = wanted.arrays(folder), wanted.storage
     file_format = format_of(folder, what=_WHAT)
     parts = {}
-    for split in _chosen(folder, wanted.splits):
+    for split in _chosen(folder, wanted.splits, what=_WHAT):
         check_names({split: next(iter(arrays.features.values()))}, hint="leave it out by splits=")
         known = _described(folder, split, arrays)
         files = folder.files(split, file_format)
@@ -189,15 +195,15 @@ def folder_conversion(
     )
 
 
-def _chosen(folder: TfdsFolder, splits: Sequence[str] | None) -> list[str]:
+def _chosen(folder: TfdsFolder, splits: Sequence[str] | None, *, what: str) -> list[str]:
     splits = list(folder.splits) if splits is None else splits
     there = ", ".join(map(repr, folder.splits)) or "none"
     if not splits:
-        raise NotFoundError(f"{_WHAT}: no split to convert; {folder.shown} has {there}")
+        raise NotFoundError(f"{what}: no split to convert; {folder.shown} has {there}")
     for split in splits:
         if split not in folder.splits:
             raise NotFoundError(
-                f"{_WHAT}: {folder.shown} has no split {split!r:.80}; it has {there}, and parts of"
+                f"{what}: {folder.shown} has no split {split!r:.80}; it has {there}, and parts of"
                 " them are not converted"
             )
     return list(dict.fromkeys(splits))
@@ -431,3 +437,79 @@ def _arrays_of(target: Target) -> TfdsArrays:
             " split, OUTPUT/train"
         ) from error
     return TfdsArrays(TfdsFeatures.from_json(features, where=where, labels=labels), images is True)
+
+
+# One split to ArrayRecord.
+
+
+@declared
+def tfds_to_array_record(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    splits: Sequence[str] | None = None,
+    writer_options: str = WRITER_OPTIONS,
+    files: int | None = None,
+    shuffle_seed: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Convert one split, as `array_record_to_array_record` and `tfrecord_to_array_record` do.
+
+    Args:
+        folder: As for `tfds_to_zarr`.
+        output: A folder or URL, new, empty, or of an earlier run.
+        splits: The name of one split; None where there is no other.
+        writer_options: As for `array_record_to_array_record`.
+        files: As there; for datasets in ArrayRecord form alone.
+        shuffle_seed: As there; for datasets in ArrayRecord form alone.
+        memory_bytes: As there.
+        max_bad_records: As there.
+        storage_options: Settings of the folder's file system, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If there is no such dataset or split, or a file of it is missing.
+        ArgumentError: If an argument is of the wrong kind, several splits are named, or TFRecord is
+            to be shuffled.
+        SourceError: If the files are of another format.
+        ConversionError: If tfds has not finished the folder.
+    """
+    dataset = one_folder(folder, storage_options, what=_TO_RECORDS)
+    file_format = format_of(dataset, what=_TO_RECORDS)
+    found = dataset.files(_split(dataset, splits), file_format)
+    if file_format == ARRAY_RECORD:
+        return array_record_to_array_record.conversion(
+            found,
+            writer_options=writer_options,
+            files=files,
+            shuffle_seed=shuffle_seed,
+            memory_bytes=memory_bytes,
+            max_bad_records=max_bad_records,
+            storage_options=storage_options,
+        )
+    for name, value in (("files", files), ("shuffle_seed", shuffle_seed)):
+        if value is not None:
+            raise ArgumentError(
+                f"{_TO_RECORDS}: {name} is for ArrayRecord, and {dataset.shown} is of format {file_format};"
+                " convert it without, and what comes out once more"
+            )
+    return file_to_file(found, writer_options, max_bad_records, storage_options)
+
+
+def _split(folder: TfdsFolder, splits: Sequence[str] | None) -> str:
+    there = ", ".join(folder.splits) or "none"
+    named = (
+        list(folder.splits) if splits is None else checked_names(splits, "splits", what=_TO_RECORDS)
+    )
+    if len(named) != 1:
+        raise ArgumentError(
+            f"{_TO_RECORDS}: {folder.shown} has the splits {there}, and one is converted at a time,"
+            f" since ArrayRecord files have no splits; name it with --split {there.split(', ')[0]}"
+        )
+    return _chosen(folder, named, what=_TO_RECORDS)[0]

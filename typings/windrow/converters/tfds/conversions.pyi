@@ -1,0 +1,1 @@
+from converters.tfds.conversions import *

@@ -1,1 +1,0 @@
-from loader.explain.record_sizes import *

@@ -1,0 +1,1 @@
+from transforms.order_costs import *

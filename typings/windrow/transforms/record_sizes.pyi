@@ -1,0 +1,1 @@
+from transforms.record_sizes import *

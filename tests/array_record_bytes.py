@@ -10,14 +10,8 @@ from pathlib import Path
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous, ends, heads, parse_headers
-from windrow.sources.array_record.decode import (
-    HEAD_BYTES,
-    ChunkError,
-    StoredChunk,
-    decode,
-    decode_run,
-)
+from windrow.sources.array_record.chunks import CHUNK_HEADER, contiguous, end, header_of
+from windrow.sources.array_record.decode import ChunkError, StoredChunk, decode
 from windrow.sources.array_record.highway_hash import hashes_of
 from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
 
@@ -66,8 +60,7 @@ def some_records(draw: random.Random, count: int) -> list[bytes]:
 
 def stripped(chunk: StoredChunk) -> tuple[bytearray, bytearray]:
     """Header and data of a chunk, without block headers."""
-    offset = np.array([chunk.offset])
-    size = int(parse_headers(heads(offset, [chunk.data])).data_bytes[0])
+    size = header_of(chunk.offset, chunk.data).data_bytes
     raw = bytearray(contiguous(chunk.offset, chunk.data, 0, CHUNK_HEADER + size))
     return raw[:CHUNK_HEADER], raw[CHUNK_HEADER:]
 
@@ -77,8 +70,7 @@ def sealed(header: bytearray, data: bytearray) -> StoredChunk:
     struct.pack_into("<QQ", header, 8, len(data), int(hashes_of([data])[0]))
     struct.pack_into("<Q", header, 0, int(hashes_of([header[8:]])[0]))
     count = int.from_bytes(header[25:32], "little")
-    stop = int(ends(np.array([64]), np.array([len(data)]))[0])
-    assert stop <= 65536, "block headers are not made here"
+    assert end(64, len(data)) <= 65536, "block headers are not made here"
     return StoredChunk(64, bytes(header + data), min(count, 2**62))
 
 
@@ -124,27 +116,14 @@ def attack(folder: Path, first: int, cases: int) -> int:
     for seed in range(first, first + cases):
         draw = random.Random(seed)
         chunk = with_right_hashes(draw.choice(draw.choice(makes)), draw)
-        run = run_of([chunk])
         for verify in ("headers", "all"):
             try:
                 # Several: what is read by other threads than this one must not end the process.
                 found, *_ = decode([chunk] * 3, verify="all" if verify == "all" else "headers")
             except ChunkError:
                 refused += 1
-                assert run is None
             else:
                 assert len(found) == chunk.records
                 decoded = struct.unpack_from("<Q", chunk.data, 32)[0]
                 assert sum(map(len, found)) == decoded
-                assert run in (None, found)
     return refused
-
-
-def run_of(chunks: Sequence[StoredChunk]) -> list[bytes] | None:
-    """The records of chunks that lie one behind the other, decoded as a run."""
-    offsets = np.array([chunk.offset for chunk in chunks])
-    data = b"".join(bytes(chunk.data) for chunk in chunks)
-    stop = int(offsets[-1]) + len(chunks[-1].data)
-    # In a file the index follows.
-    data += bytes(HEAD_BYTES)
-    return decode_run(data, int(offsets[0]), offsets, np.append(offsets[1:], stop))

@@ -355,6 +355,13 @@ SOURCES = {
             .batch(32)
         ),
     ),
+    "files of ArrayRecord through the package, shuffled": Case(
+        lambda f: (
+            MapDataset.source(ArrayRecordDataSource(f / "part-*.array_record", direct=False))
+            .shuffle(seed=1)
+            .batch(32)
+        ),
+    ),
     "chunks that TensorStore reads, by blocks": Case(
         lambda f: _zarr(f, "chunks", direct=False).block_shuffle(seed=1).batch(32),
     ),

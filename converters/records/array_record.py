@@ -67,7 +67,7 @@ def tfrecord_to_array_record(
     `x.tfrecord-00000-of-00004` becomes `x.array_record-00000-of-00004`, `y.tfrecord.gz` becomes
     `y.array_record`. A run that was stopped resumes when it is called again with the same
     arguments; one that was finished is not done again. Two files are compressed at a time with the
-    extra `fast`, and one without it: `processes=4` uses more cores.
+    native core, and one without it: `processes=4` uses more cores.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them; gzip if it ends in `.gz` or

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.job.inputs import Input
+from windrow.core.native import native
 from windrow.errors import ReadError, WindrowError
 from windrow.sources.array_record.files import ArrayRecordFile
-from windrow.sources.array_record.highway_hash import is_native
 from windrow.sources.array_record.source import ArrayRecordDataSource
 
 IntArray = npt.NDArray[np.int64]
@@ -35,9 +35,7 @@ class OpenRecordFiles:
 
     def __init__(self, files: Sequence[Input]) -> None:
         self.options = files[0].options
-        # By byte ranges records in order take half of what the package takes of the cores, if hashes
-        # are native code.
-        self._direct = is_native()
+        self._direct = native() is not None
         self.source = ArrayRecordDataSource(
             [file.url for file in files],
             storage_options=self.options,

@@ -1,6 +1,6 @@
 """Writing ArrayRecord files, for all conversions to them.
 
-`batch_writer` writes them if hashes are native code (the extra `fast`) and it knows the options.
+`batch_writer` writes them if the native core is there for hashes, and it knows the options.
 Otherwise the package's ArrayRecordWriter does, in twice the time.
 
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
@@ -28,8 +28,8 @@ from windrow.converters.job.manifest import ConversionPlan, InputFile, Manifest,
 from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
 from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
+from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
-from windrow.sources.array_record.highway_hash import NATIVE_BYTES, is_native
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -49,11 +49,9 @@ _READER_OPTIONS: Final = "readahead_buffer_size:0,max_parallelism:0"
 def records_bytes(memory_bytes: int) -> int:
     """Return the memory that a process has for the records it holds.
 
-    Below some 320 MB, or 420 MB with native code, it is a quarter. Then the process takes more than
-    `memory_bytes`.
+    Below some 320 MB it is a quarter. Then the process takes more than `memory_bytes`.
     """
-    own = _PROCESS_BYTES + (NATIVE_BYTES if is_native() else 0)
-    return max(memory_bytes - own, memory_bytes // 4)
+    return max(memory_bytes - _PROCESS_BYTES, memory_bytes // 4)
 
 
 def check_writer_options(writer_options: str) -> None:
@@ -97,7 +95,7 @@ def write_file(
     Raises:
         ConversionError: If the file cannot be written.
     """
-    options = options_of(writer_options) if is_native() else None
+    options = options_of(writer_options) if native() is not None else None
     with folder.incoming(name) as path:
         with _alone if alone and options is None else _turns:
             records = _write(path, batches, options or writer_options)

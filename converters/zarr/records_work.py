@@ -71,7 +71,6 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.core.process import cores
 from windrow.errors import ConversionError, ReadError
-from windrow.sources.array_record.highway_hash import NATIVE_BYTES, is_native
 from windrow.sources.tf_example.features import (
     Feature,
     Ragged,
@@ -264,11 +263,6 @@ class RecordsWork:
 
     # Converting.
 
-    @property
-    def _native_bytes(self) -> int:
-        """The memory that native code takes in a process that reads ArrayRecord files."""
-        return NATIVE_BYTES if self.format == "array_record" and is_native() else 0
-
     def convert_items(
         self, folder: OutputFolder, results: list[FinishedPart]
     ) -> list[_ConvertItem]:
@@ -290,9 +284,7 @@ class RecordsWork:
         group_bytes = max((file.group * file.record_bytes for file in files), default=0)
         memory = writing_bytes(layouts) + 2 * group_bytes
         check_room(
-            self.memory_bytes,
-            memory + self._native_bytes,
-            "what is encoded of all features, and blocks of records",
+            self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
         )
         bounds = [*range(0, records, -(-rows // unit) * unit), records]
         return [
@@ -309,7 +301,7 @@ class RecordsWork:
         return layout if self.known is None else self.known.dressed(layout)
 
     def convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
-        with room(self.memory_bytes - self._native_bytes).taken(item.memory_bytes):
+        with room(self.memory_bytes).taken(item.memory_bytes):
             return self._convert(folder, item, steps)
 
     def _convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:

@@ -207,7 +207,7 @@ def _measure(
             if now_s > seconds:
                 break
         took_s = time.perf_counter() - begin
-        growth, stored = memory.growth_bytes(), read.bytes()
+        stored, growth = read.bytes(), memory.growth_bytes()
     whole = records == len(source)
     return OrderSpeed(
         order, records, count, delivered, took_s, first_s, stored, growth, is_whole=whole
@@ -261,8 +261,8 @@ class _BytesRead:
         now = self._now()
         if now is None or self._begin is None:
             return None
-        # Reading the counter itself takes a few hundred bytes.
-        return now - self._begin if now - self._begin > 4096 else None
+        # Reading the counter itself takes some hundred bytes.
+        return now - self._begin if now - self._begin > 512 else None
 
 
 class _Memory:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, Wanted
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
 from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
 from windrow.sources.chunks import Box
 
@@ -68,13 +68,13 @@ class BoxCache(ChunkCache):
         # read batches may come back to is kept.
         return last
 
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         return True
 
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         return self._part.boxes(wanted.out, wanted.fragments)
 
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         return [wanted.targets[number] for number in wanted.of_chunk(at).tolist()]
 
     # --- columns ---------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class ChunkPlace:
     out: list[Any] | None = None  # what `ChunkCache.chosen` gave for it
 
 
-class Wanted(Protocol):
+class WantedRecords(Protocol):
     """What one read batch wants of a part."""
 
     out: Any
@@ -117,15 +117,15 @@ class ChunkCache(abc.ABC):
         """
 
     @abc.abstractmethod
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         """Whether chunk `number`, which may, does so; it is chunk `at` of a read batch."""
 
     @abc.abstractmethod
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         """Where all fragments belong in the column of a read batch, to be chosen from."""
 
     @abc.abstractmethod
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         """The targets of the fragments of chunk `at` of a read batch, which skips its slot."""
 
     @abc.abstractmethod
@@ -182,7 +182,7 @@ class ArrayCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return read_batches == 1 and self._part.size is None
 
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         # Where it is wanted whole and in order.
         fragments: Fragments = wanted.fragments
         mine = wanted.of_chunk(at)
@@ -195,10 +195,10 @@ class ArrayCache(ChunkCache):
         sources = fragments.sources[mine]
         return bool((sources[1:] - sources[:-1] == 1).all())
 
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         return wanted.out
 
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         mine = wanted.of_chunk(at)
         first = int(wanted.fragments.records[mine[0]])
         return [wanted.targets[first : first + len(mine)]]
@@ -269,10 +269,10 @@ class ScatteredCache(ArrayCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return last or super().may_skip(read_batches, last=last)
 
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         return last or super().skips(number, wanted, at, last=last)
 
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         fragments: Fragments = wanted.fragments
         out, targets = wanted.out, fragments.records
         if fragments.targets is not None and self._part.size is not None:
@@ -282,7 +282,7 @@ class ScatteredCache(ArrayCache):
             out, wanted.chunk_count, wanted.which, fragments.sources, targets, fragments.lengths
         )
 
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         return [(wanted, wanted.targets, at)]
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
@@ -295,7 +295,7 @@ class ScatteredCache(ArrayCache):
         outputs = [(output, at) for _, output, at in uses]
         return Scattered(place.number, outputs, functools.partial(self._put, uses))
 
-    def _put(self, uses: Sequence[tuple[Wanted, Any, int]], rows: AnyArray) -> None:
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], rows: AnyArray) -> None:
         """Copy the rows of one chunk to where they are wanted."""
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
@@ -328,13 +328,13 @@ class ListCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return False
 
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         return False
 
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         return wanted.out
 
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         raise TypeError("chunks of lists have a slot")
 
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:

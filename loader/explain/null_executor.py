@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, Wanted
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import shelf_of
@@ -101,13 +101,13 @@ class NullCache(ChunkCache):
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return self._cache.may_skip(read_batches, last=last)
 
-    def skips(self, number: int, wanted: Wanted, at: int, *, last: bool) -> bool:
+    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         return self._cache.skips(number, wanted, at, last=last)
 
-    def targets(self, wanted: Wanted) -> Any:
+    def targets(self, wanted: WantedRecords) -> Any:
         return ()
 
-    def chosen(self, wanted: Wanted, at: int) -> list[Any]:
+    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         return []
 
     def empty(self, count: int) -> Any:

@@ -1,4 +1,4 @@
-"""Chunks of ArrayRecord files: the places of their bytes, and their headers, many at once.
+"""Chunks of ArrayRecord files: the places of their bytes, and their headers.
 
 A file is a run of chunks: 40 bytes of header, then data. A block header of 24 bytes lies at each
 multiple of 65,536 bytes of the file. It may interrupt a chunk, even its header of 40 bytes, and does
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.sources.array_record.highway_hash import Lanes, hashes, hashes_of
+from windrow.sources.array_record.highway_hash import hashes_of
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -28,8 +28,6 @@ BLOCK: Final = 65536
 BLOCK_HEADER: Final = 24
 USABLE: Final = BLOCK - BLOCK_HEADER
 CHUNK_HEADER: Final = 40
-# Bytes that hold a chunk's header, with the block header before it and one within it.
-HEAD_SPAN: Final = CHUNK_HEADER + 2 * BLOCK_HEADER
 # The first chunk of a file, which holds no records. The next chunk begins behind it.
 SIGNATURE: Final = bytes.fromhex(
     "83af70d10d884a3f00000000000000004000000000000000"
@@ -41,30 +39,58 @@ FIRST_CHUNK: Final = len(SIGNATURE)
 MAGIC: Final = 0x71930E704FDAE05E
 SIMPLE: Final = ord("r")
 TRANSPOSED: Final = ord("t")
+_HEADER: Final = struct.Struct("<5Q")
 
 
-class Headers(NamedTuple):
-    """The headers of chunks. If `right` is false, the other values mean nothing.
+class Header(NamedTuple):
+    """The header of a chunk, whose hash is not verified; absurd numbers are possible.
 
     Args:
-        right: Whether the header's own hash is right, bool `(chunks,)`.
-        kind: Type byte, uint8.
-        data_bytes: Bytes of data, without block headers, int64; -1 where absurd.
-        data_hash: uint64.
-        records: int64; never negative.
-        decoded_bytes: Bytes of all its records, int64; -1 where absurd.
+        own_hash: The hash that it states of itself.
+        body: Its other bytes.
+        kind: Type byte.
+        data_bytes: Bytes of data, without block headers.
+        records: Number of records.
+        decoded_bytes: Bytes of all its records.
+        packing: The first byte of its data, 0 without data.
     """
 
-    right: npt.NDArray[np.bool_]
-    kind: Bytes
-    data_bytes: Ints
-    data_hash: Lanes
-    records: Ints
-    decoded_bytes: Ints
+    own_hash: int
+    body: bytes
+    kind: int
+    data_bytes: int
+    records: int
+    decoded_bytes: int
+    packing: int
 
 
-def is_chunk_begin(offsets: Ints) -> npt.NDArray[np.bool_]:
+def header_of(offset: int, raw: Buffer) -> Header:
+    """The header of the chunk that begins at `offset`; zeros replace missing bytes.
+
+    Args:
+        offset: Where the chunk begins in the file.
+        raw: The file's bytes from there on.
+    """
+    head = bytes(contiguous(offset, raw, 0, CHUNK_HEADER + 1)).ljust(CHUNK_HEADER + 1, b"\0")
+    own_hash, data_bytes, _, counted, decoded_bytes = _HEADER.unpack_from(head)
+    return Header(
+        own_hash=own_hash,
+        body=head[8:CHUNK_HEADER],
+        kind=counted & 0xFF,
+        data_bytes=data_bytes,
+        records=counted >> 8,
+        decoded_bytes=decoded_bytes,
+        packing=head[CHUNK_HEADER],
+    )
+
+
+def is_chunk_begin(offset: int) -> bool:
     """Whether a chunk can begin there: at a block header or behind it, not within it."""
+    return bool(are_chunk_begins(np.array([offset], np.int64))[0])
+
+
+def are_chunk_begins(offsets: Ints) -> npt.NDArray[np.bool_]:
+    """Whether a chunk can begin at each offset."""
     inside = offsets % BLOCK
     allowed: npt.NDArray[np.bool_] = (offsets >= 0) & ((inside == 0) | (inside > BLOCK_HEADER))
     return allowed
@@ -82,6 +108,15 @@ def places(offset: Ints, at: Ints) -> Ints:
 def ends(offset: Ints, data_bytes: Ints) -> Ints:
     """Positions in the file behind the last data byte of chunks, with block headers."""
     return places(offset, CHUNK_HEADER + data_bytes - 1) + 1
+
+
+def end(offset: int, data_bytes: int) -> int:
+    """Position in the file behind the last data byte of one chunk, with block headers."""
+    size = CHUNK_HEADER + data_bytes
+    begin = offset + (BLOCK_HEADER if offset % BLOCK == 0 else 0)
+    room = BLOCK - begin % BLOCK
+    headers = 0 if size <= room else 1 + (size - 1 - room) // USABLE
+    return begin + size + headers * BLOCK_HEADER
 
 
 def contiguous(offset: int, raw: Buffer, start: int, stop: int) -> Buffer:
@@ -112,72 +147,6 @@ def contiguous(offset: int, raw: Buffer, start: int, stop: int) -> Buffer:
         parts.append(raw[begin + skip + start : begin + skip + upto])
         start = upto
     return b"".join(parts)
-
-
-def heads(offsets: Ints, raws: Sequence[Buffer], width: int = CHUNK_HEADER) -> Bytes:
-    """The first `width` bytes of each chunk, without block headers: uint8 `(chunks, width)`.
-
-    Args:
-        offsets: Where each chunk begins in its file, int64.
-        raws: For each chunk the file's bytes from there on. Zeros replace missing bytes.
-        width: At most 65,512.
-    """
-    span = width + 2 * BLOCK_HEADER
-    joined = b"".join([raw[:span] for raw in raws])
-    if len(joined) != span * len(raws):
-        joined = b"".join([bytes(raw[:span]).ljust(span, b"\0") for raw in raws])
-    return _without_block_headers(
-        np.frombuffer(joined, np.uint8).reshape(len(raws), span), offsets, width
-    )
-
-
-def heads_within(raw: Bytes, start: int, offsets: Ints, width: int = CHUNK_HEADER) -> Bytes:
-    """As `heads`, for chunks that all lie in `raw`, which holds the file from `start` on.
-
-    `raw` must hold `width` + 48 bytes from the begin of the last chunk on.
-    """
-    span = width + 2 * BLOCK_HEADER
-    # One item per byte, so that a chunk may begin anywhere.
-    every: Any = np.ndarray((len(raw) - span + 1,), f"V{span}", raw, strides=(1,))
-    rows = every[offsets - start].view(np.uint8).reshape(-1, span)
-    return _without_block_headers(rows, offsets, width)
-
-
-def _without_block_headers(rows: Bytes, offsets: Ints, width: int) -> Bytes:
-    """The first `width` bytes of chunks, from `width` + 48 bytes of the file."""
-    inside = offsets % BLOCK
-    cut = np.flatnonzero((inside == 0) | (inside > BLOCK - width))
-    if not len(cut):
-        return rows[:, :width]
-    joined = rows[:, :width].copy()
-    at = places(offsets[cut, None], np.arange(width)[None]) - offsets[cut, None]
-    joined[cut] = np.take_along_axis(rows[cut], at, axis=1)
-    return joined
-
-
-def parse_headers(rows: Bytes) -> Headers:
-    """The headers in the first 40 bytes of chunks, and whether their hashes are right.
-
-    Args:
-        rows: uint8 `(chunks, 40 or more)`.
-    """
-    lanes = np.ascontiguousarray(rows[:, :CHUNK_HEADER]).view("<u8")
-    starts = np.arange(len(lanes), dtype=np.int64) * CHUNK_HEADER + 8
-    own = hashes(lanes.view(np.uint8).reshape(-1), starts, starts + CHUNK_HEADER - 8)
-    counted = lanes[:, 3]
-    return Headers(
-        right=own == lanes[:, 0],
-        kind=counted.astype(np.uint8),
-        data_bytes=_size(lanes[:, 1]),
-        data_hash=lanes[:, 2],
-        records=(counted >> np.uint64(8)).astype(np.int64),
-        decoded_bytes=_size(lanes[:, 4]),
-    )
-
-
-def _size(lanes: Lanes) -> Ints:
-    # No file is that large, and sums of sizes must not overflow.
-    return np.where(lanes < np.uint64(1 << 56), lanes, np.uint64(2**64 - 1)).astype(np.int64)
 
 
 def made_chunks(contents: Sequence[tuple[bytes, int, int]]) -> list[bytes]:

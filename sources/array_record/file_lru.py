@@ -34,6 +34,11 @@ class OpenFileCache(Generic[Opened]):
         self._open_one = state
         self._start()
 
+    @property
+    def most(self) -> int:
+        """The number of files that are kept open."""
+        return self._most
+
     def get(self, path: str) -> Opened:
         """The open file of `path`, which is opened now if it is not open."""
         with self._lock:

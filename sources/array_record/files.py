@@ -18,7 +18,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from windrow.core.redaction import shown_url
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import BLOCK, FIRST_CHUNK, WHAT
-from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_spans, parse_footers
+from windrow.sources.array_record.index import TAIL_BYTES, Index, footer_span, parse_footer
 from windrow.sources.dataset_info import INFO, splits_of
 from windrow.sources.remote.paths import (
     LOCAL,
@@ -48,8 +48,6 @@ _OBJECT_BYTES: Final = 41
 _MOST_EXPANSION: Final = 1000.0
 if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
-
-T = TypeVar("T")
 
 # A URL that went through pathlib.
 _PATH_OF_URL: Final = r"(s3a?|gc?s|https?|abfss?|az|adl|hdfs|memory|ftp|sftp|hf):/[^/]"
@@ -113,6 +111,10 @@ class ArrayRecordFile:
     def shown(self) -> str:
         """Its path or URL without secrets, for people."""
         return shown_url(self.path)
+
+    def estimated(self) -> ArrayRecordFile:
+        """The same file, with the bytes of its records in memory estimated from the first group."""
+        return dataclasses.replace(self, facts=dataclasses.replace(self.facts, decoded_bytes=None))
 
     @property
     def stored_bytes_each(self) -> float:
@@ -413,17 +415,33 @@ def index_files(paths: Sequence[str], fetcher: Fetcher) -> dict[str, IndexedFile
         urls = [path for path in some if is_remote(path)]
         tails = dict(zip(urls, fetcher.tails(urls, TAIL_BYTES), strict=True))
         ends = [tails.get(path) or _local_tail(path) for path in some]
-        shown = [shown_url(path) for path in some]
-        sizes = [end.file.size_bytes for end in ends]
-        spans = [_good(one) for one in footer_spans(WHAT, shown, [end.data for end in ends], sizes)]
+        spans = [_footer_span(end) for end in ends]
         for at in _portions(spans, limits.in_flight_bytes):
             raws = _footers(ends[at], spans[at], fetcher)
-            starts = [start for start, _ in spans[at]]
-            indices = parse_footers(WHAT, shown[at], raws, starts, sizes[at])
-            for path, end, index in zip(some[at], ends[at], indices, strict=True):
+            for path, end, raw, span in zip(some[at], ends[at], raws, spans[at], strict=True):
                 remote_file = end.file if is_remote(path) else None
-                indexed[path] = _indexed(path, _good(index), remote_file)
+                indexed[path] = _indexed(path, _index(end, raw, span), remote_file)
     return indexed
+
+
+def index_local_file(path: str) -> IndexedFile:
+    """A local file, opened by its index. Raises the errors of `index_files`."""
+    end = _local_tail(path)
+    span = _footer_span(end, _read(path, 0, FIRST_CHUNK))
+    begin = end.file.size_bytes - len(end.data)
+    if span[0] >= begin:
+        raw = end.data[span[0] - begin : span[1] - begin]
+    else:
+        raw = _read(path, *span)
+    return _indexed(path, _index(end, raw, span), None)
+
+
+def _footer_span(end: Tail, head: bytes | None = None) -> tuple[int, int]:
+    return footer_span(WHAT, shown_url(end.file.url), end.data, end.file.size_bytes, head=head)
+
+
+def _index(end: Tail, raw: bytes, span: tuple[int, int]) -> Index:
+    return parse_footer(WHAT, shown_url(end.file.url), raw, span[0], end.file.size_bytes)
 
 
 def _portions(spans: Sequence[tuple[int, int]], most_bytes: int) -> Iterator[slice]:
@@ -435,12 +453,6 @@ def _portions(spans: Sequence[tuple[int, int]], most_bytes: int) -> Iterator[sli
             begin, size = at, 0
         size += stop - start
     yield slice(begin, len(spans))
-
-
-def _good(result: T | SourceError) -> T:
-    if isinstance(result, SourceError):
-        raise result
-    return result
 
 
 def _footers(

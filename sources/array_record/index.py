@@ -1,8 +1,7 @@
 """Reads the index at the end of ArrayRecord files from their last bytes.
 
 A postscript 65,536 bytes before the end states where the footer is. The footer is a chunk with one
-record for the file and one record per data chunk. Many files are parsed at once, since their hashes
-cost less together.
+record for the file and one record per data chunk.
 
 Invariant: an `Index` comes from a postscript and a footer whose hashes are right. Its chunks lie one
 behind the other within the file, and its counts add up. Otherwise a `SourceError` gives the reason.
@@ -11,11 +10,9 @@ behind the other within the file, and its counts add up. Otherwise a `SourceErro
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import re
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -27,25 +24,14 @@ from windrow.sources.array_record.chunks import (
     FIRST_CHUNK,
     MAGIC,
     SIGNATURE,
-    SIMPLE,
-    TRANSPOSED,
     Buffer,
-    Bytes,
-    Headers,
     Ints,
-    contiguous,
+    are_chunk_begins,
     ends,
-    heads,
     is_chunk_begin,
     leading_varint,
-    parse_headers,
-    varints,
 )
-from windrow.sources.array_record.decode import PLAIN, ZSTD, DamagedDataError, parts
-from windrow.sources.array_record.highway_hash import hashes_of
-from windrow.sources.array_record.package import Framed, UnreadableError, read_range
-
-T = TypeVar("T")
+from windrow.sources.array_record.decode import ChunkError, StoredChunk, decode, decode_index
 
 # The bytes at a file's end that hold its postscript, and the footer of a small file.
 TAIL_BYTES: Final = 2 * BLOCK
@@ -53,10 +39,8 @@ TAIL_BYTES: Final = 2 * BLOCK
 POSTSCRIPT_BYTES: Final = 160
 # The index of 40 million chunks without compression; a damaged postscript may state anything.
 _MOST_FOOTER_BYTES: Final = 1 << 30
-# The package hashes longer footers: NumPy hashes a single message at 4 MB/s.
-_LONG_BYTES: Final = 1 << 15
-# Chunks whose entries are parsed at a time.
-_AT_ONCE: Final = 1 << 18
+# Records of a postscript, all the same.
+_POSTSCRIPTS: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +50,7 @@ class Index:
     Args:
         size_bytes: Size of the file.
         chunk_offsets: Where its data chunks begin, int64 `(chunks,)`.
+        chunk_bytes: Bytes of the records of each chunk, int64 `(chunks,)`.
         footer_offset: Where its footer begins, behind the last chunk.
         records: Number of its records.
         decoded_bytes: Bytes of all its records.
@@ -78,6 +63,7 @@ class Index:
 
     size_bytes: int
     chunk_offsets: Ints = dataclasses.field(repr=False)
+    chunk_bytes: Ints = dataclasses.field(repr=False)
     footer_offset: int
     records: int
     decoded_bytes: int
@@ -106,7 +92,9 @@ class Index:
         return counts
 
 
-def footer_span(what: str, shown: str, tail: Buffer, size_bytes: int) -> tuple[int, int]:
+def footer_span(
+    what: str, shown: str, tail: Buffer, size_bytes: int, *, head: Buffer | None = None
+) -> tuple[int, int]:
     """The bytes `[start, stop)` of the footer in a file, by its last bytes.
 
     Args:
@@ -114,11 +102,24 @@ def footer_span(what: str, shown: str, tail: Buffer, size_bytes: int) -> tuple[i
         shown: The file's name, for errors.
         tail: Its last `TAIL_BYTES` bytes, or all bytes of a shorter file.
         size_bytes: Its size.
+        head: Its first bytes, at least 32 if it has them; None if they are unknown.
 
     Raises:
         SourceError: If it is empty, cut off, damaged or not an ArrayRecord file.
     """
-    return _one(footer_spans(what, [shown], [tail], [size_bytes]))
+    head = tail if len(tail) == size_bytes else head
+    why = why_no_index(shown, head, size_bytes)
+    if why is not None:
+        raise SourceError(f"{what}: {shown} {why}")
+    stop = size_bytes - BLOCK
+    footer = _footer_offset(memoryview(tail)[len(tail) - BLOCK :], stop)
+    if footer is None or not FIRST_CHUNK <= footer < stop or not is_chunk_begin(footer):
+        why = "the index at its end is missing or damaged"
+    elif stop - footer > _MOST_FOOTER_BYTES:
+        why = f"its index would be {stop - footer:,} bytes"
+    else:
+        return footer, stop
+    raise SourceError(f"{what}: {shown} {cut_off(why, known=head is not None)}")
 
 
 def parse_footer(what: str, shown: str, raw: Buffer, start: int, size_bytes: int) -> Index:
@@ -134,125 +135,21 @@ def parse_footer(what: str, shown: str, raw: Buffer, start: int, size_bytes: int
     Raises:
         SourceError: If the index is damaged, or its chunks have unequal numbers of records.
     """
-    return _one(parse_footers(what, [shown], [raw], [start], [size_bytes]))
-
-
-def footer_spans(
-    what: str, shown: Sequence[str], tails: Sequence[Buffer], sizes: Sequence[int]
-) -> list[tuple[int, int] | SourceError]:
-    """`footer_span` of many files; a file that fails has its error as its entry."""
-    whys = [
-        why_no_index(name, tail if len(tail) == size else None, size)
-        for name, tail, size in zip(shown, tails, sizes, strict=True)
-    ]
-    good = [at for at, why in enumerate(whys) if why is None]
-    footers = _footer_offsets([tails[at] for at in good], [sizes[at] for at in good])
-    results: list[tuple[int, int] | SourceError] = [
-        SourceError(f"{what}: {name} {why}") for name, why in zip(shown, whys, strict=True)
-    ]
-    for at, footer in zip(good, footers, strict=True):
-        stop = sizes[at] - BLOCK
-        if footer is None or not FIRST_CHUNK <= footer < stop or not _begins(footer):
-            why = "the index at its end is missing or damaged"
-        elif stop - footer > _MOST_FOOTER_BYTES:
-            why = f"its index would be {stop - footer:,} bytes"
-        else:
-            results[at] = footer, stop
-            continue
-        results[at] = SourceError(f"{what}: {shown[at]} {cut_off(why, known=False)}")
-    return results
-
-
-def parse_footers(
-    what: str,
-    shown: Sequence[str],
-    raws: Sequence[Buffer],
-    starts: Sequence[int],
-    sizes: Sequence[int],
-) -> list[Index | SourceError]:
-    """`parse_footer` of many files; a file that fails has its error as its entry."""
-    if not len(raws):
-        return []
-    offsets = np.asarray(starts, np.int64)
-    headers = parse_headers(heads(offsets, raws))
-    whys = _damaged_headers(offsets, headers, raws)
-    whole = [at for at, why in enumerate(whys) if why is None]
-    short = [at for at in whole if headers.data_bytes[at] <= _LONG_BYTES]
-    datas = {at: _data(headers, at, starts[at], raws[at]) for at in whole}
-    own = hashes_of([datas[at] for at in short])
-    for at, right in zip(short, (own == headers.data_hash[short]).tolist(), strict=True):
-        if not right:
-            whys[at] = "the data hash of its index is wrong"
-    results: list[Index | SourceError] = []
-    for at, (name, why) in enumerate(zip(shown, whys, strict=True)):
-        try:
-            if why is not None:
-                raise DamagedDataError(why)
-            chunk = _framed(headers, at, starts[at], raws[at])
-            results.append(_index(chunk, datas[at], sizes[at]))
-        except _UnequalError as error:
-            results.append(
-                SourceError(
-                    f"{what}: {name} holds {error}; Windrow reads only files whose chunks are equal."
-                    " Write the file again with the array_record package"
-                )
-            )
-        except DamagedDataError as error:
-            results.append(
-                SourceError(f"{what}: {name} is damaged: {error}; write or copy it again")
-            )
-    return results
-
-
-def indexed_places(path: str) -> Ints | None:
-    """Where the data chunks of a local file begin, by its index and their own headers.
-
-    It reads all headers at once; `package_reader.chunk_places` goes from header to header.
-
-    Returns:
-        The begin, the bytes in the file and the bytes in memory of each chunk, int64 `(chunks, 3)`.
-        None if the index cannot be read, or a header does not lead to the next chunk of the index.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < FIRST_CHUNK + BLOCK:
-            return None
-        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
-            try:
-                tail = mapped[max(0, size - TAIL_BYTES) :]
-                start, stop = footer_span("", path, tail, size)
-                index = parse_footer("", path, mapped[start:stop], start, size)
-            except SourceError:
-                return None
-            return _places(mapped, index)
-
-
-def _places(mapped: mmap.mmap, index: Index) -> Ints | None:
-    offsets = index.chunk_offsets
-    # A view with a header at each byte of the file, to take those where chunks begin.
-    every = np.ndarray((index.size_bytes - CHUNK_HEADER + 1,), f"V{CHUNK_HEADER}", mapped, 0, (1,))
-    headers = every[offsets]
-    del every  # otherwise the file could not be closed
-    inside = offsets % BLOCK
-    for at in np.flatnonzero((inside == 0) | (inside > BLOCK - CHUNK_HEADER)).tolist():
-        begin = int(offsets[at])
-        raw = mapped[begin : begin + CHUNK_HEADER + 2 * BLOCK_HEADER]
-        headers[at] = np.void(bytes(contiguous(begin, raw, 0, CHUNK_HEADER)))
-    lanes = headers.view("<u8").reshape(-1, CHUNK_HEADER // 8)
-    kind, data_bytes = lanes[:, 3].astype(np.uint8), lanes[:, 1]
-    fits = ((kind == SIMPLE) | (kind == TRANSPOSED)) & (data_bytes < np.uint64(index.size_bytes))
-    if index.bounds is not None or not bool(fits.all()):
-        return None
-    stored = data_bytes.astype(np.int64)
-    # The chunk behind one that ends with a block begins with the next block.
-    if not np.array_equal(ends(offsets, stored), np.append(offsets[1:], index.footer_offset)):
-        return None
-    # The number in a damaged header may not fit.
-    decoded = np.minimum(lanes[:, 4], np.uint64(np.iinfo(np.int64).max)).astype(np.int64)
-    return np.column_stack([offsets, stored + CHUNK_HEADER, decoded])
+    try:
+        about, entries = decode_index(start, raw)
+        return _checked(fields(about), entries, start, size_bytes)
+    except _UnequalError as error:
+        raise SourceError(
+            f"{what}: {shown} holds {error}; Windrow reads only files whose chunks are equal."
+            " Write the file again with the array_record package"
+        ) from error
+    except _DamagedIndexError as error:
+        raise SourceError(f"{what}: {shown} is damaged: {error}; write or copy it again") from error
+    except ChunkError as error:
+        raise SourceError(
+            f"{what}: {shown} is damaged: its index cannot be read: {error.why}; write or copy it"
+            " again"
+        ) from error
 
 
 def why_no_index(shown: str, head: Buffer | None, size_bytes: int) -> str | None:
@@ -290,15 +187,11 @@ def cut_off(why: str, *, known: bool) -> str:
     )
 
 
-def footer_place(data: Buffer, decoded_bytes: int) -> int | None:
-    """Where a file's footer begins, by the data of its postscript; None if the data is not one."""
-    try:
-        stops, values = parts(data, 3, decoded_bytes)
-    except DamagedDataError:
-        return None
-    postscript = fields(bytes(values[: int(stops[0])]))
-    footer = postscript.get(1)
-    return footer if isinstance(footer, int) and postscript.get(2) == MAGIC else None
+def footer_place(postscript: bytes) -> int | None:
+    """Where a file's footer begins, by a record of its postscript; None if that is not one."""
+    values = fields(postscript)
+    footer = values.get(1)
+    return footer if isinstance(footer, int) and values.get(2) == MAGIC else None
 
 
 def fields(message: bytes) -> dict[int, int | bytes]:
@@ -327,114 +220,17 @@ class _UnequalError(Exception):
     """The chunks of a file have unequal numbers of records."""
 
 
-def _one(results: list[T | SourceError]) -> T:
-    only = results[0]
-    if isinstance(only, SourceError):
-        raise only
-    return only
+class _DamagedIndexError(Exception):
+    """The numbers of an index do not agree; the message is a clause that follows the file's name."""
 
 
-def _begins(offset: int) -> bool:
-    return bool(is_chunk_begin(np.array([offset], np.int64))[0])
-
-
-def _footer_offsets(tails: Sequence[Buffer], sizes: Sequence[int]) -> list[int | None]:
-    """Where the footers begin by the postscripts; None if a tail holds no postscript."""
-    if not len(tails):
-        return []
-    offsets = np.asarray(sizes, np.int64) - BLOCK
-    raws = [memoryview(tail)[len(tail) - BLOCK :] for tail in tails]
-    rows = heads(offsets, raws, CHUNK_HEADER + POSTSCRIPT_BYTES)
-    headers = parse_headers(rows)
-    fits = (headers.data_bytes >= 0) & (headers.data_bytes <= POSTSCRIPT_BYTES)
-    right = headers.right & fits & (headers.kind == SIMPLE) & (headers.records == 3)
-    lengths = np.where(right, headers.data_bytes, 0).tolist()
-    datas = [
-        row[CHUNK_HEADER : CHUNK_HEADER + length].tobytes()
-        for row, length in zip(rows, lengths, strict=True)
-    ]
-    right &= hashes_of(datas) == headers.data_hash
-    return [
-        footer_place(data, decoded) if ok else None
-        for data, decoded, ok in zip(
-            datas, headers.decoded_bytes.tolist(), right.tolist(), strict=True
-        )
-    ]
-
-
-def _damaged_headers(offsets: Ints, headers: Headers, raws: Sequence[Buffer]) -> list[str | None]:
-    """Why chunks cannot be footers, by their headers; None for those that can."""
-    lengths = np.array([len(raw) for raw in raws], np.int64)
-    stops = ends(offsets, np.where(headers.right, np.maximum(headers.data_bytes, 0), 0)) - offsets
-    whys: list[str | None] = []
-    for at, right in enumerate(headers.right.tolist()):
-        if not right:
-            whys.append("the header of its index is wrong")
-        elif headers.kind[at] != SIMPLE or headers.records[at] < 1:
-            whys.append(f"there is no footer at byte {int(offsets[at]):,}")
-        elif headers.data_bytes[at] < 0 or stops[at] > lengths[at]:
-            whys.append(f"its index of {int(headers.data_bytes[at]):,} bytes is cut off")
-        elif not 0 <= headers.decoded_bytes[at] <= _MOST_FOOTER_BYTES:
-            whys.append(f"its index counts {int(headers.decoded_bytes[at]):,} bytes of itself")
-        else:
-            whys.append(None)
-    return whys
-
-
-def _data(headers: Headers, at: int, start: int, raw: Buffer) -> Buffer:
-    stop = CHUNK_HEADER + int(headers.data_bytes[at])
-    return contiguous(start, raw, CHUNK_HEADER, stop)
-
-
-def _framed(headers: Headers, at: int, start: int, raw: Buffer) -> Framed:
-    counts = headers.data_bytes[at], headers.records[at], headers.decoded_bytes[at]
-    return Framed(start, raw, *(int(count) for count in counts))
-
-
-def _index(chunk: Framed, data: Buffer, size: int) -> Index:
-    """The index of a file from its footer, whose header is right, and from the footer's data."""
-    if not len(data):
-        raise DamagedDataError("its index is empty")
-    own = data[0] in (PLAIN, ZSTD)
+def _footer_offset(last: Buffer, offset: int) -> int | None:
+    """Where the footer begins by the postscript, whose block begins at `offset`; None without one."""
     try:
-        # The package verifies the hash of a whole chunk when it reads one record of it.
-        if len(data) > _LONG_BYTES or not own:
-            read_range(chunk, 0, 1)
-        about, entries = _own_entries(chunk, data) if own else _package_entries(chunk)
-    except UnreadableError as error:
-        raise DamagedDataError(f"its index cannot be read: {error.why}") from error
-    return _checked(fields(about), entries, chunk.offset, size)
-
-
-def _own_entries(chunk: Framed, data: Buffer) -> tuple[bytes, Ints]:
-    stops, values = parts(data, chunk.records, chunk.decoded_bytes)
-    raw = np.frombuffer(values, np.uint8)
-    rows = np.empty((chunk.records - 1, 3), np.int64)
-    for first in range(0, len(rows), _AT_ONCE):
-        last = min(first + _AT_ONCE, len(rows))
-        _parse_entries(raw[int(stops[first]) : int(stops[last])], rows[first:last])
-    return bytes(values[: int(stops[0])]), rows
-
-
-def _package_entries(chunk: Framed) -> tuple[bytes, Ints]:
-    about = read_range(chunk, 0, 1)[0]
-    rows = np.empty((chunk.records - 1, 3), np.int64)
-    for first in range(0, len(rows), _AT_ONCE):
-        last = min(first + _AT_ONCE, len(rows))
-        joined = b"".join(read_range(chunk, first + 1, last + 1))
-        _parse_entries(np.frombuffer(joined, np.uint8), rows[first:last])
-    return about, rows
-
-
-def _parse_entries(raw: Bytes, into: Ints) -> None:
-    """Parse offset, bytes and records of each chunk; writers always write the three fields in order."""
-    values = varints(raw, 6 * len(into))
-    if values is None:
-        raise DamagedDataError("its index does not hold three numbers per chunk")
-    rows = values.reshape(-1, 6)
-    if not bool((rows[:, 0::2] == (0x08, 0x10, 0x18)).all()):
-        raise DamagedDataError("its index does not hold the numbers of chunks")
-    into[:] = rows[:, 1::2]
+        records = decode([StoredChunk(offset, last, _POSTSCRIPTS)])[0]
+    except ChunkError:
+        return None
+    return footer_place(records[0])
 
 
 def _checked(about: dict[int, int | bytes], entries: Ints, footer: int, size: int) -> Index:
@@ -444,24 +240,25 @@ def _checked(about: dict[int, int | bytes], entries: Ints, footer: int, size: in
     offsets, decoded, counts = (np.ascontiguousarray(column) for column in entries.T)
     records = int(counts.sum()) if _addable(counts) else -1
     if totals.get(2) != len(entries) or totals.get(3) != records:
-        raise DamagedDataError(
+        raise _DamagedIndexError(
             f"its index counts {totals.get(2)!r} chunks and {totals.get(3)!r} records, and lists"
             f" {len(entries)} chunks of {records} records"
         )
     stops = np.append(offsets[1:], footer)
     stored = stops - offsets
     inside = not len(offsets) or int(offsets[0]) >= FIRST_CHUNK
-    if not inside or not bool((is_chunk_begin(offsets) & (stored >= CHUNK_HEADER)).all()):
-        raise DamagedDataError("the chunks that its index lists do not lie one behind the other")
+    if not inside or not bool((are_chunk_begins(offsets) & (stored >= CHUNK_HEADER)).all()):
+        raise _DamagedIndexError("the chunks that its index lists do not lie one behind the other")
     # A chunk takes at least one byte of the file per record.
     if not bool(((counts >= 1) & (counts <= stored)).all()) or not _addable(decoded):
-        raise DamagedDataError("its index counts records that no chunk of its size can hold")
+        raise _DamagedIndexError("its index counts records that no chunk of its size can hold")
     options = totals.get(4)
     written_with = options.decode("utf-8", "replace") if isinstance(options, bytes) else ""
     padded = "pad_to_block_boundary:true" in written_with
     return Index(
         size_bytes=size,
         chunk_offsets=offsets,
+        chunk_bytes=decoded,
         footer_offset=footer,
         records=records,
         decoded_bytes=int(decoded.sum()),

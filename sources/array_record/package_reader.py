@@ -30,6 +30,7 @@ from windrow.sources.array_record.chunks import (
     WHAT,
     Buffer,
     contiguous,
+    leading_varint,
 )
 from windrow.sources.array_record.file_lru import OpenFileCache
 from windrow.sources.array_record.files import ArrayRecordFile, FileFacts, check_unchanged
@@ -38,7 +39,6 @@ from windrow.sources.array_record.index import (
     asked_group,
     cut_off,
     footer_place,
-    indexed_places,
     why_no_index,
 )
 from windrow.sources.array_record.package import LIBRARY, open_reader, why_broken
@@ -173,9 +173,6 @@ def _is_read_singly(file: ArrayRecordFile) -> bool:
 def _chunk_places(file: ArrayRecordFile) -> IntArray:
     """Begin, stored and decoded bytes of a file's groups, int64 `(groups, 3)`, up to a damaged one."""
     try:
-        at_once = indexed_places(file.path)
-        if at_once is not None:
-            return at_once
         headers = chunk_places(file.path, file.facts.chunks)
     except OSError:
         headers = []
@@ -270,7 +267,7 @@ def _inspect(path: str, fd: int) -> FileFacts:
         raise SourceError(f"{WHAT}: {path} {why}")
     last = _chunk(fd, size - BLOCK, POSTSCRIPT_BYTES)
     is_postscript = (last.kind, last.records) == (b"r", 3)
-    footer = footer_place(last.data, last.decoded_bytes) if is_postscript else None
+    footer = footer_place(_first_record(last.data)) if is_postscript else None
     if footer is None or not 0 < footer < size - BLOCK:
         raise SourceError(f"{WHAT}: {path} {cut_off(_NO_INDEX, known=True)}")
     index = _chunk(fd, footer, 0)
@@ -316,6 +313,16 @@ def chunk_places(path: str, chunks: int) -> list[tuple[int, int, int]]:
             headers = (length + (begin + USABLE - 1) % BLOCK) // USABLE
             begin += length + headers * BLOCK_HEADER
     return places
+
+
+def _first_record(data: Buffer) -> bytes:
+    """The first record of an uncompressed chunk; empty if it is not one."""
+    sizes = leading_varint(data, 1)
+    first = None if sizes is None else leading_varint(data, sizes[1])
+    if sizes is None or first is None or data[0]:
+        return b""
+    begin = sum(sizes)
+    return bytes(data[begin : begin + first[0]])
 
 
 def _chunk(fd: int, begin: int, data_bytes: int) -> _LocalChunk:

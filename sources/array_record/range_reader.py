@@ -1,4 +1,6 @@
-"""Reads ArrayRecord files by byte ranges: files at URLs, and local files with `direct=True`.
+"""Reads ArrayRecord files by byte ranges: files at URLs, and local files that are read with them.
+
+Without the native core it also reads local files with `direct=True`.
 
 The files' indices state the places of records, so a call is planned as a whole: the record groups
 in the order of their files, with neighbouring groups in one request.
@@ -10,11 +12,9 @@ other requests are in flight.
 from __future__ import annotations
 
 import dataclasses
-import mmap
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,17 +23,8 @@ from windrow.core.process import refuse_forked
 from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
-from windrow.sources.array_record.decode import (
-    HEAD_BYTES,
-    ChunkError,
-    StoredChunk,
-    Verify,
-    decode,
-    decode_run,
-)
-from windrow.sources.array_record.file_lru import OpenFileCache
+from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
-from windrow.sources.array_record.highway_hash import native_code
 from windrow.sources.array_record.records import DamagedRecordError
 from windrow.sources.base import IntArray
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
@@ -44,10 +35,6 @@ from windrow.sources.scan import Places
 # Arrived groups are decoded in portions of this size: decoding many groups costs less for each.
 _DECODE_GROUPS: Final = 1024
 _DECODE_BYTES: Final = 8 << 20
-# Neighbours in a local file are read together if their size is within these limits. Shorter runs,
-# and runs that would take too much memory until they are decoded, come from the mapped file.
-_LONG_RUN_BYTES: Final = 1 << 18
-_MOST_RUN_BYTES: Final = 1 << 26
 
 
 class RangeReader:
@@ -75,16 +62,12 @@ class RangeReader:
         self._file_of = np.array([number[one.file.path] for one in files], np.int64)
         chunks = np.array([one.index.chunks for one in self._files], np.int64)
         self._first_chunk = np.cumsum(chunks) - chunks
-        self._mapped = OpenFileCache(_map_file)
         self._kept = RangeCache(options.keep_bytes)
         self._any_remote = any(one.remote is not None for one in self._files)
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         self._refuse_forked()
         plan = self._plan(groups)
-        run = self._run(plan)
-        if run is not None:
-            return run
         chunks: list[list[bytes]] = [[]] * len(plan.chunks)
         try:
             self._add_ranges(plan, keep=True)
@@ -217,31 +200,6 @@ class RangeReader:
                     )
                 )
 
-    def _run(self, plan: _ReadPlan) -> list[bytes] | None:
-        """The records, if they are many neighbours in a local file and nothing is wrong; else None."""
-        first, last = int(plan.files[0]), int(plan.files[-1])
-        neighbours = bool((plan.begin[1:] == plan.end[:-1]).all()) and first == last
-        single = plan.inside is None and len(plan.which) == len(plan.chunks)
-        start, stop = int(plan.begin[0]), int(plan.end[-1])
-        if not (neighbours and single) or stop - start < _LONG_RUN_BYTES or self._verify != "all":
-            return None
-        file = self._files[first]
-        if file.remote is not None or native_code.worth(stop - start) is None:
-            return None
-        check_unchanged(file.file)
-        records: list[bytes] = []
-        while len(records) < len(plan.chunks):
-            # In portions, so that the stored bytes take little memory next to the records.
-            at, most = len(records), plan.begin[len(records)] + _DECODE_BYTES
-            until = max(at + 1, int(np.searchsorted(plan.end, most, side="right")))
-            begin, end = plan.begin[at:until], plan.end[at:until]
-            data = file_bytes(file.file.path, int(begin[0]), int(end[-1]) + HEAD_BYTES)
-            some = decode_run(data, int(begin[0]), begin, end)
-            if some is None:
-                return None
-            records += some
-        return [records[at] for at in plan.which.tolist()]
-
     def _batches(self, plan: _ReadPlan) -> Iterator[tuple[list[int], list[StoredChunk]]]:
         """Groups that have arrived, by number, in portions that are decoded together."""
         numbers, stored = self._local_chunks(plan)
@@ -279,7 +237,7 @@ class RangeReader:
         plan: _ReadPlan,
         groups: IntArray,
         start: int,
-        data: bytes | mmap.mmap,
+        data: bytes,
         numbers: list[int],
         stored: list[StoredChunk],
     ) -> None:
@@ -299,11 +257,7 @@ class RangeReader:
             gaps = plan.begin[mine[1:]] != plan.end[mine[:-1]]
             for run in np.split(mine, np.flatnonzero(gaps) + 1):
                 start, stop = int(plan.begin[run[0]]), int(plan.end[run[-1]])
-                if _LONG_RUN_BYTES <= stop - start <= _MOST_RUN_BYTES:
-                    data = file_bytes(file.path, start, stop)
-                else:
-                    data, start = self._mapped.get(file.path), 0
-                self._add(plan, run, start, data, [], stored)
+                self._add(plan, run, start, file_bytes(file.path, start, stop), [], stored)
         return numbers, stored
 
     def _decoded(
@@ -374,7 +328,7 @@ def _widest_gap(gaps: IntArray, most: int, wanted: int, most_fetched: float) -> 
 
 
 def file_bytes(path: str, start: int, stop: int) -> bytes:
-    """Bytes of a file, fewer if it ends earlier. Unlike mapped pages they are freed after decoding."""
+    """Bytes of a file, fewer if it ends earlier."""
     try:
         # A buffered file continues after a short read of the system.
         with open(path, "rb") as file:
@@ -384,13 +338,5 @@ def file_bytes(path: str, start: int, stop: int) -> bytes:
         raise _unreadable(path, error) from error
 
 
-def _map_file(path: str) -> Any:
-    try:
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size, prot=mmap.PROT_READ)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError | ValueError) -> ReadError:
+def _unreadable(path: str, error: OSError) -> ReadError:
     return ReadError(f"{WHAT}: {path} cannot be read: {error}", file=path)

@@ -15,15 +15,18 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.array_record.chunks import WHAT
+from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.array_record.files import (
     ArrayRecordFile,
     FileRange,
     find_ranges,
     index_files,
+    index_local_file,
     refuse_unfinished_remote,
 )
 from windrow.sources.array_record.package import LIBRARY
@@ -64,15 +67,16 @@ class ArrayRecordDataSource(LaidOutSource):
                 or a list of these. Also a URL of any protocol of fsspec, `path[10:20]` for records
                 10 to 19 of a file, or a FileInstruction of tfds.
             split: The split of a tfds folder.
-            reader_options: Options of the array_record package's reader, for local files.
+            reader_options: Options of the array_record package's reader. With these it reads local
+                files.
             storage_options: Settings of fsspec's file systems, such as credentials.
             remote: Limits of reading from URLs.
-            direct: Whether to read files by byte ranges instead of through the array_record
-                package, which opens local files only. True reads all files so. None does so if a
-                path is a URL. False refuses URLs.
+            direct: Whether Windrow reads files itself instead of through the array_record package,
+                which opens local files only. None does so if a path is a URL, or if the native core
+                is there. False refuses URLs.
             verify: "all" to verify the hashes of the header and the data of every record that is
-                read. "headers" verifies headers only, in files that are read by byte ranges: this
-                is faster, but damage in storage may silently give wrong data.
+                read. "headers" verifies headers only, where the native core reads: this is faster,
+                but damage in storage may silently give wrong data.
 
         Raises:
             ArgumentError: If an argument has a wrong type or value.
@@ -93,7 +97,6 @@ class ArrayRecordDataSource(LaidOutSource):
             >>> len(source), source[-1], source.read(np.array([1, 0, 1]))
             (2, b'two', [b'two', b'one', b'two'])
         """
-        refuse_forked(LIBRARY, WHAT)
         _check_ways(direct, verify, storage_options)
         self._limits = as_remote_options(remote, WHAT)
         self._storage_options = storage_options
@@ -104,10 +107,13 @@ class ArrayRecordDataSource(LaidOutSource):
         wanted = [part.path for part in ranges]
         self.is_remote_source = any(map(is_remote, wanted))
         """Whether any file is read over a network."""
-        if self.is_remote_source or direct:
+        of_package = direct is False or (reader_options is not None and not direct)
+        if self.is_remote_source or (direct and native() is None):
             by_path, reader = self._opened_by_ranges(wanted, verify)
-        else:
+        elif native() is None or of_package:
             by_path, reader = _opened_by_package(wanted, options)
+        else:
+            by_path, reader = _opened_by_core(wanted, verify, exact=bool(direct))
         self._ranges = tuple(_bounded(part, by_path[part.path]) for part in ranges)
         self._files = tuple(by_path[path] for path in wanted)
         self._records = RecordGroups(self._ranges, self._files, reader=reader)
@@ -204,9 +210,24 @@ class ArrayRecordDataSource(LaidOutSource):
         return self._records.read(checked_indices(indices, len(self), WHAT))
 
 
+def _opened_by_core(
+    wanted: Sequence[str], verify: Literal["all", "headers"], *, exact: bool
+) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
+    """Open files; unless `exact`, estimate the bytes of records as the package's reader does.
+
+    So plans and statistics are the same with and without the core.
+    """
+    names = sorted(set(wanted))
+    with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+        files = [one.file for one in pool.map(index_local_file, names)]
+    by_path = {file.path: file if exact else file.estimated() for file in files}
+    return by_path, CoreReader([by_path[path] for path in wanted], verify=verify)
+
+
 def _opened_by_package(
     wanted: Sequence[str], options: str
 ) -> tuple[dict[str, ArrayRecordFile], RecordReader]:
+    refuse_forked(LIBRARY, WHAT)
     names = sorted(set(wanted))
     with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
         files = list(pool.map(lambda path: open_and_check(path, options), names))

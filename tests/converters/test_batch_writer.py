@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.array_record_bytes import chunks_of, written
 from windrow.converters.records import batch_writer
 from windrow.converters.records.batch_writer import BatchWriter, Options, options_of
+from windrow.core.native import native
 from windrow.sources import ArrayRecordDataSource
-from windrow.sources.array_record import highway_hash
 from windrow.sources.array_record.decode import decode
 
 # With a chunk's header, and what is before its record, these end around the end of a block.
@@ -234,7 +234,7 @@ def test_a_file_that_was_abandoned_is_none(tmp_path: Path) -> None:
         ArrayRecordDataSource(tmp_path / "x.array_record")
 
 
-def test_the_package_writes_where_there_is_no_native_code(
+def test_the_package_writes_where_the_core_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from windrow.converters import tfrecord_to_array_record, write_records
@@ -250,15 +250,12 @@ def test_the_package_writes_where_there_is_no_native_code(
             super().__init__(path, options)
 
     monkeypatch.setattr(record_writing, "ArrayRecordWriter", Counted)
-    for native in (True, False):
-        monkeypatch.setattr(record_writing, "is_native", lambda native=native: native)
+    for core in (True, False):
+        if not core:
+            monkeypatch.setattr(record_writing, "native", lambda: None)
         made.clear()
-        out = tmp_path / str(native)
+        out = tmp_path / str(core)
         tfrecord_to_array_record(tmp_path / "a.tfrecord", out, progress=False)
         assert ArrayRecordDataSource(out).read(range(300)) == records  # type: ignore[arg-type]
         # One is to try the options.
-        assert len(made) == (1 if native else 2)
-
-
-def test_the_tests_have_native_code() -> None:
-    assert highway_hash.is_native(), "the tests need the extra fast"
+        assert len(made) == (1 if core and native() is not None else 2)

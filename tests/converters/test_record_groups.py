@@ -49,7 +49,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_conversion_opens_files_once(
     files: list[Input], openings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windrow.converters.records.record_reading.is_native", lambda: True)
+    monkeypatch.setattr("windrow.converters.records.record_reading.native", lambda: True)
     monkeypatch.setattr("windrow.converters.zarr.records_work._PIECE_BYTES", 1)
     folder = Path(files[0].url).parent
     array_record_to_zarr(folder, folder.parent / "out", chunk_rows=2, shard_rows=4)

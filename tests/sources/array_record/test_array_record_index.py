@@ -26,11 +26,8 @@ from windrow.sources.array_record.chunks import (
 )
 from windrow.sources.array_record.index import (
     TAIL_BYTES,
-    Index,
     footer_span,
-    footer_spans,
     parse_footer,
-    parse_footers,
 )
 
 
@@ -52,7 +49,7 @@ def test_an_index_says_what_the_package_says(tmp_path: Path, codec: str, count: 
 
 
 def test_the_index_of_a_long_footer(tmp_path: Path) -> None:
-    # The footers are longer than what is hashed in NumPy, and than the tail.
+    # The footers are longer than the tail.
     for codec, count in (("uncompressed", 9_000), ("zstd", 15_000), ("snappy", 12_000)):
         draw = random.Random(count)
         records = [draw.randbytes(draw.randrange(90)) for _ in range(count)]
@@ -106,21 +103,18 @@ def test_a_tfrecord_file_is_told_by_its_name() -> None:
         footer_span("t", "a.tfrecord-00000-of-00001", bytes(100), 100)
 
 
-def test_many_files_at_once_each_have_their_answer(small: bytes) -> None:
-    torn = small[:-BLOCK] + bytes(BLOCK)
-    found = footer_spans("t", "abc", [small[-TAIL_BYTES:], torn, b""], [len(small), len(torn), 0])
-    assert isinstance(found[0], tuple)
-    assert [str(error)[:4] for error in found[1:]] == ["t: b", "t: c"]
-    start, stop = found[0]
-    raws = [small[start:stop], b"", small[start : start + 60], small[start + 1 : stop]]
-    indices = parse_footers("t", "abcd", raws, [start] * 4, [len(small)] * 4)
-    assert isinstance(indices[0], Index)
-    assert indices[0].records == 30
-    errors = [str(one) for one in indices[1:]]
-    assert "b is damaged: the header of its index is wrong" in errors[0]
-    assert "c is damaged: its index of" in errors[1]
-    assert "d is damaged: the header of its index is wrong" in errors[2]
-    assert footer_spans("t", [], [], []) == [] == parse_footers("t", [], [], [], [])
+@pytest.mark.parametrize(
+    ("first", "stop", "why"),
+    [
+        (0, 0, "it is cut off: 0 of its bytes exist"),
+        (0, 60, r"it is cut off: 60 of its \d+ bytes exist"),
+        (1, 300, "its header hash is wrong"),
+    ],
+)
+def test_footers_that_are_none_are_refused(small: bytes, first: int, stop: int, why: str) -> None:
+    start, _ = footer_span("t", "f", small[-TAIL_BYTES:], len(small))
+    with pytest.raises(SourceError, match=f"f is damaged: its index cannot be read: {why}"):
+        parse_footer("t", "f", small[start + first : start + stop], start, len(small))
 
 
 @given(st.data())

@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+mod array_record;
 mod codecs;
 mod guard;
 mod memory;
@@ -18,6 +19,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WINDROW_SOURCES"))?;
     guard::register(module)?;
     pool::register(module)?;
+    array_record::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

@@ -1,0 +1,23 @@
+//! Reads ArrayRecord files: their chunks, simple and transposed, from files and from memory.
+//!
+//! A file is a run of chunks: 40 bytes of header, then data. A block header of 24 bytes lies at each
+//! multiple of 65,536 bytes of the file. `layout` knows the places, `chunk` the headers and hashes,
+//! `simple` and `transposed` the data, `read` many chunks at once, and `python` what Python calls.
+//!
+//! Invariants: a chunk that is given out has the header that was written, and, unless the caller
+//! gives that up, the data that was written. Whatever the bytes are, nothing is read outside of them,
+//! and no memory is taken beyond what so many stored bytes can decompress to.
+
+mod chunk;
+mod codecs;
+mod damage;
+mod hash;
+mod layout;
+mod parallel;
+mod python;
+mod read;
+mod simple;
+mod transposed;
+mod varint;
+
+pub use python::register;

@@ -1,0 +1,550 @@
+//! What Python calls. Each function lets other threads of the interpreter run while it works.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyIndexError, PyOSError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use pyo3::{create_exception, exceptions::PyException};
+
+use super::chunk::Verify;
+use super::codecs::{Codec, Room};
+use super::hash::hash;
+use super::parallel::{Failure, Workspace, caught, cores, each};
+use super::read::{Chunk, Prepared, Stored, Wanted, read_at, read_one};
+use super::varint::Cursor;
+use crate::guard::guarded;
+
+/// Stored bytes of groups that are held at a time.
+const PORTION_BYTES: usize = 8 << 20;
+/// Neighbouring chunks of one record are read together up to so many bytes.
+const RUN_BYTES: u64 = 1 << 17;
+/// Runs that a thread takes at a time.
+const RUNS: usize = 16;
+/// Less than so many stored bytes are decoded by the calling thread alone.
+const ALONE_BYTES: usize = 1 << 15;
+
+create_exception!(
+    _native,
+    ChunkError,
+    PyException,
+    "A chunk cannot be read: its number in the call, and the reason as a clause."
+);
+
+/// An open ArrayRecord file with its index.
+#[pyclass(frozen, module = "windrow.core._native")]
+struct ArrayRecordFile {
+    path: PathBuf,
+    file: File,
+    offsets: Vec<u64>,
+    /// The end of the bytes of each chunk.
+    stops: Vec<u64>,
+    /// The bytes of each chunk's records in memory.
+    decoded: Vec<u64>,
+    group: u64,
+    records: u64,
+}
+
+#[pymethods]
+impl ArrayRecordFile {
+    /// Opens a file. `offsets`, `stops` and `decoded` are int64, one for each chunk.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        offsets: &Bound<'_, PyAny>,
+        stops: &Bound<'_, PyAny>,
+        decoded: &Bound<'_, PyAny>,
+        group: u64,
+        records: u64,
+    ) -> PyResult<Self> {
+        let offsets = numbers(py, offsets)?;
+        let (stops, decoded) = (numbers(py, stops)?, numbers(py, decoded)?);
+        let chunks = offsets.len();
+        let fits = group > 0 && records.div_ceil(group) == chunks as u64;
+        if !fits || stops.len() != chunks || decoded.len() != chunks {
+            return Err(PyValueError::new_err("the index of the file does not fit together"));
+        }
+        if offsets.iter().zip(&stops).any(|(offset, stop)| offset > stop) {
+            return Err(PyValueError::new_err("a chunk ends before it begins"));
+        }
+        let file = py.detach(|| File::open(&path)).map_err(|error| file_error(&path, &error))?;
+        Ok(Self { path, file, offsets, stops, decoded, group, records })
+    }
+
+    /// The begin, the stored bytes and the bytes in memory of chunks, int64, by the index.
+    fn places<'py>(
+        &self,
+        py: Python<'py>,
+        chunks: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let place = |&chunk: &u64| {
+            let chunk = usize::try_from(chunk).ok().filter(|&chunk| chunk < self.offsets.len())?;
+            let stored = self.stops[chunk] - self.offsets[chunk];
+            Some([self.offsets[chunk], stored, self.decoded[chunk]].map(u64::to_le_bytes))
+        };
+        let places: Option<Vec<[[u8; 8]; 3]>> = numbers(py, chunks)?.iter().map(place).collect();
+        let places = places.ok_or_else(|| PyIndexError::new_err("no such chunk"))?;
+        Ok(PyBytes::new(py, places.as_flattened().as_flattened()))
+    }
+}
+
+impl ArrayRecordFile {
+    fn chunk(&self, number: usize) -> Chunk<'_> {
+        let (offset, stop) = (self.offsets[number], self.stops[number]);
+        let first = number as u64 * self.group;
+        Chunk {
+            stored: Stored::InFile(&self.file, (stop - offset) as usize),
+            offset,
+            counted: Some(self.group.min(self.records - first)),
+        }
+    }
+
+    fn stored_bytes(&self, chunk: usize) -> usize {
+        (self.stops[chunk] - self.offsets[chunk]) as usize
+    }
+
+    /// Whether memory for the record of a chunk may be taken before its header is read.
+    fn is_plausible(&self, chunk: usize) -> bool {
+        self.decoded[chunk] <= Codec::Zstd.reach(self.stops[chunk] - self.offsets[chunk])
+    }
+}
+
+/// Reads records of files, as bytes.
+///
+/// `at` and `positions` are int64 of the same length: for each record the number of its file in
+/// `files`, and its position there. Raises `ChunkError` with the number of a record in the call.
+#[pyfunction]
+fn array_record_read<'py>(
+    py: Python<'py>,
+    files: Vec<Py<ArrayRecordFile>>,
+    at: &Bound<'py, PyAny>,
+    positions: &Bound<'py, PyAny>,
+    verify_data: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    guarded(|| {
+        let files: Vec<&ArrayRecordFile> = files.iter().map(Py::get).collect();
+        let places = places(&files, &numbers(py, at)?, &numbers(py, positions)?)?;
+        let verify = if verify_data { Verify::All } else { Verify::Headers };
+        let single = |place: &Place| place.file.group == 1 && place.file.is_plausible(place.chunk);
+        let records = if places.iter().all(single) {
+            read_singles(py, &places, verify)?
+        } else {
+            read_groups(py, &places, verify)?
+        };
+        PyList::new(py, records)
+    })
+}
+
+/// The place of a record: its file, its chunk there, and its number in the chunk.
+struct Place<'a> {
+    file: &'a ArrayRecordFile,
+    chunk: usize,
+    inside: usize,
+}
+
+fn places<'a>(
+    files: &[&'a ArrayRecordFile],
+    at: &[u64],
+    positions: &[u64],
+) -> PyResult<Vec<Place<'a>>> {
+    if at.len() != positions.len() {
+        return Err(PyValueError::new_err("each position needs the number of its file"));
+    }
+    let place = |(&at, &position): (&u64, &u64)| {
+        let file = usize::try_from(at).ok().and_then(|at| files.get(at).copied());
+        let file = file.filter(|file| position < file.records);
+        let file = file
+            .ok_or_else(|| PyIndexError::new_err(format!("no record {position} of file {at}")))?;
+        let (chunk, inside) = (position / file.group, position % file.group);
+        Ok(Place { file, chunk: chunk as usize, inside: inside as usize })
+    };
+    at.iter().zip(positions).map(place).collect()
+}
+
+/// Records that are chunks of their own, decoded from the file straight into their objects.
+fn read_singles<'py>(
+    py: Python<'py>,
+    places: &[Place<'_>],
+    verify: Verify,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let mut records = Vec::with_capacity(places.len());
+    let mut rooms = Vec::with_capacity(places.len());
+    for (number, place) in places.iter().enumerate() {
+        let size = place.file.decoded[place.chunk] as usize;
+        let (record, room) = new_bytes(py, number, size)?;
+        records.push(record);
+        rooms.push(Mutex::new(room));
+    }
+    let runs = runs(places);
+    let stored = places.iter().map(|place| place.file.stored_bytes(place.chunk)).sum();
+    let work = |run: usize, space: &mut Workspace| {
+        let (begin, end) = (runs[run], runs.get(run + 1).copied().unwrap_or(places.len()));
+        read_run(&places[begin..end], &rooms[begin..end], verify, space)
+            .map_err(|(number, failure)| (begin + number, failure))
+    };
+    py.detach(|| each(runs.len(), RUNS, threads(stored), work))
+        .map_err(|(number, failure)| raised(number, failure, &places[number].file.path))?;
+    Ok(records)
+}
+
+/// Reads neighbouring chunks of one record each; the number of the one that failed.
+fn read_run(
+    places: &[Place<'_>],
+    rooms: &[Mutex<Room>],
+    verify: Verify,
+    space: &mut Workspace,
+) -> Result<(), (usize, Failure)> {
+    let Workspace { zstd, raw, values } = space;
+    let file = places[0].file;
+    let begin = file.offsets[places[0].chunk];
+    let size = file.stops[places[places.len() - 1].chunk] - begin;
+    let read = read_at(&file.file, begin, size as usize, raw).map_err(|failure| (0, failure))?;
+    for (number, (place, room)) in places.iter().zip(rooms).enumerate() {
+        let offset = file.offsets[place.chunk];
+        let first = (offset - begin) as usize;
+        let stop = (first + file.stored_bytes(place.chunk)).min(read);
+        let bytes = raw.get(first..stop).unwrap_or(&[]);
+        caught(|| Ok(read_one(offset, bytes, verify, &mut locked(room), (zstd, values))?))
+            .map_err(|failure| (number, failure))?;
+    }
+    Ok(())
+}
+
+/// Where runs of chunks begin that lie one behind the other in one file.
+fn runs(places: &[Place<'_>]) -> Vec<usize> {
+    let mut runs = Vec::new();
+    let mut first = 0;
+    for (number, place) in places.iter().enumerate() {
+        let follows = number > 0 && {
+            let before = &places[number - 1];
+            let begin = places[first].file.offsets[places[first].chunk];
+            std::ptr::eq(before.file, place.file)
+                && before.chunk + 1 == place.chunk
+                && before.file.stops[before.chunk] == place.file.offsets[place.chunk]
+                && place.file.stops[place.chunk] - begin <= RUN_BYTES
+        };
+        if !follows {
+            runs.push(number);
+            first = number;
+        }
+    }
+    runs
+}
+
+/// A chunk of which records are wanted.
+struct Job<'a> {
+    chunk: Chunk<'a>,
+    path: &'a Path,
+    stored_bytes: usize,
+    /// The records wanted: their number in the chunk, and in the call. All, if the call wants no other.
+    wanted: Vec<(usize, usize)>,
+}
+
+/// Records of groups, each of which is decoded once.
+fn read_groups<'py>(
+    py: Python<'py>,
+    places: &[Place<'_>],
+    verify: Verify,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    let mut numbers: HashMap<(*const ArrayRecordFile, usize), usize> = HashMap::new();
+    for (number, place) in places.iter().enumerate() {
+        let job =
+            *numbers.entry((std::ptr::from_ref(place.file), place.chunk)).or_insert(jobs.len());
+        if job == jobs.len() {
+            jobs.push(Job {
+                chunk: place.file.chunk(place.chunk),
+                path: &place.file.path,
+                stored_bytes: place.file.stored_bytes(place.chunk),
+                wanted: Vec::new(),
+            });
+        }
+        jobs[job].wanted.push((place.inside, number));
+    }
+    let mut records: Vec<Option<Bound<'py, PyBytes>>> = places.iter().map(|_| None).collect();
+    for portion in portions(&jobs, |job| job.stored_bytes) {
+        let chunks: Vec<&Chunk<'_>> = portion.iter().map(|job| &job.chunk).collect();
+        let prepared = prepare(py, &chunks, verify).map_err(|(at, failure)| {
+            let job = &portion[at];
+            raised(job.wanted[0].1, failure, job.path)
+        })?;
+        let mut wanted = Vec::with_capacity(portion.len());
+        for (job, chunk) in portion.iter().zip(&prepared) {
+            let mut rooms = Vec::with_capacity(job.wanted.len());
+            for &(inside, number) in &job.wanted {
+                let (record, room) = new_record(py, number, chunk, inside)?;
+                records[number] = Some(record);
+                rooms.push(Wanted { inside, room });
+            }
+            wanted.push(Mutex::new(rooms));
+        }
+        write(py, &prepared, &wanted).map_err(|(at, failure)| {
+            let job = &portion[at];
+            raised(job.wanted[0].1, failure, job.path)
+        })?;
+    }
+    Ok(records.into_iter().flatten().collect())
+}
+
+/// Decodes chunks in memory: a list of the records of each.
+///
+/// Each chunk is the offset in its file, the file's bytes from there on, which nobody changes, and
+/// the number of its records by the index. Raises `ChunkError` with the number of a chunk.
+#[pyfunction]
+fn array_record_decode<'py>(
+    py: Python<'py>,
+    chunks: Vec<(u64, PyBuffer<u8>, u64)>,
+    verify_data: bool,
+) -> PyResult<Vec<Bound<'py, PyList>>> {
+    guarded(|| {
+        let verify = if verify_data { Verify::All } else { Verify::Headers };
+        let mut numbered = Vec::with_capacity(chunks.len());
+        for (number, (offset, buffer, counted)) in chunks.iter().enumerate() {
+            let stored = Stored::InMemory(bytes_of(buffer)?);
+            numbered.push((number, Chunk { stored, offset: *offset, counted: Some(*counted) }));
+        }
+        let mut lists = Vec::with_capacity(chunks.len());
+        for portion in portions(&numbered, |&(number, _)| chunks[number].1.len_bytes()) {
+            let first = portion[0].0;
+            let some: Vec<&Chunk<'_>> = portion.iter().map(|(_, chunk)| chunk).collect();
+            let failed = |(at, failure)| raised(first + at, failure, Path::new(""));
+            let prepared = prepare(py, &some, verify).map_err(failed)?;
+            let mut wanted = Vec::with_capacity(some.len());
+            for (at, chunk) in prepared.iter().enumerate() {
+                let (mut records, mut rooms) = (Vec::new(), Vec::new());
+                for inside in 0..chunk.count() {
+                    let (record, room) = new_record(py, first + at, chunk, inside)?;
+                    records.push(record);
+                    rooms.push(Wanted { inside, room });
+                }
+                lists.push(PyList::new(py, records)?);
+                wanted.push(Mutex::new(rooms));
+            }
+            write(py, &prepared, &wanted).map_err(failed)?;
+        }
+        Ok(lists)
+    })
+}
+
+/// Decodes the footer at `offset` of a file: the record about the file, and the index's entries.
+///
+/// The entries are int64: the begin, the bytes in memory and the records of each chunk. `None` if
+/// the footer does not hold such numbers; `ChunkError` if it is damaged.
+#[pyfunction]
+fn array_record_index<'py>(
+    py: Python<'py>,
+    offset: u64,
+    raw: PyBuffer<u8>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+    guarded(|| {
+        let stored = Stored::InMemory(bytes_of(&raw)?);
+        let chunk = Chunk { stored, offset, counted: None };
+        let mut found = None;
+        let decode = || {
+            let mut space = Workspace::take();
+            let done = caught(|| {
+                let chunk = Prepared::new(&chunk, Verify::All, &mut space)?;
+                let (about, rest) = chunk.first_and_rest(&mut space)?;
+                found = entries(&rest, chunk.count() - 1).map(|entries| (about, entries));
+                Ok(())
+            });
+            space.keep();
+            done.map(|()| found)
+        };
+        let found = py.detach(decode).map_err(|failure| raised(0, failure, Path::new("")))?;
+        Ok(found.map(|(about, entries)| {
+            (PyBytes::new(py, &about), PyBytes::new(py, entries.as_flattened().as_flattened()))
+        }))
+    })
+}
+
+/// The three numbers of each entry of an index; `None` if the bytes are not so many entries.
+fn entries(bytes: &[u8], count: usize) -> Option<Vec<[[u8; 8]; 3]>> {
+    let mut cursor = Cursor::new(bytes);
+    // An entry takes six bytes at least, so the memory follows what is there.
+    let mut found = Vec::with_capacity(count.min(bytes.len() / 6));
+    for _ in 0..count {
+        let mut entry = [[0; 8]; 3];
+        for (number, tag) in entry.iter_mut().zip([0x08, 0x10, 0x18]) {
+            if cursor.byte()? != tag {
+                return None;
+            }
+            *number = i64::try_from(cursor.varint()?).ok()?.to_le_bytes();
+        }
+        found.push(entry);
+    }
+    cursor.is_empty().then_some(found)
+}
+
+/// The HighwayHash-64 of each message `data[start:stop]`, little-endian, end to end.
+///
+/// `starts` and `stops` are int64. Raises `IndexError` if a message does not lie within `data`.
+#[pyfunction]
+fn highway_hashes<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    starts: &Bound<'py, PyAny>,
+    stops: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    guarded(|| {
+        let bytes = bytes_of(&data)?;
+        let (starts, stops) = (numbers(py, starts)?, numbers(py, stops)?);
+        let message = |(&start, &stop): (&u64, &u64)| bytes.get(start as usize..stop as usize);
+        let found = py.detach(|| {
+            let hashes =
+                starts.iter().zip(&stops).map(|at| message(at).map(|m| hash(m).to_le_bytes()));
+            hashes.collect::<Option<Vec<[u8; 8]>>>()
+        });
+        match found.filter(|_| starts.len() == stops.len()) {
+            Some(found) => Ok(PyBytes::new(py, found.as_flattened())),
+            None => {
+                let size = bytes.len();
+                Err(PyIndexError::new_err(format!(
+                    "messages lie outside of the {size} bytes given"
+                )))
+            }
+        }
+    })
+}
+
+/// Runs of neighbours that take a portion of memory together, or are a single one.
+fn portions<T>(jobs: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let (mut found, mut begin, mut total) = (Vec::new(), 0, 0);
+    for (at, job) in jobs.iter().enumerate() {
+        if at > begin && total + size(job) > PORTION_BYTES {
+            found.push(&jobs[begin..at]);
+            (begin, total) = (at, 0);
+        }
+        total += size(job);
+    }
+    if begin < jobs.len() {
+        found.push(&jobs[begin..]);
+    }
+    found
+}
+
+fn prepare<'a>(
+    py: Python<'_>,
+    chunks: &[&Chunk<'a>],
+    verify: Verify,
+) -> Result<Vec<Prepared<'a>>, (usize, Failure)> {
+    let found: Vec<OnceLock<Prepared<'a>>> = chunks.iter().map(|_| OnceLock::new()).collect();
+    let work = |at: usize, space: &mut Workspace| {
+        let prepared = caught(|| {
+            let _ = found[at].set(Prepared::new(chunks[at], verify, space)?);
+            Ok(())
+        });
+        prepared.map_err(|failure| (at, failure))
+    };
+    let stored = chunks.iter().map(|chunk| chunk.stored.len()).sum();
+    py.detach(|| each(chunks.len(), 1, threads(stored), work))?;
+    Ok(found.into_iter().filter_map(OnceLock::into_inner).collect())
+}
+
+fn write(
+    py: Python<'_>,
+    prepared: &[Prepared<'_>],
+    wanted: &[Mutex<Vec<Wanted>>],
+) -> Result<(), (usize, Failure)> {
+    let work = |at: usize, space: &mut Workspace| {
+        let written = caught(|| prepared[at].write(&mut locked(&wanted[at]), space));
+        written.map_err(|failure| (at, failure))
+    };
+    let stored = prepared.iter().map(Prepared::stored_bytes).sum();
+    py.detach(|| each(prepared.len(), 1, threads(stored), work))
+}
+
+fn threads(stored_bytes: usize) -> usize {
+    if stored_bytes < ALONE_BYTES { 1 } else { cores() }
+}
+
+fn locked<T>(one: &Mutex<T>) -> MutexGuard<'_, T> {
+    one.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A new `bytes` for a record of a chunk, and the memory in it.
+fn new_record<'py>(
+    py: Python<'py>,
+    number: usize,
+    chunk: &Prepared<'_>,
+    inside: usize,
+) -> PyResult<(Bound<'py, PyBytes>, Room)> {
+    match chunk.bounds(inside) {
+        Some((begin, end)) => new_bytes(py, number, end - begin),
+        None => Err(chunk_error(number, "it has not the records that the index counts")),
+    }
+}
+
+/// A new `bytes` whose content must be written before anybody sees it, and the memory in it.
+fn new_bytes<'py>(
+    py: Python<'py>,
+    number: usize,
+    size: usize,
+) -> PyResult<(Bound<'py, PyBytes>, Room)> {
+    let Ok(length) = ffi::Py_ssize_t::try_from(size) else {
+        return Err(chunk_error(number, "it asks for more memory than there is"));
+    };
+    // SAFETY: CPython gives a new object of this size, or null with an exception, which
+    // `from_owned_ptr_or_err` takes. An empty object may be shared, and nothing is written to it.
+    unsafe {
+        let object = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length);
+        let Ok(object) = Bound::from_owned_ptr_or_err(py, object) else {
+            return Err(chunk_error(number, "it asks for more memory than there is"));
+        };
+        let object = object.cast_into_unchecked::<PyBytes>();
+        let room = Room::new(ffi::PyBytes_AsString(object.as_ptr()).cast(), size);
+        Ok((object, room))
+    }
+}
+
+fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
+    if !buffer.is_c_contiguous() {
+        return Err(PyValueError::new_err("the bytes of a buffer must lie together"));
+    }
+    if buffer.len_bytes() == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the buffer is contiguous, and its owner keeps it while the buffer is held. The caller
+    // promises that nobody changes the bytes meanwhile; reading them anew would give no other rule.
+    Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) })
+}
+
+/// Numbers of int64, none of which may be negative.
+fn numbers(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let found = PyBuffer::<i64>::get(array)?.to_vec(py)?;
+    let number =
+        |number| u64::try_from(number).map_err(|_| PyIndexError::new_err("a negative number"));
+    found.into_iter().map(number).collect()
+}
+
+fn raised(number: usize, failure: Failure, path: &Path) -> PyErr {
+    match failure {
+        Failure::Damage(damage) => chunk_error(number, &damage.0),
+        Failure::File(error) => file_error(path, &error),
+    }
+}
+
+fn chunk_error(number: usize, why: &str) -> PyErr {
+    ChunkError::new_err((number, why.to_owned()))
+}
+
+fn file_error(path: &Path, error: &std::io::Error) -> PyErr {
+    let text = error.to_string();
+    PyOSError::new_err((error.raw_os_error().unwrap_or(0), text, path.to_path_buf()))
+}
+
+/// Registers the functions of this module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("ChunkError", module.py().get_type::<ChunkError>())?;
+    module.add_class::<ArrayRecordFile>()?;
+    module.add_function(wrap_pyfunction!(array_record_read, module)?)?;
+    module.add_function(wrap_pyfunction!(array_record_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(array_record_index, module)?)?;
+    module.add_function(wrap_pyfunction!(highway_hashes, module)?)
+}

@@ -1,0 +1,102 @@
+"""Reads local ArrayRecord files through the native core.
+
+The core keeps each open file with its index. One call reads many records of many files: it reads,
+verifies and decompresses on all cores, without the interpreter's lock, straight into `bytes` objects.
+
+Invariant: a file is opened only if it still has the size that was found, and stays open while it is
+used. An index in the core is read anew when a file is opened again, so a pickled reader is small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.core.native import native
+from windrow.errors import ReadError
+from windrow.sources.array_record.chunks import WHAT
+from windrow.sources.array_record.decode import Verify
+from windrow.sources.array_record.file_lru import OpenFileCache
+from windrow.sources.array_record.files import ArrayRecordFile, check_unchanged, index_local_file
+from windrow.sources.array_record.records import DamagedRecordError
+from windrow.sources.base import IntArray
+from windrow.sources.scan import Places
+
+# Threads that may each hold a share of the open files.
+_THREADS: Final = 8
+
+
+class CoreReader:
+    """Reads the records of files; a `RecordReader`.
+
+    Args:
+        files: The file of each range.
+        verify: "all" to verify all hashes, "headers" to verify the hashes of headers only.
+    """
+
+    def __init__(self, files: Sequence[ArrayRecordFile], *, verify: Verify) -> None:
+        self._files, self._verify = tuple(files), verify
+        self._opened = OpenFileCache(_Opener(files))
+
+    def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        """Read records of each file, of many files in one call of the core; return them end to end."""
+        size = max(1, self._opened.most // _THREADS)
+        records: list[bytes] = []
+        for first in range(0, len(groups), size):
+            records += self._read(groups[first : first + size])
+        return records
+
+    def _read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
+        core: Any = native()
+        opened = [self._opened.get(self._files[at].path) for at, _ in groups]
+        numbers = np.repeat(np.arange(len(groups)), [len(inside) for _, inside in groups])
+        positions = np.concatenate([inside for _, inside in groups])
+        try:
+            records: list[bytes] = core.array_record_read(
+                opened, numbers, positions, self._verify == "all"
+            )
+        except core.ChunkError as error:
+            number, why = error.args
+            at = groups[int(numbers[number])][0]
+            check_unchanged(self._files[at])
+            raise DamagedRecordError(at, int(positions[number]), why) from None
+        except OSError as error:
+            raise ReadError(
+                f"{WHAT}: {error.filename} cannot be read: {error.strerror}", file=error.filename
+            ) from error
+        return records
+
+    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+        """Start a `read` as a task of `pool`."""
+        return pool.submit(self.read, groups)
+
+    def places(self, at: IntArray, groups: IntArray) -> Places:
+        """The places of record groups, by the indices of their files."""
+        rows = np.full((len(groups), 3), -1, np.int64)
+        for number in set(at.tolist()):
+            mine = at == number
+            # Reading the records of a file that has changed raises the error.
+            with contextlib.suppress(OSError):
+                places = self._opened.get(self._files[number].path).places(groups[mine])
+                rows[mine] = np.frombuffer(places, np.int64).reshape(-1, 3)
+        return Places([self._files[number].path for number in at.tolist()], *rows.T)
+
+
+class _Opener:
+    """Opens files that were found whole, with their indices."""
+
+    def __init__(self, files: Sequence[ArrayRecordFile]) -> None:
+        self._files = {file.path: file for file in files}
+
+    def __call__(self, path: str) -> Any:
+        core: Any = native()
+        check_unchanged(self._files[path])
+        index = index_local_file(path).index
+        starts, stops = index.spans(np.arange(index.chunks))
+        return core.ArrayRecordFile(
+            path, starts, stops, index.chunk_bytes, index.group, index.records
+        )

@@ -1,0 +1,1 @@
+from sources.array_record.core_reader import *

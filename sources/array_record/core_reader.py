@@ -40,7 +40,7 @@ class CoreReader:
 
     def __init__(self, files: Sequence[ArrayRecordFile], *, verify: Verify) -> None:
         self._files, self._verify = tuple(files), verify
-        self._opened = OpenFileCache(_Opener(files))
+        self._opened = OpenFileCache(_CoreOpener(files))
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         """Read records of each file, of many files in one call of the core; return them end to end."""
@@ -86,7 +86,7 @@ class CoreReader:
         return Places([self._files[number].path for number in at.tolist()], *rows.T)
 
 
-class _Opener:
+class _CoreOpener:
     """Opens files that were found whole, with their indices."""
 
     def __init__(self, files: Sequence[ArrayRecordFile]) -> None:

@@ -67,7 +67,7 @@ class PackageReader:
 
     def __init__(self, files: Sequence[ArrayRecordFile], *, options: str) -> None:
         self._files = tuple(files)
-        self._readers = OpenFileCache(_Opener(files, options))
+        self._readers = OpenFileCache(_PackageOpener(files, options))
         self._start()
 
     def _start(self) -> None:
@@ -181,7 +181,7 @@ def _chunk_places(file: ArrayRecordFile) -> IntArray:
     return np.array([[min(n, most) for n in one] for one in headers], np.int64).reshape(-1, 3)
 
 
-class _Opener:
+class _PackageOpener:
     """Opens readers of files that were found whole."""
 
     def __init__(self, files: Sequence[ArrayRecordFile], options: str) -> None:

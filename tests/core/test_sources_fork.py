@@ -16,6 +16,7 @@ import pytest
 import zarr
 from array_record.python import array_record_module
 
+from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, SequenceDataSource, ZarrDataSource
 
@@ -75,6 +76,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], 
     }
 
 
+@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("library", ["TensorStore", "array_record"])
 def test_a_source_of_the_parent_is_refused(
     sources: dict[str, Callable[[], Any]], library: str
@@ -93,6 +95,17 @@ def test_a_source_of_the_parent_is_refused(
         assert f"forked after process {os.getpid()} had used {library}" in str(error)
         assert "multiprocessing_context='spawn'" in str(error)
     assert source.__getitems__(wanted) == before
+
+
+def test_the_native_core_reads_records_in_a_child(sources: dict[str, Callable[[], Any]]) -> None:
+    if native() is None:
+        pytest.skip("without the core a child is refused")
+    source = sources["array_record"]()
+    wanted = np.array([1, 14, 7, 2])
+    expected = source.read(wanted)
+    for _ in range(2):
+        assert in_forked_child(lambda: source.read(wanted)) == expected
+    assert source.read(wanted) == expected == [b"1", b"14", b"7", b"2"]
 
 
 def test_a_source_without_threads_is_read() -> None:

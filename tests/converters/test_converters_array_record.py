@@ -176,7 +176,7 @@ def test_errors_of_the_runner_and_of_a_missing_package(
     with pytest.raises(ArgumentError, match=r"Unexpected pipeline runner: NoSuchRunner"):
         tfrecord_to_array_record(inputs, out, runner="NoSuchRunner")
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow\[beam\]"):
+    with pytest.raises(MissingExtraError, match=r"Apache Beam needs .* windrow-data\[beam\]"):
         tfrecord_to_array_record(inputs, out, runner="DirectRunner")
     assert tfrecord_to_array_record(inputs, out).records == 15
 

@@ -164,7 +164,7 @@ def test_missing_file_and_wrong_records(tmp_path: Path) -> None:
 
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    with pytest.raises(MissingExtraError, match=r"reading TFRecord .* windrow\[beam\]"):
+    with pytest.raises(MissingExtraError, match=r"reading TFRecord .* windrow-data\[beam\]"):
         list(read_records(tmp_path / "a"))
 
 

@@ -94,8 +94,16 @@ class _CoreOpener:
 
     def __call__(self, path: str) -> Any:
         core: Any = native()
-        check_unchanged(self._files[path])
+        file = self._files[path]
+        check_unchanged(file)
         index = index_local_file(path).index
+        if (index.records, index.group) != (file.records, file.group):
+            raise ReadError(
+                f"{WHAT}: {path} changed since the source was made: it has {index.records:,} records"
+                f" in groups of {index.group:,} and had {file.records:,} in groups of"
+                f" {file.group:,}; restore it, or make the source again",
+                file=path,
+            )
         starts, stops = index.spans(np.arange(index.chunks))
         return core.ArrayRecordFile(
             path, starts, stops, index.chunk_bytes, index.group, index.records

@@ -72,7 +72,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], 
     zarr_path, records_path = zarr_array(folder / "z"), records_folder(folder / "r")
     return {
         "TensorStore": lambda: ZarrDataSource(zarr_path),
-        "array_record": lambda: ArrayRecordDataSource(records_path),
+        "array_record": lambda: ArrayRecordDataSource(records_path, direct=False),
     }
 
 

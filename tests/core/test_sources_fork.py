@@ -76,7 +76,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], 
     }
 
 
-@pytest.mark.usefixtures("without_core")
 @pytest.mark.parametrize("library", ["TensorStore", "array_record"])
 def test_a_source_of_the_parent_is_refused(
     sources: dict[str, Callable[[], Any]], library: str
@@ -97,10 +96,10 @@ def test_a_source_of_the_parent_is_refused(
     assert source.__getitems__(wanted) == before
 
 
-def test_the_native_core_reads_records_in_a_child(sources: dict[str, Callable[[], Any]]) -> None:
+def test_the_native_core_reads_records_in_a_child(tmp_path: Path) -> None:
     if native() is None:
         pytest.skip("without the core a child is refused")
-    source = sources["array_record"]()
+    source = ArrayRecordDataSource(records_folder(tmp_path / "r"))
     wanted = np.array([1, 14, 7, 2])
     expected = source.read(wanted)
     for _ in range(2):

@@ -59,16 +59,17 @@ class CoreReader:
             records: list[bytes] = core.array_record_read(
                 opened, numbers, positions, self._verify == "all"
             )
+            return records
         except core.ChunkError as error:
             number, why = error.args
-            at = groups[int(numbers[number])][0]
-            check_unchanged(self._files[at])
-            raise DamagedRecordError(at, int(positions[number]), why) from None
         except OSError as error:
             raise ReadError(
                 f"{WHAT}: {error.filename} cannot be read: {error.strerror}", file=error.filename
             ) from error
-        return records
+        # Raised here, the error has none of the core's as its context: those cannot be pickled.
+        at = groups[int(numbers[number])][0]
+        check_unchanged(self._files[at])
+        raise DamagedRecordError(at, int(positions[number]), why)
 
     def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
         """Start a `read` as a task of `pool`."""

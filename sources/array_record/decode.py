@@ -13,8 +13,8 @@ its place: a chunk in the place of another with as many records is taken for it,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -99,10 +99,7 @@ def decode(chunks: Sequence[StoredChunk], *, verify: Verify = "all") -> list[lis
     for number, (offset, _, _) in enumerate(chunks):
         if offset < 0:
             raise ChunkError(number, f"no chunk can begin at byte {offset:,}")
-    try:
-        records: list[list[bytes]] = core.array_record_decode(list(chunks), verify == "all")
-    except core.ChunkError as error:
-        raise ChunkError(*error.args) from None
+    records: list[list[bytes]] = _asked(core.array_record_decode, list(chunks), verify == "all")
     return records
 
 
@@ -123,14 +120,21 @@ def decode_index(offset: int, raw: Buffer) -> tuple[bytes, Ints]:
     core = native()
     if core is None:
         return _index_through_package(offset, raw)
-    try:
-        found = core.array_record_index(offset, raw)
-    except core.ChunkError as error:
-        raise ChunkError(*error.args) from None
+    found = _asked(core.array_record_index, offset, raw)
     if found is None:
         raise ChunkError(0, _NOT_AN_INDEX)
     about, entries = found
     return about, np.frombuffer(entries, np.int64).reshape(-1, 3)
+
+
+def _asked(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function of the core returns; its errors as ours, which can be pickled with their context."""
+    core: Any = native()
+    try:
+        return function(*args)
+    except core.ChunkError as error:
+        told = error.args
+    raise ChunkError(*told)
 
 
 def _through_package(chunks: Sequence[StoredChunk]) -> list[list[bytes]]:

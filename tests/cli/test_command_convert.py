@@ -83,7 +83,7 @@ def test_a_split_of_a_dataset_of_tfds(
     for flags, message in (
         ((), "has the splits train, test, and one is converted at a time"),
         (("--split", "train", "--split", "test"), "name it with --split train"),
-        (("--split", "valid"), "no split 'valid'; it has train, test"),
+        (("--split", "valid"), "no split 'valid'; it has 'train', 'test'"),
         (("--split", "train", "--files", "3"), "files is for ArrayRecord, and .*old/1.0.0 is of"),
     ):
         capsys.readouterr()

@@ -297,6 +297,11 @@ def test_a_damaged_record_is_named_and_the_others_read(tmp_path: Path, group: in
     assert ("stored with records 60 to 69" in str(caught.value)) == (group == 10)
     assert source.__getitems__([119, 25]) == [records[99], records[5]]
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    # Libraries such as Dask pickle what an error came of, too.
+    cause = caught.value.__context__
+    while cause is not None:
+        pickle.dumps(type(cause))
+        cause = cause.__context__
 
 
 def test_a_file_cut_off_while_open_is_no_silence(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ _BOX_BYTES, _AXIS_BYTES = 384, 64
 _TICKETS, _FEW_TICKETS = 16, 4
 # The part of a budget that chunks take, where a store does not fit.
 USUAL_KEPT = 0.25
+# Chunks that a horizon is long where chunks need no slots: an order in windows that are no longer
+# than half of it then reads each chunk once.
+_LEAST_CHUNKS = 8
 # The largest part of a budget that chunks take, where a store then fits.
 MOST_KEPT = 0.75
 
@@ -78,12 +81,13 @@ class CacheBudget:
         return dataclasses.replace(self, kept_share=share) if fits else self
 
     def for_scattering(self, store_bytes: int) -> CacheBudget:
-        """The same with no room for chunks, where these go straight to read batches and do not fit.
-
-        The chunks of a window can go there once all read batches of the window are planned.
-        """
+        """The same with no room for chunks, where these go straight to read batches and do not fit."""
         fits = store_bytes <= self.kept_bytes + self.in_flight_bytes
         return self if fits else dataclasses.replace(self, kept_share=0.0)
+
+    def has_room_to_scatter(self, chunk_bytes: int) -> bool:
+        """Whether the horizon is long enough for a chunk to be read once for all that want it."""
+        return _LEAST_CHUNKS * chunk_bytes <= self.resident_bytes
 
 
 def is_scattered(part: Part) -> bool:
@@ -118,6 +122,9 @@ class CacheRoom:
         slots: Chunks that are in the chunk cache, or being read, at most.
         keeps: Whether chunks are kept from the start, since the store is small; else they are once
             one that was given up is wanted again, where all of them fit.
+        scatters: Whether chunks go straight to all read batches that want them, and into no slot:
+            where not all of them fit, if that costs no more.
+        places: Chunks whose records have room at a time.
     """
 
     source: LaidOutSource
@@ -128,6 +135,8 @@ class CacheRoom:
     most_in_flight: int
     slots: int
     keeps: bool
+    scatters: bool
+    places: int
 
     @property
     def fits(self) -> bool:
@@ -156,7 +165,9 @@ def rooms(
     weights = [largest_bytes(part) for _, part in planned]
     most = max((part.chunk_count for _, part in planned), default=0)
     budget = budget.for_store(most * sum(weights))
-    if all(is_scattered(part) for _, part in planned):
+    scatters = budget.has_room_to_scatter(sum(weights))
+    scatters = scatters and all(is_scattered(part) for _, part in planned)
+    if scatters:
         budget = budget.for_scattering(most * sum(weights))
     found = []
     for (source, part), weight in zip(planned, weights, strict=True):
@@ -173,6 +184,8 @@ def rooms(
                 most_in_flight=in_flight,
                 slots=slots,
                 keeps=part.chunk_count <= in_flight + own.usual_bytes // weight,
+                scatters=scatters and part.chunk_count > slots,
+                places=max(slots, own.horizon_bytes // weight) if scatters else slots,
             )
         )
     return found, budget

@@ -92,9 +92,6 @@ class WantedRecords(Protocol):
 class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
 
-    scatters: bool = False
-    """Whether a chunk costs no more if it goes straight to many read batches than into a slot."""
-
     @abc.abstractmethod
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
         """What the records at `indices` take from their chunks; and for each the chunk."""
@@ -260,17 +257,9 @@ class ScatteredCache(ArrayCache):
     The rows are copied while the decoded chunk is in the processor's cache, and have no slot.
     """
 
-    scatters = True
-
     def __init__(self, part: ArrayPart, reader: ScatterReader, slots: int) -> None:
         super().__init__(part, slots)
         self._reader = reader
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return last or super().may_skip(read_batches, last=last)
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return last or super().skips(number, wanted, at, last=last)
 
     def targets(self, wanted: WantedRecords) -> Any:
         fragments: Fragments = wanted.fragments

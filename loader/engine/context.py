@@ -16,13 +16,13 @@ from windrow.core.daemon_threads import DaemonPool
 from windrow.core.process import cores
 from windrow.core.threads import HelpedPool
 from windrow.engine import execute
-from windrow.engine.budgets import budget_of
+from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
-from windrow.engine.prefetch import Prefetcher, shelf_of
+from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.stages import ChainStage, Result
 from windrow.engine.thread_map import ThreadMap
-from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of
@@ -123,9 +123,9 @@ class RunContext:
             or None
         )
 
-    def new_cache(self, part: Part, slots: int) -> ChunkCache:
+    def new_cache(self, room: CacheRoom) -> ChunkCache:
         """Memory for chunks of a part."""
-        return shelf_of(part, slots)
+        return cache_of(room)
 
     def _new_pool(self, threads: int, name: str) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(threads, name, initializer=self.cancel_scope.enter)

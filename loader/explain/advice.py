@@ -81,8 +81,8 @@ class _SourceRead:
     @property
     def most_wanted(self) -> tuple[ToStreamNode, PartRun] | None:
         """The part that lost most chunks to make room for others; None if no part lost any."""
-        crowded = (pair for pair in self.parts if pair[1].spilled)
-        return max(crowded, key=lambda pair: pair[1].spilled, default=None)
+        crowded = (pair for pair in self.parts if pair[1].crowded_out)
+        return max(crowded, key=lambda pair: pair[1].crowded_out, default=None)
 
     @property
     def shuffles(self) -> list[Node]:
@@ -240,7 +240,7 @@ def _window(
     held = _wanted_at_a_time(node, stream, part)
 
     def is_good(found: Prediction, other: ToStreamNode) -> bool:
-        roomy = not any(own.spilled for own in found.parts(other))
+        roomy = not any(own.crowded_out for own in found.parts(other))
         return roomy and found.epoch[number].reads.low <= _SURE * read.repeats * read.chunks
 
     enough = _room_for_chunks(node, stream, held, is_good)
@@ -251,7 +251,7 @@ def _window(
         "window-room",
         numbers[id(block)],
         f"windows of {block.written} want {held:,} chunks at a time, and"
-        f" {part.room.slots:,} have a place: chunks are read {_times([read.costs])} times",
+        f" {part.room.places:,} have a place: chunks are read {_times([read.costs])} times",
         ", or ".join(ways),
         f"each chunk is read {_are_read(passes)}",
     )
@@ -323,7 +323,7 @@ def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
     number = math.ceil(_stores_bytes(rooms_of(node, stream))) * len(streams_of(node))
     top, other = _with_bytes(node, stream, number)
     found = next(own for own in predicted(top).parts(other) if own.room.part is part.room.part)
-    return max(found.held, part.room.slots + 1)
+    return max(found.held, part.room.places + 1)
 
 
 def _room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
@@ -347,7 +347,8 @@ def _room_for_chunks(
         is_good: Whether what a chain comes to with that room is what is hoped for.
     """
     rooms = rooms_of(node, stream)
-    own_bytes = min(_stores_bytes(rooms), held * _bytes_together(rooms) / USUAL_KEPT)
+    kept = 1 if all(room.scatters for room in rooms) else USUAL_KEPT
+    own_bytes = min(_stores_bytes(rooms), held * _bytes_together(rooms) / kept)
 
     def is_enough(top: Node, other: ToStreamNode) -> bool:
         return _fit(rooms_of(top, other)) or is_good(predicted(top), other)

@@ -25,9 +25,10 @@ import numpy.typing as npt
 from windrow.engine import streams as stream
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
-from windrow.engine.prefetch import ChunkPrefetcher, Prefetcher
+from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
 from windrow.engine.read_batches import ReadBatch
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
@@ -178,8 +179,8 @@ class DryRun(RunContext):
             self.aheads.append((node, found))
         return found
 
-    def new_cache(self, part: Part, slots: int) -> ChunkCache:
-        return NullCache(part, self)
+    def new_cache(self, room: CacheRoom) -> ChunkCache:
+        return NullCache(room, self)
 
     def prefetched(self, source: Any, part: Part) -> list[tuple[ChunkPrefetcher, Prefetcher]]:
         """The prefetchers of a part, each with the prefetcher of its stream."""

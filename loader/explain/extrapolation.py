@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.prefetch import ChunkPrefetcher, Prefetcher
+from windrow.engine.chunk_prefetch import ChunkPrefetcher
+from windrow.engine.prefetch import Prefetcher
 from windrow.explain.dry_run import DryRun
 from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part
 from windrow.sources.foreign import ForeignDataSource

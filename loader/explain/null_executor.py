@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
+from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
-from windrow.engine.prefetch import shelf_of
+from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.sources.chunks import LaidOutSource, Part
 from windrow.transforms.columns import SizedColumn
@@ -81,10 +82,10 @@ class NullPool(Executor):
 class NullCache(ChunkCache):
     """Plans what goes where as a chunk cache does, and has no memory."""
 
-    def __init__(self, part: Part, run: Observer) -> None:
-        """A chunk cache of a part."""
-        self._cache, self._part, self._run = shelf_of(part, 0), part, run
-        self.scatters = self._cache.scatters
+    def __init__(self, room: CacheRoom, run: Observer) -> None:
+        """A chunk cache with as much room."""
+        self._cache = cache_of(dataclasses.replace(room, slots=0))
+        self._part, self._run = room.part, run
 
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
         found, chunks = self._cache.fragments(indices)

@@ -148,7 +148,7 @@ def _by_chance(
         for run in runs
         for parts in run.parts.values()
         for own in parts
-        if own.spilled and (run.varies or own.room.slots > _LEAST_SLOTS)
+        if own.crowded_out and (run.varies or own.room.slots > _LEAST_SLOTS)
     }
     return tuple(
         _of_chance(costs) if id(source) in spilled else costs
@@ -284,12 +284,13 @@ class PartRun(NamedTuple):
     Args:
         room: What there is room for.
         held: Slots that were used at most.
-        spilled: Chunks that made room for others while read batches wanted them.
+        crowded_out: Chunks that made room for others while read batches wanted them, or were read
+            again since not all that wanted them was planned.
     """
 
     room: CacheRoom
     held: int
-    spilled: int
+    crowded_out: int
 
 
 def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
@@ -297,7 +298,7 @@ def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
     parts: dict[int, PartRun] = {}
     for own in found:
         other = parts.get(id(own.room.part), own)
-        most = max(own.held, other.held), max(own.spilled, other.spilled)
+        most = max(own.held, other.held), max(own.crowded_out, other.crowded_out)
         parts[id(own.room.part)] = PartRun(own.room, *most)
     return list(parts.values())
 
@@ -362,7 +363,7 @@ def _parts(run: DryRun) -> dict[int, list[PartRun]]:
     found: dict[int, list[PartRun]] = {}
     for node, prefetcher in run.aheads:
         found.setdefault(id(node), []).extend(
-            PartRun(ahead.room, ahead.cache_bytes // ahead.room.chunk_bytes, ahead.spilled)
+            PartRun(ahead.room, ahead.cache_bytes // ahead.room.chunk_bytes, ahead.crowded_out)
             for ahead in prefetcher.parts
         )
     return found

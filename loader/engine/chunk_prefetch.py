@@ -1,0 +1,570 @@
+"""The prefetcher of one part plans reads of chunks over the read batches to come.
+
+A stream is made in read batches. The chunks of a read batch are planned together with it, many read
+batches before its turn. Each chunk is then read once for all read batches within that horizon. While
+the chunk has a slot of the chunk cache, its records are gathered when their read batch comes. When
+another chunk wants the slot, the records are copied to where the planned read batches want them. If
+it is likely that no later read batch wants the chunk, it is read straight there and has no slot.
+Where the reader copies rows out of each chunk that it decodes, and the store does not fit, every chunk
+is read straight to the read batches that want it, once the horizon is full.
+
+Contract:
+1. A chunk is read at most once for the read batches that were planned when its read was started.
+2. A slot is taken from the chunk that no planned read batch wants, else from the one whose next use is
+   farthest.
+3. A chunk is never read later than its first read batch; how much earlier, `_share_of` decides.
+4. An error of a read is raised by the read batches that want its chunks, and by no other.
+
+Not thread-safe: one thread plans, starts and gathers; the reads themselves run on other threads.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import heapq
+import operator
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.threads import HelpedPool
+from windrow.engine.budgets import CacheRoom
+from windrow.engine.chunk_cache import (
+    ChunkCache,
+    ChunkPlace,
+)
+from windrow.sources.remote.options import is_remote_source
+from windrow.stats.read_counters import PartCounters
+
+IntArray = npt.NDArray[np.int64]
+
+# Chunks smaller than this are read several to a task: handing over a task costs as much as they do.
+_TASK_BYTES = 256 << 10
+# Neighbours that are remote are one request: to wait for one costs as much as these bytes.
+_REMOTE_TASK_BYTES = 1 << 20
+# The bytes of indices that planning a read batch costs.
+TICKET_BYTES = 4_096
+# Columns of this many bytes are allocated before their read batches are made, while there are
+# slots. The process then reuses its memory and does not ask the system for more.
+EARLY_BYTES = 64 << 20
+# In place of the future of a read whose chunks the chunk cache has taken over.
+_TAKEN: Future[Any] = Future()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Chunk(ChunkPlace):
+    """A chunk that is wanted, being read or in the chunk cache."""
+
+    due: int = 0  # the place of the first read batch that wants it
+    # Read batches that want it, and which chunk it is there.
+    uses: list[tuple[_Ticket, int]] = dataclasses.field(default_factory=list)
+    read: _ChunkRead | None = None
+
+    @property
+    def next_use(self) -> int:
+        return self.uses[0][0].place
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _ChunkRead:
+    """A read under way of some chunks."""
+
+    chunks: list[_Chunk]
+    future: Future[Any]
+    done: bool = False
+    error: Exception | None = None
+
+
+class _Ticket:
+    """The records that one read batch wants of one part."""
+
+    def __init__(
+        self, number: int, place: int, count: int, fragments: Any, which: IntArray
+    ) -> None:
+        self.round = number
+        self.place = place  # records that were planned before its read batch
+        self.count = count
+        self.fragments = fragments
+        self.which = which  # per fragment, which of the ticket's chunks
+        self.chunks: list[_Chunk] = []
+        self.served: set[int] = set()
+        self.out: Any = None
+        self.targets: Any = None  # in `out`
+        self.is_early = False  # whether `out` was there before the read batch was made
+
+    @functools.cached_property
+    def _by_chunk(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.which, kind="stable")
+        return order, np.searchsorted(self.which[order], np.arange(len(self.chunks) + 1))
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that the read batch wants."""
+        return len(self.chunks)
+
+    def of_chunk(self, at: int) -> IntArray:
+        """The fragments that lie in chunk `at`."""
+        order, bounds = self._by_chunk
+        return order[bounds[at] : bounds[at + 1]]
+
+
+class ChunkPrefetcher:
+    """The prefetcher of one part of a source, for one stream."""
+
+    def __init__(
+        self, counters: PartCounters, room: CacheRoom, pool: HelpedPool, cache: ChunkCache
+    ) -> None:
+        part, slots = room.part, room.slots
+        self.room = room
+        self._is_remote = is_remote_source(room.source)
+        self._counters = counters
+        self._chunk_bytes = room.chunk_bytes
+        self._record_bytes = room.record_bytes
+        self._index_bytes = room.index_bytes
+        self.planned_bytes = 0  # of records
+        self.index_bytes = 0  # of their indices
+        self._most_in_flight = room.most_in_flight
+        self._part = part
+        self._pool = pool
+        self._cache = cache
+        self._slots = slots
+        # Whether chunks go straight to all read batches that want them. At first, when few of these
+        # are planned, chunks have slots.
+        self._hands_out = False
+        self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
+        self._known: dict[int, _Chunk] = {}
+        # In the chunk cache, wanted by no planned read batch; oldest first.
+        self._idle: dict[int, _Chunk] = {}
+        # With a slot, by next use, when `_sorted_at` records were made.
+        self._by_next_use: list[_Chunk] = []
+        self._sorted_at = -1
+        # Chunks to be read, in the order in which they are due, and how many are due when.
+        self._queue: collections.deque[_Chunk] = collections.deque()
+        self._dues: dict[int, int] = {}
+        self._reads: collections.deque[_ChunkRead] = collections.deque()
+        self._in_flight = 0
+        # A small store that fits is decoded once, a larger one from when a chunk comes back. Else
+        # what is done with gives its slot up at once, since memory in use is in the processor's
+        # cache, and fresh memory must be got from the system.
+        self._fits = room.fits
+        self._keeps = room.keeps
+        self._entered_once = bytearray(part.chunk_count if self._fits and not self._keeps else 0)
+        self._ended = False
+        self._share = self._started = 0  # reads to start in this read batch, and started ones
+        self._credit = 0.0
+        self._given_bytes = 0  # of columns of read batches that are not made yet
+        self.entered = 0  # chunks that were put into the queue
+        # Chunks that had to be read again, or evicted, for lack of room.
+        self.crowded_out = 0
+        # Chunks that went straight to read batches, and the place of the last one while it is to come.
+        self._handed_out: dict[int, int] = {}
+        self._place = 0  # of the read batch being planned
+        self.planned = self._made = 0  # records, since the start of the stream
+        self._tickets: dict[int, list[_Ticket]] = {}  # of planned read batches
+        counters.has_cache(self)
+
+    # --- planning --------------------------------------------------------------------------------
+
+    def plan(self, number: int, indices: IntArray) -> Callable[[], Any]:
+        """Plan the records of a read batch; the function waits and returns their column, once."""
+        fragments, chunks = self._cache.fragments(indices)
+        distinct, which = _distinct(chunks, self._part.chunk_count)
+        if number not in self._tickets:
+            self._tickets[number] = []
+            self._place = self.planned
+        ticket = _Ticket(number, self._place, len(indices), fragments, which)
+        entered = self.entered
+        self._tickets[number].append(ticket)
+        self.planned += ticket.count
+        self._account(ticket, 1)
+        for at, chunk in enumerate(distinct.tolist()):
+            found = self._known.get(chunk)
+            if found is None:
+                found = _Chunk(chunk, due=ticket.place)
+                if self._handed_out.pop(chunk, -1) >= self._made:
+                    self.crowded_out += 1
+                self._known[chunk] = found
+                if self._entered_once:
+                    self._enter(chunk)
+                self._queue.append(found)
+                self._dues[ticket.place] = self._dues.get(ticket.place, 0) + 1
+                self.entered += 1
+            elif not found.uses:
+                self._idle.pop(chunk, None)
+            found.uses.append((ticket, at))
+            ticket.chunks.append(found)
+        self._counters.wanted(len(distinct), self.entered - entered)
+        return functools.partial(self._finish, ticket)
+
+    def _enter(self, chunk: int) -> None:
+        """A chunk is to be read; where it was read before, chunks are kept from now on."""
+        if self._entered_once[chunk]:
+            self._keeps, self._entered_once = True, bytearray()
+        else:
+            self._entered_once[chunk] = True
+
+    def _account(self, ticket: _Ticket, sign: int) -> None:
+        self.planned_bytes += sign * ticket.count * self._record_bytes
+        self.index_bytes += sign * (TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the slots that chunks were read to: their memory is kept."""
+        return (self._slots - len(self._free)) * self._chunk_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Chunks that are to be read, and were not started."""
+        return len(self._queue)
+
+    @property
+    def outstanding(self) -> int:
+        """Records that are planned and not made."""
+        return self.planned - self._made
+
+    @property
+    def given_bytes(self) -> int:
+        """Bytes of planned read batches: the columns that are there already, and the indices."""
+        return self._given_bytes + self.index_bytes
+
+    def end(self) -> None:
+        """Nothing more will be planned: chunks that are done with are not wanted again."""
+        self._keeps, self._ended = False, True
+
+    # --- starting reads --------------------------------------------------------------------------
+
+    def pace(self, number: int, *, is_full: bool) -> int:
+        """Read batch `number` is about to be made: how many reads to start on the way to the next.
+
+        Args:
+            number: The read batch.
+            is_full: Whether as much is planned as there is room for.
+        """
+        self._hands_out = self.room.scatters and (is_full or self._ended)
+        self._credit = max(0.0, self._credit - self._started)
+        self._started = self._share = 0
+        self._collect()
+        records = sum(ticket.count for ticket in self._tickets.get(number, ()))
+        if records:
+            self._share = self._share_of(records)
+            self.begin()
+        return self._share
+
+    def begin(self) -> None:
+        """Start the reads that the next read batch waits for, as far as there is room."""
+        late = sum(count for due, count in self._dues.items() if due <= self._made)
+        if late:
+            self._begin(late, wait=False)
+
+    def step(self, number: int, steps: int) -> None:
+        """Start the reads due by step `number` of the `steps` to the next read batch."""
+        wanted = self._share * (number + 1) // steps - self._started
+        if wanted > 0 and self._queue:
+            self._collect()
+            self._begin(wanted, wait=False)
+
+    def _begin(self, count: int, *, wait: bool) -> None:
+        """Start up to `count` reads, as far as there is room; with `wait`, one at least."""
+        starting: list[_Chunk] = []
+        while len(starting) < count and self._queue:
+            must = wait and not starting
+            if self._in_flight + len(starting) >= self._most_in_flight:
+                self._collect(wait=must, every=True)
+                if self._in_flight + len(starting) >= self._most_in_flight:
+                    break
+            if not must and self._can_wait(self._queue[0]):
+                break
+            out = self._direct(self._queue[0])
+            slot = self._slot(must=must) if out is None else -1
+            if slot is None:
+                break
+            chunk = self._next()
+            chunk.slot, chunk.out = slot, out
+            starting.append(chunk)
+        self._started += len(starting)
+        task_bytes = _REMOTE_TASK_BYTES if self._is_remote else _TASK_BYTES
+        per_task = max(1, task_bytes // self._chunk_bytes)
+        for begin in range(0, len(starting), per_task):
+            self._start(starting[begin : begin + per_task])
+
+    def _share_of(self, records: int) -> int:
+        """How many reads to start while `records` records are made: the fewest at an even pace.
+
+        At that pace each chunk is started a little before its read batch. Where chunks are read again
+        and again, as for a shuffle over a store that does not fit, the pace also spreads the reads
+        that a first burst began together: each cycle they lie more evenly.
+        """
+        per_record = max(1, self.entered) / max(1, self.planned)
+        if self._is_remote:  # to read early costs no time of this machine
+            soon = self._made + records + self._most_in_flight / per_record
+            return sum(count for due, count in self._dues.items() if due <= soon)
+        lead = self._most_in_flight / 2 / per_record
+        lead = max(records, min(lead, (self.planned - self._made) / 4))
+        pace, late, entered = 0.0, 0, 0
+        for due, count in self._dues.items():
+            entered += count
+            left = due - lead - self._made + records
+            if left <= records:
+                left, late = records, entered
+            if entered > pace * left:
+                pace = entered / left
+        # At 0.4 reads per read batch, a read starts in two read batches of five. Reads that could
+        # not be started are not made up for all at once.
+        share = pace * records
+        self._credit = min(self._credit + share, share + 1)
+        return max(late, int(self._credit))
+
+    def _next(self) -> _Chunk:
+        chunk = self._queue.popleft()
+        left = self._dues[chunk.due] - 1
+        if left:
+            self._dues[chunk.due] = left
+        else:
+            del self._dues[chunk.due]
+        return chunk
+
+    def _start(self, chunks: list[_Chunk]) -> None:
+        self._counters.started([chunk.number for chunk in chunks])
+        try:
+            future = self._cache.start(chunks, self._pool)
+        except Exception as error:  # of a source that does not put it into the future
+            future = Future()
+            future.set_exception(error)
+        read = _ChunkRead(chunks, future)
+        for chunk in chunks:
+            chunk.read, chunk.out = read, None
+        self._reads.append(read)
+        self._in_flight += len(chunks)
+
+    def _direct(self, chunk: _Chunk) -> list[Any] | None:
+        """Where read batches want a chunk, if it is to be read straight there."""
+        cache = self._cache
+        if not chunk.uses:
+            return None
+        if not self._hands_out:
+            last = self._is_last(chunk)
+            if not cache.may_skip(len(chunk.uses), last=last):
+                return None
+            if not cache.skips(chunk.number, *chunk.uses[0], last=last):
+                return None
+            new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
+            if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
+                return None
+        if self._hands_out:
+            self._handed_out[chunk.number] = chunk.uses[-1][0].place
+        chosen: list[Any] = []
+        for ticket, at in chunk.uses:
+            if ticket.targets is None:
+                self._give_column(ticket)
+                ticket.targets = cache.targets(ticket)
+            ticket.served.add(at)
+            chosen += cache.chosen(ticket, at)
+        chunk.uses.clear()  # else chunk and ticket would keep each other, and the column, alive
+        del self._known[chunk.number]
+        return chosen
+
+    def _give_column(self, ticket: _Ticket) -> None:
+        if ticket.out is None:
+            ticket.out = self._cache.empty(ticket.count)
+            self._given_bytes += self._column_bytes(ticket)
+            ticket.is_early = True
+
+    def _column_bytes(self, ticket: _Ticket) -> int:
+        return ticket.count * self._record_bytes
+
+    def _is_last(self, chunk: _Chunk) -> bool:
+        """Whether the read batches that want a chunk are likely to be the last ones to do so.
+
+        They are the last ones if nothing more is planned. In a store that does not fit, they are also
+        if the read batches planned last do not want the chunk: an order in blocks is then past this
+        chunk, and a random order has little to gain.
+        """
+        if self._ended or self._fits:
+            return self._ended
+        last = chunk.uses[-1][0].place
+        return self._made > 0 and 2 * (last - self._made) <= self.planned - self._made
+
+    def _can_wait(self, chunk: _Chunk) -> bool:
+        """Whether a read is better started later, when more that wants its chunk is planned.
+
+        In windows of half the horizon, all that wants a chunk is planned half a horizon before the
+        first read batch that does.
+        """
+        if not self._hands_out or self._ended:
+            return False
+        return 2 * (chunk.due - self._made) > self.outstanding
+
+    # --- slots -----------------------------------------------------------------------------------
+
+    def _slot(self, *, must: bool) -> int | None:
+        """A slot for a chunk to be read; None if all are being read into, unless it `must` be."""
+        if self._free and (self._keeps or not self._idle):
+            slot = heapq.heappop(self._free)
+            self._counters.holds(self)
+            return slot
+        if self._idle:
+            oldest = self._idle.pop(next(iter(self._idle)))
+            del self._known[oldest.number]
+            return self._taken_from(oldest)
+        while (chunk := self._farthest()) is None:
+            if not must:
+                return None
+            if not self._reads:
+                raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
+            self._collect(wait=True)
+        self._spill(chunk)
+        return self._taken_from(chunk)
+
+    def _taken_from(self, chunk: _Chunk) -> int:
+        slot, chunk.slot = chunk.slot, -1
+        return slot
+
+    def _release(self, chunk: _Chunk) -> None:
+        if chunk.slot >= 0:
+            heapq.heappush(self._free, self._taken_from(chunk))
+
+    def _farthest(self) -> _Chunk | None:
+        """The chunk in the chunk cache, read already, whose next use is farthest."""
+        for again in (False, True):
+            if again or self._sorted_at != self._made:
+                self._sorted_at = self._made
+                held = [chunk for chunk in self._known.values() if chunk.slot >= 0 and chunk.uses]
+                self._by_next_use = sorted(held, key=operator.attrgetter("next_use"))
+            for place in range(len(self._by_next_use) - 1, -1, -1):
+                chunk = self._by_next_use[place]
+                read_already = chunk.read is not None and chunk.read.done
+                if read_already or chunk.slot < 0 or not chunk.uses:
+                    del self._by_next_use[place]
+                    if chunk.slot >= 0 and chunk.uses:
+                        return chunk
+        return None
+
+    def _spill(self, chunk: _Chunk) -> None:
+        """Copy a chunk's records to the read batches that want them, to free its slot."""
+        del self._known[chunk.number]
+        self.crowded_out += 1
+        for ticket, at in chunk.uses:
+            self._give_column(ticket)
+            mine = ticket.of_chunk(at)
+            slots = np.full(len(mine), chunk.slot)
+            self._cache.fill(ticket.out, ticket.fragments.taken(mine), slots)
+            ticket.served.add(at)
+        chunk.uses.clear()
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def _collect(self, *, wait: bool = False, every: bool = False) -> None:
+        """Take over reads that are done, from the one begun first up to one that is not.
+
+        With `wait`, at least the first; with `every`, those behind one that is not done too.
+        """
+        while self._reads and (wait or self._reads[0].future.done()):
+            self._take(self._reads.popleft())
+            wait = False
+        if every:
+            reads, self._reads = self._reads, collections.deque()
+            for read in reads:
+                if read.future.done():
+                    self._take(read)
+                else:
+                    self._reads.append(read)
+
+    def _take(self, read: _ChunkRead) -> None:
+        self._pool.help_begin(read.future)
+        try:
+            self._cache.arrived([chunk.slot for chunk in read.chunks], read.future)
+        except Exception as error:
+            read.error = error
+            for chunk in read.chunks:  # the next planned read batch tries again
+                self._release(chunk)
+                if self._known.get(chunk.number) is chunk:
+                    del self._known[chunk.number]
+        read.done = True
+        read.future = _TAKEN  # the old one holds what was read, which is the chunk cache's now
+        self._in_flight -= len(read.chunks)
+        for chunk in read.chunks:
+            self._rest(chunk)  # its read batch failed meanwhile
+
+    def _wait(self, chunks: Sequence[_Chunk]) -> None:
+        """Wait until chunks have come; raises the error of one that could not be read."""
+        self._collect()
+        missing = []
+        for chunk in chunks:
+            read = chunk.read
+            if read is None:
+                raise RuntimeError(f"chunk {chunk.number} was never started")
+            if read.error is not None:
+                raise read.error
+            if not read.done:
+                missing.append(read)
+        # From the last one on: each wait is two switches of threads, and when the last has come
+        # the others are mostly there.
+        for read in reversed(missing):
+            if not read.done:
+                self._reads.remove(read)
+                self._take(read)
+            if read.error is not None:
+                raise read.error
+
+    # --- gathering -------------------------------------------------------------------------------
+
+    def _finish(self, ticket: _Ticket) -> Any:
+        try:
+            while self._queue and self._queue[0].due <= ticket.place:
+                self._begin(self._dues[self._queue[0].due], wait=True)
+            self._wait(ticket.chunks)
+            return self._column(ticket)
+        finally:
+            self._let_go(ticket)
+
+    def drop(self, number: int) -> None:
+        """A read batch failed: the chunks that it still wants are not wanted any more."""
+        for ticket in list(self._tickets.get(number, ())):
+            self._let_go(ticket)
+
+    def _let_go(self, ticket: _Ticket) -> None:
+        self._made += ticket.count
+        handed_out = self._handed_out
+        while handed_out and handed_out[first := next(iter(handed_out))] < self._made:
+            del handed_out[first]
+        self._account(ticket, -1)
+        if ticket.is_early:
+            self._given_bytes -= self._column_bytes(ticket)
+        ticket.targets = None  # or it would keep the column alive
+        self._tickets[ticket.round].remove(ticket)
+        if not self._tickets[ticket.round]:
+            del self._tickets[ticket.round]
+        for at, chunk in enumerate(ticket.chunks):
+            if at not in ticket.served:
+                chunk.uses.remove((ticket, at))
+                self._rest(chunk)
+
+    def _rest(self, chunk: _Chunk) -> None:
+        """Free a chunk's slot for another chunk if no read batch wants the chunk and its read is done."""
+        if not chunk.uses and chunk.slot >= 0 and chunk.read is not None and chunk.read.done:
+            self._idle[chunk.number] = chunk
+
+    def _column(self, ticket: _Ticket) -> Any:
+        slots = np.array([chunk.slot for chunk in ticket.chunks], np.int64)[ticket.which]
+        if not ticket.served:
+            ticket.out = self._cache.gather(ticket.count, ticket.fragments, slots)
+        elif len(ticket.served) < len(ticket.chunks):
+            left = np.ones(len(ticket.chunks), np.bool_)
+            left[list(ticket.served)] = False
+            rest = np.flatnonzero(left[ticket.which])
+            self._cache.fill(ticket.out, ticket.fragments.taken(rest), slots[rest])
+        return self._cache.finished(ticket.out, ticket.fragments)
+
+
+def _distinct(chunks: IntArray, chunk_count: int) -> tuple[IntArray, IntArray]:
+    """The distinct ones in order, and which of them each is."""
+    if chunk_count > 4 * len(chunks):
+        return np.unique(chunks, return_inverse=True)
+    wanted = np.zeros(chunk_count, np.bool_)  # a sort costs five times as much
+    wanted[chunks] = True
+    return np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[chunks]

@@ -1,0 +1,1 @@
+from loader.engine.chunk_prefetch import *

@@ -1,4 +1,4 @@
-"""Plain arrays: local Zarr arrays that are simple enough to be decoded without TensorStore.
+"""Plain arrays: local Zarr arrays that are simple enough for the native core to decode.
 
 Invariant: an array is plain only if this module knows everything in its metadata, and each entry
 has one meaning. Any other array goes to TensorStore, with the reason as a message. Nothing that is

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
+from windrow.core.native import native
 from windrow.sources import ZarrDataSource
 from windrow.sources.chunks import ArrayPart, RowReader
 
 AnyArray = npt.NDArray[Any]
 
+DIRECTLY = "decoded directly" if native() else "read by TensorStore (without the native core)"
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
 BLOSC = {
     "name": "blosc",

@@ -156,7 +156,7 @@ class PlainStore:
         return offset if offset <= size else None
 
 
-class SecondReader:
+class SecondLook:
     """Reads again what the core refused; TensorStore says what is wrong with what it refuses twice."""
 
     def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
@@ -270,7 +270,7 @@ class NativeRowReader:
     def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
         """Read the array of `store` by its `chunks`."""
         self._store, self._plain, self._chunks = store, store.plain, chunks
-        self._second = SecondReader(store, chunks)
+        self._second = SecondLook(store, chunks)
 
     def checks(self) -> Checks:
         """The chunks of the array."""
@@ -368,7 +368,7 @@ class NativeBoxReader:
     def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
         """Read the array of `store` by its `chunks`."""
         self._store, self._plain, self._chunks = store, store.plain, chunks
-        self._second = SecondReader(store, chunks)
+        self._second = SecondLook(store, chunks)
 
     def checks(self) -> Checks:
         """The chunks of the array."""
@@ -423,7 +423,7 @@ class PlainChecks(Checks):
                 return self._in_store().check(number)
             failures, missing = self._chunks.read_boxes([whole_chunk(self._plain, at)])
             if failures:
-                SecondReader(self._store, self._chunks).refuse([at])
+                SecondLook(self._store, self._chunks).refuse([at])
         except ReadError as error:
             if error.file is not None and error.offset is None:
                 error.offset = self._store.offset(at)

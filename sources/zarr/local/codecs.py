@@ -53,7 +53,7 @@ PLAIN_CODECS: Final[dict[str, PlainCodec]] = {
     "zlib": PlainCodec(("level",), (2,)),
     "crc32c": PlainCodec((), (3,)),
 }
-"""By name, the codecs of arrays that are decoded directly. A new codec is a row of this table."""
+"""By name, the codecs of arrays that the core decodes. A new codec is a row of this table."""
 
 
 # --- the size of what zarr-python decompresses ---------------------------------------------------

@@ -8,7 +8,6 @@ read is ever evaluated.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -114,11 +113,6 @@ class PlainArray:
         return tuple(n // c for n, c in zip(whole, self.chunk_shape, strict=True))
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of a chunk in the order of its axes in storage."""
-        return tuple(self.chunk_shape[axis] for axis in self.axes)
-
-    @property
     def chunk_bytes(self) -> int:
         """Bytes of one decoded chunk, which is a whole chunk even at the array's end."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
@@ -127,13 +121,6 @@ class PlainArray:
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
-    def is_native_order(self) -> bool:
-        """Whether the values of a decoded chunk are in C order and in this machine's byte order."""
-        return self.stored_dtype == self.dtype and all(
-            a < b for a, b in itertools.pairwise([k for k in self.axes if self.chunk_shape[k] > 1])
-        )
 
 
 def plain_array(folder: str, name: str = "") -> PlainArray | str:

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import zstd
 
+from tests.zarr_layouts import DIRECTLY
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import ArrayPart, Span, ZarrDataSource
@@ -58,7 +59,6 @@ V3_CODECS: tuple[Any, ...] = (
     [CRC, {"name": "gzip", "configuration": {"level": 1}}, CRC],
 )
 LIMIT_S = 60
-DIRECTLY = "decoded directly" if native() else "read by TensorStore (without the native core)"
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

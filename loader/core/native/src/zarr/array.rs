@@ -180,7 +180,9 @@ impl Array {
             let part = run.source as usize * row..run.stop().min(rows) * row;
             cost += part.len() + READ_BYTES;
             if row * rows != self.chunk_bytes || cost >= self.chunk_bytes || part.is_empty() {
-                return vec![0..self.chunk_bytes];
+                parts.clear();
+                parts.push(0..self.chunk_bytes);
+                return parts;
             }
             parts.push(part);
         }

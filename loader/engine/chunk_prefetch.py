@@ -250,7 +250,10 @@ class ChunkPrefetcher:
         self._started = self._share = 0
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
-        if records:
+        if self._hands_out:
+            lead = self._most_in_flight * self._chunk_bytes // max(1, self._record_bytes)
+            self._hand_out(self._made + max(2 * records, min(lead, self.outstanding // 2)))
+        elif records:
             self._share = self._share_of(records)
             self.begin()
         return self._share
@@ -277,8 +280,6 @@ class ChunkPrefetcher:
                 self._collect(wait=must, every=True)
                 if self._in_flight + len(starting) >= self._most_in_flight:
                     break
-            if not must and self._can_wait(self._queue[0]):
-                break
             out = self._direct(self._queue[0])
             slot = self._slot(must=must) if out is None else -1
             if slot is None:
@@ -291,6 +292,24 @@ class ChunkPrefetcher:
         per_task = max(1, task_bytes // self._chunk_bytes)
         for begin in range(0, len(starting), per_task):
             self._start(starting[begin : begin + per_task])
+
+    def _hand_out(self, soon: int) -> None:
+        """Start reading the chunks that are due before record `soon`, for all that is planned.
+
+        A read that starts later serves more. In windows of half the horizon, all that wants a chunk is
+        planned half a horizon before the first read batch that does.
+        """
+        starting: list[_Chunk] = []
+        while self._queue and self._queue[0].due < soon:
+            chunk = self._next()
+            if chunk.uses:
+                self._handed_out[chunk.number] = chunk.uses[-1][0].place
+                chunk.out = self._targets(chunk)
+                starting.append(chunk)
+            else:  # its read batches failed
+                del self._known[chunk.number]
+        if starting:
+            self._start(starting)
 
     def _share_of(self, records: int) -> int:
         """How many reads to start while `records` records are made: the fewest at an even pace.
@@ -346,17 +365,19 @@ class ChunkPrefetcher:
         cache = self._cache
         if not chunk.uses:
             return None
-        if not self._hands_out:
-            last = self._is_last(chunk)
-            if not cache.may_skip(len(chunk.uses), last=last):
-                return None
-            if not cache.skips(chunk.number, *chunk.uses[0], last=last):
-                return None
-            new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
-            if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
-                return None
-        if self._hands_out:
-            self._handed_out[chunk.number] = chunk.uses[-1][0].place
+        last = self._is_last(chunk)
+        if not cache.may_skip(len(chunk.uses), last=last):
+            return None
+        if not cache.skips(chunk.number, *chunk.uses[0], last=last):
+            return None
+        new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
+        if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
+            return None
+        return self._targets(chunk)
+
+    def _targets(self, chunk: _Chunk) -> list[Any]:
+        """Where read batches want a chunk, which then has no slot."""
+        cache = self._cache
         chosen: list[Any] = []
         for ticket, at in chunk.uses:
             if ticket.targets is None:
@@ -388,16 +409,6 @@ class ChunkPrefetcher:
             return self._ended
         last = chunk.uses[-1][0].place
         return self._made > 0 and 2 * (last - self._made) <= self.planned - self._made
-
-    def _can_wait(self, chunk: _Chunk) -> bool:
-        """Whether a read is better started later, when more that wants its chunk is planned.
-
-        In windows of half the horizon, all that wants a chunk is planned half a horizon before the
-        first read batch that does.
-        """
-        if not self._hands_out or self._ended:
-            return False
-        return 2 * (chunk.due - self._made) > self.outstanding
 
     # --- slots -----------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Prefetcher:
                 counters, room, pool, (new_cache or cache_of)(room)
             )
         self._planned = {id(room.source) for room in planned}
+        self.scatters = all(room.scatters for room in planned)
         self._fits = all(room.fits for room in planned)
         self.batches_per_plan = batches_per_plan(planned)
         self.horizon_bytes = budget.horizon_bytes

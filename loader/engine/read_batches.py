@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -43,6 +44,11 @@ GOAL_S = 0.1
 
 # The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
 READ_BATCHES_AHEAD = 32
+
+# The same where chunks go straight to read batches, which costs little per chunk and more per read
+# batch; and how many times as many elements such a read batch may have, if no function makes them.
+FEW_READ_BATCHES_AHEAD = 4
+_LONGER = 8
 
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
@@ -78,13 +84,18 @@ class BlockSize:
         self._rows = max(1, wanted // self._unit) * self._unit
 
 
-def block_size(options: ReadOptions, unit: int, prefetcher: Prefetcher | None) -> BlockSize:
-    """The size of read batches with these options."""
+def block_size(
+    options: ReadOptions, unit: int, prefetcher: Prefetcher | None, *, calls: bool = False
+) -> BlockSize:
+    """The size of read batches with these options; `calls` says whether functions are called."""
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
         # And half as long as others, since chunks want a place in the processor's cache as well.
-        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // READ_BATCHES_AHEAD)
-        return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
+        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.scatters else READ_BATCHES_AHEAD
+        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
+        longer = prefetcher.scatters and not calls
+        most = options.prefetch_buffer_size * (_LONGER if longer else 1)
+        return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
     return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
@@ -117,7 +128,10 @@ class _ReadBatches(Iterator["ReadBatch"]):
         rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
-        self._size = block_size(self._options, unit or rows, self._prefetcher)
+        calls = any(each.functions for each in (*node.walk(), *stage.steps))
+        self._size = block_size(self._options, unit or rows, self._prefetcher, calls=calls)
+        # The queue counts elements, if no batch above puts them together.
+        self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
         self._following, self._made, self._reads = first - first % rows, 0, 0
@@ -166,6 +180,8 @@ class _ReadBatches(Iterator["ReadBatch"]):
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
+        if self._prefetcher is not None and self._prefetcher.scatters:
+            self._run.maker.weigh(always=True)  # such read batches are few, and long
         too_few = self._executor.wants_more_rows()
         self._size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
 
@@ -187,6 +203,8 @@ class _ReadBatches(Iterator["ReadBatch"]):
         prefetcher = self._prefetcher if self._executor.is_here else None
         rows, reads = len(block), self._reads if prefetcher else 0
         steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
+        if rows > self._most_rows > 0:
+            steps = max(steps, min(rows, math.ceil(2 * rows / self._most_rows)))
         for number in range(steps):
             if prefetcher:
                 with doing(READING):

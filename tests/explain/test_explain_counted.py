@@ -254,7 +254,8 @@ def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
     assert explanation.length is None
     assert explanation.epoch[0].reads == Amount.exactly(100)
     assert explanation.later_epoch[0].reads == Amount.exactly(0)
-    little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
+    half = dataclasses.replace(SMALL, resident_bytes=200_000)  # of what the store has
+    little = chain.repeat().batch(30).to_iter_dataset(half).explain()
     assert little.later_epoch[0].reads.low > 100
 
 

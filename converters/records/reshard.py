@@ -136,6 +136,43 @@ def array_record_to_array_record(
         >>> [file.records for file in manifest.files]
         [25, 25, 25, 25]
     """
+    _check_settings(writer_options, files, shuffle_seed, memory_bytes, max_bad_records)
+    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
+    found = tuple(files_of("array_record").count(sources))
+    # Memory and bad records do not belong to the plan: the files would be the same.
+    settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
+    one_to_one = files is None and shuffle_seed is None
+    plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
+    names = _own_names(found) if one_to_one else shard_names(_stem(found), files or len(found))
+    if shuffle_seed is None:
+        tasks = _tasks(found, names, one_to_one=one_to_one)
+        stages = _copying(tasks, writer_options, max_bad_records)
+    else:
+        stages = Shuffle(
+            found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
+        ).stages()
+    records = [file.records for file in found]
+    return Conversion(
+        name="array_record_to_array_record",
+        plan=plan,
+        stages=stages,
+        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
+        expected=_expected(found, names, shuffle_seed),
+    )
+
+
+def _check_settings(
+    writer_options: str,
+    files: int | None,
+    shuffle_seed: int | None,
+    memory_bytes: int,
+    max_bad_records: int,
+) -> None:
+    """Check the settings of `array_record_to_array_record`.
+
+    Raises:
+        ArgumentError: If one is of the wrong kind, or out of range.
+    """
     check_writer_options(writer_options)
     check_integer("max_bad_records", max_bad_records, 0)
     if files is not None:
@@ -143,51 +180,38 @@ def array_record_to_array_record(
     if shuffle_seed is not None:
         check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
     check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
-    found = tuple(files_of("array_record").count(sources))
-    # Memory and bad records do not belong to the plan: the files would be the same.
-    settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
-    one_to_one = files is None and shuffle_seed is None
-    plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
-    if one_to_one:
-        names = distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
-    else:
-        names = shard_names(_stem(found), files or len(found))
-    if shuffle_seed is None:
-        stage = writing_stage(
-            "convert",
-            known(_tasks(found, names, one_to_one=one_to_one)),
-            _batches,
-            writer_options=writer_options,
-            max_bad_records=max_bad_records,
-        )
-        stages: tuple[ConversionStage, ...] = (stage,)
-    else:
-        shuffle = Shuffle(
-            found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
-        )
-        stages = shuffle.stages()
-    records = [file.records for file in found]
-    return Conversion(
-        name="array_record_to_array_record",
-        plan=plan,
-        stages=stages,
-        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
-        expected=Expected(
-            records=sum(records),
-            input_bytes=sum(file.source.size_bytes for file in found),
-            files=len(names),
-            output_bytes=int(sum(file.records * file.record_bytes for file in found)),
-            lines=_lines(found, shuffle_seed),
-        ),
+
+
+def _copying(
+    tasks: tuple[_SpansFileTask, ...], writer_options: str, max_bad_records: int
+) -> tuple[ConversionStage, ...]:
+    """Return the one stage that writes records in their own order."""
+    stage = writing_stage(
+        "convert",
+        known(tasks),
+        _batches,
+        writer_options=writer_options,
+        max_bad_records=max_bad_records,
+    )
+    return (stage,)
+
+
+def _expected(found: Sequence[Counted], names: Sequence[str], shuffle_seed: int | None) -> Expected:
+    held = sum(file.records * file.record_bytes for file in found)
+    line = f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile"
+    return Expected(
+        records=sum(file.records for file in found),
+        input_bytes=sum(file.source.size_bytes for file in found),
+        files=len(names),
+        output_bytes=int(held),
+        lines=() if shuffle_seed is None else (line,),
     )
 
 
-def _lines(found: Sequence[Counted], shuffle_seed: int | None) -> tuple[str, ...]:
-    if shuffle_seed is None:
-        return ()
-    held = sum(file.records * file.record_bytes for file in found)
-    return (f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile",)
+def _own_names(found: Sequence[Counted]) -> list[str]:
+    """Return the name of the one file that each input becomes."""
+    sources = [file.source for file in found]
+    return distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
 
 
 def _own_name(file: Counted) -> str:

@@ -81,7 +81,7 @@ test: $(READY)
 
 test-plain: $(READY)
 	@WINDROW_NATIVE=0 $(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds" \
-		tests/core tests/engine tests/sources/zarr/local tests/sources/test_boxes.py
+		tests/core tests/engine tests/sources/zarr/local tests/sources/array_record tests/sources/test_boxes.py
 
 # Python's library is linked by the tests, so that they are programs.
 test-native: $(READY)

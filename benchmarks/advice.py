@@ -1,6 +1,6 @@
 """`python -m benchmarks.advice`: chains before and after following the advice of `explain()`.
 
-Each pair is a chain to which `explain()` gives a chunk of advice, and the chain that follows it: to
+Each pair is a chain to which `explain()` gives a piece of advice, and the chain that follows it: to
 this one the same advice is not given. An epoch of each is read in turns; what is decoded is told
 beforehand and counted. `--page` writes the table into docs/explain.md.
 
@@ -133,7 +133,7 @@ def _write_zarr(path: Path, rows: Any, chunk: int, shard: int | None) -> None:
 
 
 def pairs(folder: Path, sizes: Sizes) -> list[Pair]:
-    """Every way that a chunk of advice names, from a chain that gets the advice."""
+    """Every way that a piece of advice names, from a chain that gets the advice."""
     return [
         *_of_shuffles(folder, sizes),
         *_of_room(folder, sizes),

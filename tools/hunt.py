@@ -33,7 +33,7 @@ _EXAMPLES = re.compile(r"(\d+) passing(?: examples)?, (\d+) failing")  # older, 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ReadBatch:
+class Round:
     """What a round came to: how pytest exited, its tests, their examples, and all it printed."""
 
     exit_code: int
@@ -42,7 +42,7 @@ class ReadBatch:
     output: str
 
 
-def run_round(seed: int, tests: Sequence[str], workers: int) -> ReadBatch:
+def run_round(seed: int, tests: Sequence[str], workers: int) -> Round:
     """Run the tests once with the examples of a seed."""
     done = subprocess.run(
         [
@@ -60,7 +60,7 @@ def run_round(seed: int, tests: Sequence[str], workers: int) -> ReadBatch:
     )
     passed = _PASSED.findall(done.stdout)
     examples = sum(int(good) + int(bad) for good, bad in _EXAMPLES.findall(done.stdout))
-    return ReadBatch(done.returncode, int(passed[-1]) if passed else 0, examples, done.stdout)
+    return Round(done.returncode, int(passed[-1]) if passed else 0, examples, done.stdout)
 
 
 def without_statistics(output: str) -> str:

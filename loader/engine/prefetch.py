@@ -103,7 +103,7 @@ class Prefetcher:
             ahead.end()
 
     def drop(self, number: int) -> None:
-        """ReadBatch `number` failed, and is not made through here."""
+        """Read batch `number` failed, and is not made through here."""
         for ahead in self.parts:
             ahead.drop(number)
 

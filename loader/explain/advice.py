@@ -1,9 +1,9 @@
 """Advice: cheaper ways to elements that are as good, where dry runs show that there are some.
 
-Each chunk of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
+Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
 
 Invariant: a number that is given was tried by a dry run of the same chain with it: a chain that
-follows a chunk of advice does not get it again.
+follows a piece of advice does not get it again.
 """
 
 from __future__ import annotations

@@ -193,6 +193,8 @@ def _parse_entries(raw: bytes, into: Ints) -> None:
 def _why(chunk: package.Framed, error: package.UnreadableError) -> str:
     if not _is_right(header_of(chunk.offset, chunk.raw)):
         return _WRONG_HEADER
+    if "chunk data hash mismatch" in error.why:
+        return "its data hash is wrong"
     if "hash" in error.why.lower() or "data corrupted" in error.why.lower():
         return f"its data hash is wrong, or the hash of a block header in it: {error.why}"
     return error.why

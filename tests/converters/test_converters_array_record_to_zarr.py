@@ -125,7 +125,7 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
         array_record_to_zarr(tmp_path / "in", tmp_path / "out")
 
 
-# ReadBatch trips.
+# Round trips.
 
 SHAPES = st.sampled_from([(), (3,), (2, 3), (1, 1, 5), (2, 0)])
 TO_EDGES = st.sampled_from([0, 1, 2, 3, 17, 33])

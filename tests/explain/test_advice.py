@@ -53,7 +53,7 @@ def advised_bytes(advice: Advice) -> int | None:
 
 
 def stream_of(advice: Advice, explanation: Explanation) -> int:
-    """Which of the streams a chunk of advice is about."""
+    """Which of the streams a piece of advice is about."""
     below = {node.number: {node.number, *node.parents} for node in explanation.nodes}
     for node in explanation.nodes:  # parents first
         for parent in node.parents:

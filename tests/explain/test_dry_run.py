@@ -239,7 +239,7 @@ def kept(element: Any) -> bool:
     return True
 
 
-def test_every_chunk_of_advice_pays_in_bytes() -> None:
+def test_every_piece_of_advice_pays_in_bytes() -> None:
     rows = advice.run(dataclasses.replace(advice.SMALL, records=1_000), 1)
     assert {row["kind"] for row in rows} == {
         "global-shuffle",

@@ -32,8 +32,8 @@ from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify,
 
 
 def said(message: str) -> str:
-    """The core's words for damage under right hashes; without it they are the package's own."""
-    return "" if native() is None else message
+    """The core's words for damage under right hashes; without it, any words of the package."""
+    return r"\w" if native() is None else message
 
 
 ROOT = Path(__file__).resolve().parents[3]

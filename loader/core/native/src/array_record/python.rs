@@ -30,7 +30,7 @@ const RUNS: usize = 16;
 const ALONE_BYTES: usize = 1 << 15;
 
 create_exception!(
-    _native,
+    windrow.core._native,
     ChunkError,
     PyException,
     "A chunk cannot be read: its number in the call, and the reason as a clause."

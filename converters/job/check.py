@@ -188,7 +188,7 @@ class FolderCheck:
         fetcher: Fetcher | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        """List what is there; no file is read. `fetcher` reads what is remote."""
+        """List the files of the folder, without reading any. `fetcher` reads what is remote."""
         self._target, self.manifest, self._options = target, manifest, storage_options
         self._fetcher = fetcher
         self._there = _files_in(target)

@@ -11,7 +11,7 @@ parts of each bucket from all runs, and puts their records in order.
 Invariants: every record of the inputs comes once, bit for bit, in its own order or in the order of a
 shuffle. Place `i` of a shuffle gets record `shuffled(i)` of all inputs' records, counted through.
 That is the order of `MapDataset.shuffle`, which depends only on the seed and the number of records.
-Memory, files and parallelism only decide which runs there are meanwhile.
+Memory, files and parallelism only change the runs in between.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def array_record_to_array_record(
 ) -> Conversion:
     """Write the records of ArrayRecord files anew: in other groups, files, or another order.
 
-    Without `files` and `shuffle_seed`, each file becomes one of its name. Else the records of all
-    are dealt out evenly, in order, to `x.array_record-00000-of-00004` and so on, where `x` is what
-    the names of the inputs begin with ("records" if they differ). If the inputs' folder has a
-    manifest that describes the features of the records, the output's manifest does so too. A run that
-    was stopped resumes when it is called again with the same arguments; one that was finished is not
-    done again.
+    Without `files` and `shuffle_seed`, each file becomes one file of its name. Otherwise the
+    records of all files are divided evenly, in order, among `x.array_record-00000-of-00004` and so
+    on, where `x` is the common stem of the inputs' names ("records" if they differ). If the inputs'
+    folder has a manifest that describes the features of the records, the output's manifest does so
+    too. A run that was stopped resumes when it is called again with the same arguments; one that
+    was finished is not done again.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them.
@@ -103,8 +103,8 @@ def array_record_to_array_record(
         files: Number of files; by default as many as there are inputs.
         shuffle_seed: Shuffles all records, in `[0, 2**32)`: record `i` of the output is what
             `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
-            arguments. The records lie in the output's work folder meanwhile, not compressed: the
-            disk needs room for them as they are in memory, and for the output.
+            arguments. During the run, the output's work folder holds the records without
+            compression: the disk needs room for them as they are in memory, and for the output.
         memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
             which need some 250 MB of it. It holds if no record is larger than a sixteenth of the
             rest.
@@ -269,7 +269,7 @@ Places = npt.NDArray[np.int64]
 _AT_ONCE: Final = 2
 # Memory of a record in addition to its bytes: the object, its place in a list, its numbers.
 _RECORD_BYTES: Final = 96
-# Each item of the first pass goes through the whole order once, so that items may not be small.
+# Each item of the first pass goes through the whole order once, so small items would be slow.
 _ITEM_BYTES: Final = 2 << 30
 # Places that are made at a time.
 _PLACES_AT_ONCE: Final = 1 << 20
@@ -341,7 +341,7 @@ class Shuffle:
             first += file.records
         bounds.append(first)
         return [
-            # Runs of another memory have other buckets.
+            # Runs with another memory limit have other buckets.
             _ShuffleItem(f"scatter-{part.start}-{part.stop}-{self.memory_bytes}", part)
             for part in cut(self.found, bounds)
         ]
@@ -390,7 +390,7 @@ class Shuffle:
         cuts = np.searchsorted(places, np.append(starts, self.records))
         sizes = np.zeros(len(held) + 1, np.int64)
         np.cumsum(lengths + 2 * _NUMBER_BYTES, out=sizes[1:])
-        # Behind the table, and each bucket with its count.
+        # Bucket starts, after the table; each bucket begins with its count.
         table = sizes[cuts] + _NUMBER_BYTES * (len(cuts) + np.arange(len(cuts)))
         with folder.incoming(name) as path:
             with open(path, "wb") as file:
@@ -458,7 +458,7 @@ def _starts(bounds: Sequence[Sequence[int]]) -> list[int]:
 def places_of(start: int, stop: int, records: int, seed: int) -> Places:
     """Return the places that records `[start, stop)` of `records` get in the shuffle of that seed.
 
-    The order maps places to records, so that the function searches all of it for these records.
+    The order maps places to records, so the function searches the whole order for these records.
     """
     found = np.empty(stop - start, np.int64)
     for first in range(0, records if stop > start else 0, _PLACES_AT_ONCE):

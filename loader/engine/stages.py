@@ -71,7 +71,7 @@ class ChainStage:
 
     @property
     def chain(self) -> ToStreamNode | None:
-        """What makes a stream of a chain with random access, if the stage stands on that."""
+        """The node that makes a stream of a chain with random access, if the stage begins there."""
         return as_chain(self.below)
 
     @property
@@ -81,7 +81,7 @@ class ChainStage:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows go through one by one, so that what stands below may know batches."""
+        """Whether each result row is made of one row: earlier nodes may then know the batches."""
         return not any(step.drops for step in self.steps)
 
     @property
@@ -128,7 +128,7 @@ class WorkItem(abc.ABC):
 
     @abc.abstractmethod
     def request(self) -> StageTask:
-        """The request from which a worker does it. Waits for reads."""
+        """The request by which a worker does it. Waits for reads."""
 
     @abc.abstractmethod
     def halves(self) -> Sequence[WorkItem]:

@@ -55,7 +55,7 @@ class Observer(Protocol):
         ...
 
     def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
-        """Records have arrived; those of `parts` were read in a call of their own."""
+        """Records have arrived; the records of `parts` were read in a call of their own."""
         ...
 
     def record_bytes(self, source: Any) -> float:

@@ -4,7 +4,8 @@ While one read batch is made, the next ones are read, or planned by the prefetch
 a work item like any other. It is made here, or its records are read here and a worker calls its
 functions.
 
-Invariant: the elements and what they are made of do not depend on the sizes of read batches.
+Invariant: elements, and the records that they are made of, do not depend on the sizes of read
+    batches.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _LONGER = 8
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
 
-# Rows that a batched function gets where no batch says how many.
+# Rows that a batched function gets if no batch sets the number.
 BLOCK_ROWS = 256
 
 
 class BlockSize:
-    """How many rows to make at once: few at first, then as many as the goals allow."""
+    """The number of rows to make at once: few at first, then as many as the goals allow."""
 
     def __init__(self, goal_bytes: int, unit: int, most: int) -> None:
         self._goal_bytes = goal_bytes
@@ -74,12 +75,13 @@ class BlockSize:
     def saw(self, rows: int, size_bytes: int, took_s: float, *, too_few: bool = False) -> None:
         """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make.
 
-        Where they were too few for the threads there are, the next block gets twice as many, so
-        that slow functions find threads at all.
+        If the block had too few rows for its threads, the next block gets twice as many, so that
+        slow functions use all threads.
         """
         by_bytes = self._goal_bytes / max(1, size_bytes)
         by_time = max(GOAL_S / max(1e-9, took_s), 2 if too_few else 0)
-        # `_given` is of the last block begun: several results may come before the next one begins.
+        # `_given` belongs to the last block begun: several results may come before the next one
+        # begins.
         wanted = min(int(rows * min(by_bytes, by_time)), 4 * self._given, self._most)
         self._rows = max(1, wanted // self._unit) * self._unit
 
@@ -90,7 +92,7 @@ def block_size(
     """The size of read batches with these options; `calls` says whether functions are called."""
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
-        # And half as long as others, since chunks want a place in the processor's cache as well.
+        # They are half as long as others, since chunks take room in the processor's cache as well.
         ahead = FEW_READ_BATCHES_AHEAD if prefetcher.scatters else READ_BATCHES_AHEAD
         goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
         longer = prefetcher.scatters and not calls
@@ -118,7 +120,7 @@ def random_access(
 
 
 class _ReadBatches(Iterator["ReadBatch"]):
-    """Read batches in order, begun; with threads the next ones are read while one is made."""
+    """Started read batches in order; with threads, later ones are read while one is made."""
 
     def __init__(
         self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
@@ -141,7 +143,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
         run.maker.watch(self)
 
     def __next__(self) -> ReadBatch:
-        # A filter may drop everything for ever, so a run not wanted any more is noticed here.
+        # A filter may drop everything forever, so the loop checks here whether the run was stopped.
         if self._run.stopped.is_set():
             raise StopIteration
         with doing(PLANNING):
@@ -196,9 +198,9 @@ class _ReadBatches(Iterator["ReadBatch"]):
         )
 
     def in_steps(self, block: Block) -> Blocks:
-        """A block's rows, with the reads that are to be started meanwhile spread over them.
+        """Yield a block's rows, and spread the starts of due reads over them.
 
-        From one element to the next as many are started as come to one element, and one more.
+        Between two elements it starts the reads that are one element's share, and one more.
         """
         prefetcher = self._prefetcher if self._executor.is_here else None
         rows, reads = len(block), self._reads if prefetcher else 0
@@ -216,17 +218,17 @@ class _ReadBatches(Iterator["ReadBatch"]):
 
 
 def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, made: int) -> int:
-    """The number of read batches to plan; a prefetcher plans ever more, so the first come soon."""
+    """The number of read batches to plan. It grows little by little, so the first come soon."""
     if not options.ahead:
         return 1
     if not prefetcher or prefetcher.is_full:
         return 2
-    # Little by little, since all that is planned at once delays the next batch.
+    # Little by little, since planning many at once delays the next batch.
     return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
 
 
 def calls_on_rows(node: Node) -> bool:
-    """Whether a batched function is called with no batch above it to say on which rows."""
+    """Whether a batched function is called, and no later batch sets its rows."""
     if node.group_size is not None:
         return False
     takes_groups = node.stream_step is Step.GROUPS
@@ -317,7 +319,7 @@ class ReadBatch(WorkItem):
         )
         try:
             return execute.start(node, at, cuts, leaves)
-        except Exception as error:  # of a selection map: it has its place in the order too
+        except Exception as error:  # an error of a selection map has its place in the order, too
             self._leave_plan()
             return functools.partial(_raised, error)
 
@@ -353,7 +355,7 @@ class ReadBatch(WorkItem):
     def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
         found = _result(self._task(()), self._finish(), self._chain.stage.steps, thread_map, began)
-        # Slow functions make a read batch small; data from a network do not.
+        # Slow functions make a read batch small; a slow network does not.
         took_s = found.took_s - self.reader.waited_s
         return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
 
@@ -366,7 +368,7 @@ class ReadBatch(WorkItem):
 
     def halves(self) -> Sequence[WorkItem]:
         if self._leave_plan():
-            # By itself, since a planned read that failed may be for other read batches.
+            # Read by itself, since the planned read that failed may serve other read batches.
             return (ReadBatch(self._chain, self._start, self._stop, self.reader),)
         if self.is_whole:
             return ()

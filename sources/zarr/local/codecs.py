@@ -33,7 +33,7 @@ _CRC32C_RESIDUE: Final = 0x48674BC7
 # numcodecs writes into the caller's memory but makes a context in every call; below this size a
 # context that is kept, and a copy, are faster.
 _SMALL_BYTES: Final = 64 * 2**10
-# Kept per thread; larger chunks get new memory each time, so that none of it is kept for ever.
+# Kept per thread. Larger chunks get new memory each time, so that threads do not keep it.
 _KEPT_BYTES: Final = 16 * 2**20
 _SLACK_BYTES: Final = 2**20
 _GZIP_BITS: Final = 16 + zlib.MAX_WBITS
@@ -43,7 +43,7 @@ _LZMA_BYTES: Final = 2**28
 
 
 class ChunkDamageError(Exception):
-    """Stored bytes that are not a whole chunk; the message says what is wrong."""
+    """Stored bytes that are not a whole chunk; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Codec:
 
 
 class _ThreadMemory(threading.local):
-    """Memory that each thread uses again: fresh memory costs a page fault for every 4 KiB."""
+    """Memory that each thread reuses: fresh memory costs a page fault for every 4 KiB."""
 
     def __init__(self) -> None:
         self.scratch: dict[str, ByteArray] = {}

@@ -226,7 +226,7 @@ class _SingleRecordReader:
 
 
 class _Turns:
-    """The reads under way in this process, by thread. No lock, which a fork could leave locked."""
+    """The reads in progress in this process, by thread. No lock: a fork could leave it locked."""
 
     def __init__(self) -> None:
         self._reading: set[int] = set()

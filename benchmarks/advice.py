@@ -1,11 +1,11 @@
 """`python -m benchmarks.advice`: chains before and after following the advice of `explain()`.
 
-Each pair is a chain to which `explain()` gives a piece of advice, and the chain that follows it: to
-this one the same advice is not given. An epoch of each is read in turns; what is decoded is told
-beforehand and counted. `--page` writes the table into docs/explain.md.
+Each pair is a chain to which `explain()` gives a piece of advice, and the chain that follows it,
+which does not get the same advice. The benchmark reads an epoch of each in turns, and compares the
+decoded bytes with the prediction. `--page` writes the table into docs/explain.md.
 
-Stores here are small, so that a run takes a minute: what a prefetcher may keep is made small with
-them, and the page cache is warm.
+Stores here are small, so that a run takes a minute. The budgets of the prefetcher are small too, and
+the page cache is warm.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Measured:
     decoded_bytes: float
 
 
-def told_bytes(dataset: IterDataset[Any]) -> tuple[float, float]:
+def predicted_bytes(dataset: IterDataset[Any]) -> tuple[float, float]:
     """The bytes that `explain()` says are decoded in an epoch, at least and at most."""
     found = [known(costs.decoded_bytes) for costs in dataset.explain().epoch]
     return sum(amount.low for amount in found), sum(amount.high for amount in found)
@@ -304,9 +304,9 @@ def run(sizes: Sizes, repeats: int) -> list[dict[str, Any]]:
                     "before_records_per_s": rates[0],
                     "after_records_per_s": rates[1],
                     "times": statistics.median(ratios),
-                    "before_told_bytes": told_bytes(pair.before),
+                    "before_predicted_bytes": predicted_bytes(pair.before),
                     "before_bytes": sides[0][-1].decoded_bytes,
-                    "after_told_bytes": told_bytes(pair.after),
+                    "after_predicted_bytes": predicted_bytes(pair.after),
                     "after_bytes": sides[1][-1].decoded_bytes,
                 }
             )
@@ -321,8 +321,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "records/s",
         "then",
         "times",
-        "MB decoded (told)",
-        "then (told)",
+        "MB decoded (predicted)",
+        "then (predicted)",
     )
     cells = [
         (
@@ -340,9 +340,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _bytes(row: dict[str, Any], side: str) -> str:
-    low, high = (f"{bound / 1e6:,.1f}" for bound in row[f"{side}_told_bytes"])
-    told = low if low == high else f"{low} to {high}"
-    return f"{row[f'{side}_bytes'] / 1e6:,.1f} ({told})"
+    low, high = (f"{bound / 1e6:,.1f}" for bound in row[f"{side}_predicted_bytes"])
+    predicted = low if low == high else f"{low} to {high}"
+    return f"{row[f'{side}_bytes'] / 1e6:,.1f} ({predicted})"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

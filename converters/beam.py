@@ -95,7 +95,7 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         )
 
     def expand(self, pipeline: Any) -> Any:
-        """The manifest, once all is done."""
+        """The manifest, after the last step."""
         create: Any = beam.Create  # it has no types
         numbers = pipeline | create(range(NUMBERS))
         return numbers | transform(self._conversion, self._folder, begin=self._begin, end=_end)
@@ -136,7 +136,7 @@ class FileToFile(ConversionTransform, of=file_to_file):
 def _begin(
     conversion: Conversion, resume: str, overwrite: bool, take_over: bool, folder: OutputFolder
 ) -> None:
-    """Take the lease and make the folder ready, unless this pipeline has, or all of it is done."""
+    """Take the lease and make the folder ready, unless this pipeline has done so or has ended."""
     target, plan, token = folder.target, conversion.plan, folder.run
     refuse_foreign(target)
     with locked_here(target):

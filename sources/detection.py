@@ -158,7 +158,7 @@ def _dataset_at(location: Location, names: Sequence[str]) -> TfdsFolder | None:
     if not {INFO, FEATURES} <= set(names):
         inner = [name.rstrip("/") for name in names]
         holds_one = CONFIGS in inner or any(map(is_version, inner))
-        # A folder with files of records is read as such, whatever else it holds.
+        # A folder with record files is read as record files, also if it has other files.
         holds_one = holds_one and INFO not in inner and not signatures.by_format(inner)
         path = dataset_in(location.path, location.names) if holds_one else None
     if path is None:

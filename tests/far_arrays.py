@@ -1,4 +1,4 @@
-"""Arrays of Zarr for tests of reading remote, as the objects of a server."""
+"""Zarr arrays that tests write to a folder and read from a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy.typing as npt
 import tensorstore as ts
 import zarr
 
-from windrow.sources import RemoteOptions
+from tests.range_server import RangeServer
+from windrow.sources import RemoteOptions, ZarrDataSource
 
 AnyArray = npt.NDArray[Any]
 
@@ -71,6 +72,25 @@ def write_old(path: Path, data: AnyArray, chunk: tuple[int, ...]) -> Path:
         store=str(path), shape=data.shape, chunks=chunk, dtype=data.dtype, zarr_format=2
     )[...] = data
     return path
+
+
+def write_ways(top: Path, data: AnyArray) -> None:
+    """Write `data` as the arrays that `array_over` opens, in chunks and shards of few rows."""
+    write(top / "plain", data, (4, 6))
+    write(top / "shard", data, (2, 3), (16, 6))
+    write_filtered(top / "filter", data, (4, 6))
+
+
+def array_over(server: RangeServer, way: str, remote: RemoteOptions = PATIENT) -> ZarrDataSource:
+    """Open an array that `write_ways` wrote and `server` serves.
+
+    TensorStore reads 'plain' and 'shard'. fsspec reads 'filter', and 'cookies', which is 'shard' with
+    a setting that TensorStore does not take.
+    """
+    if way == "cookies":
+        options = {"cookies": {"a": "b"}}
+        return ZarrDataSource(server.url("shard"), storage_options=options, remote=remote)
+    return ZarrDataSource(server.url(way), remote=remote)
 
 
 def objects(folder: Path, prefix: str = "") -> dict[str, bytes]:

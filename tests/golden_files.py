@@ -1,4 +1,4 @@
-"""The golden files: which there are, how each is computed, read and written."""
+"""Lists the golden files, and computes, reads and writes each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.golden_records import observed
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 CHAINS = "chains"
-# Of each file but that of the chains: what computes it, over the stores in a folder.
+# For each file except the file of chains: the function that computes it from the stores in a folder.
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "errors": errors,
     "explain": golden_products.explanations,
@@ -38,12 +38,12 @@ def part(name: str) -> dict[str, Any]:
 
 
 def computed(name: str, folder: Path, *, draws: bool = False) -> dict[str, Any]:
-    """What it would hold by this code.
+    """Return what the file would hold by this code.
 
     Args:
         name: The file's name, without its suffix.
         folder: Where the stores are unpacked.
-        draws: Whether the recipes of chains are made anew, and not those of the file.
+        draws: Whether to draw the recipes of chains anew, and not to take them from the file.
     """
     if name != CHAINS:
         return PARTS[name](folder)

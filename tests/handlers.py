@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import select
 import signal
+import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,12 +35,12 @@ def process_id(request: Any, room: MessageBuffer) -> int:
 
 
 def process_id_in_file(request: tuple[Path, Any], room: MessageBuffer) -> Any:
-    """Say who is at work, then be busy for ever."""
+    """Write the id of this process into a file, then never return."""
     path, how = request
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
-    if how == "native":  # this way of calling keeps the interpreter
-        ctypes.PyDLL(None).sleep(1000)
+    if how == "native":  # `PyDLL` does not release the interpreter during a call
+        ctypes.PyDLL(None).pause()
     while True:
         pass
 
@@ -69,12 +71,26 @@ def ended(how: str) -> NoReturn:
         case "exit":
             os._exit(3)
         case "hang":
-            time.sleep(1000)
-        case "closed":  # the parent's end is told nothing, since a child has the socket too
+            signal.pause()
+        case "closed":  # a child keeps the socket open, so the pool does not see it close
             if os.fork():
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(5)
+            wait_for_pool_to_close()
+            os._exit(0)
     raise AssertionError(how)
+
+
+def wait_for_pool_to_close() -> None:
+    """Read this worker's socket until the pool closes its end."""
+    with contextlib.suppress(ConnectionError):
+        while pool_socket().recv(4096):
+            pass
+
+
+def pool_socket() -> socket.socket:
+    """Return this worker's end of its socket."""
+    found: socket.socket = vars(child)["_parent"]
+    return found
 
 
 def keeps_its_request(request: Any, room: MessageBuffer) -> Any:
@@ -117,11 +133,11 @@ def reports(request: int, buffer: MessageBuffer) -> int:
 
 
 def reports_until_stopped(request: Path, buffer: MessageBuffer) -> None:
-    """Report until the parent stops, and leave a file then."""
+    """Report whenever the parent has sent or stopped sending; make a file when it has stopped."""
     try:
         while True:
             child.report(None)
-            time.sleep(0.01)
+            select.select([pool_socket()], [], [])
     except child.StoppedError:
         request.touch()
         raise

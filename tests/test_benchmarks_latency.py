@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks import data, latency, process
 from benchmarks.job import Job
+from tests.pictures import ROOT, check_that_the_extra_is_named, width_and_height
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).resolve().parent.parent
 FIGURES: latency.Figures = {
     way.name: {
         ms: {"records_per_s": rate / (1 + ms), "requests_per_batch": 3.4, "received_per_byte": 2.0}
@@ -29,12 +29,6 @@ FIGURES: latency.Figures = {
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.latency", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-
-
-def width_and_height(picture: Path) -> tuple[int, int]:
-    head = picture.read_bytes()[:24]
-    assert head.startswith(b"\x89PNG")
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,8 +91,4 @@ def test_no_repeats_are_refused() -> None:
 
 
 def test_without_matplotlib_the_extra_is_named() -> None:
-    hide = "import sys; sys.modules['matplotlib'] = None; import benchmarks.latency"
-    command = [sys.executable, "-c", hide]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 1
-    assert "pip install '.[bench]'" in done.stderr
+    check_that_the_extra_is_named("benchmarks.latency")

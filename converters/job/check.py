@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from windrow.sources.remote.fetcher import Fetcher
 
 WHAT: Final = "check"
-# It stays in a core's cache between the reading and the checksum.
+# A block of this size stays in a core's cache from the read to the checksum.
 _BLOCK_BYTES: Final = 1 << 20
 _REMOTE_BLOCK_BYTES: Final = 8 << 20
-# Where every read waits for a network.
+# Threads for a remote folder, where every read waits for a network.
 _REMOTE_THREADS: Final = 8
-# Files of these are read with the folder that they lie in.
+# Formats whose readers take a whole folder.
 _RECORDS: Final = (ARRAY_RECORD, TFRECORD)
 _CHUNK: Final = r"c|(c[/.])?\d+([/.]\d+)*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file that is not as the manifest says; `name` is relative to the folder, with `/`."""
+    """A file that differs from the manifest; `name` is relative to the folder, with `/`."""
 
     name: str
     error: str
@@ -63,12 +63,12 @@ class BadFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check` found in a converted folder.
+    """The result of `check` for a converted folder.
 
     Attributes:
         folder: Where it is, without secrets.
-        format: What the conversion wrote, as the manifest says.
-        records: Records that it converted, as the manifest says.
+        format: The format that the conversion wrote, from the manifest.
+        records: The number of converted records, from the manifest.
         files: Files that the manifest lists.
         read_bytes: Bytes of files that were read.
         is_listed: Whether the folder could be listed. If not, files that the manifest does not
@@ -93,7 +93,7 @@ class CheckReport:
         return not self.bad
 
     def raise_if_bad(self) -> None:
-        """Raise what was found, if that is anything.
+        """Raise an error with this report if a file is bad.
 
         Raises:
             ReadError: If a file is bad.
@@ -188,7 +188,7 @@ class FolderCheck:
         fetcher: Fetcher | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        """List what is there; no file is read. `fetcher` reads what is remote."""
+        """List the files of the folder, without reading any. `fetcher` reads what is remote."""
         self._target, self.manifest, self._options = target, manifest, storage_options
         self._fetcher = fetcher
         self._there = _files_in(target)
@@ -247,7 +247,7 @@ class FolderCheck:
 
     @property
     def record_files(self) -> list[str]:
-        """Paths of the ArrayRecord files that are listed and there."""
+        """Paths of the listed ArrayRecord files that exist."""
         return [
             self.place(f.name) for f in self.files if self._has_records(f) and self._is_there(f)
         ]
@@ -275,7 +275,7 @@ class FolderCheck:
         return BadFile(file.name, why)
 
     def report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
-        """Return the report, given what `file` found. Reads the ends of record files."""
+        """Return the report with the results of `file`. Reads the ends of record files."""
         wrong = {found.name for found in bad}
         good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
         return CheckReport(
@@ -290,7 +290,7 @@ class FolderCheck:
         )
 
     def _read(self, file: OutputFile) -> tuple[int, str]:
-        """Size and checksum of a file. One of another size than it should have is not read."""
+        """Size and checksum of a file; a file of the wrong size is not read."""
         path = self.place(file.name)
         found = 0
         if self._fetcher is not None:
@@ -358,7 +358,7 @@ class FolderCheck:
 
 @contextlib.contextmanager
 def _nothing_where_refused() -> Iterator[None]:
-    """A store that may be read and not listed refuses what is not there."""
+    """A store that may be read but not listed refuses missing files."""
     try:
         yield
     except ReadError as error:
@@ -371,7 +371,7 @@ def _root(target: Target) -> str:
 
 
 def _fetcher(storage_options: Mapping[str, Any] | None, what: str) -> Fetcher:
-    # Imported where it is used: it takes as long as all else that windrow imports.
+    # Imported where it is used: it takes as long as all other imports of windrow together.
     from windrow.sources.remote.fetcher import Fetcher
 
     return Fetcher(what, storage_options, RemoteOptions())
@@ -411,7 +411,7 @@ def _files_in(target: Target) -> frozenset[str] | None:
 
 
 def _orphans(there: frozenset[str], listed: frozenset[str]) -> Iterator[str]:
-    """Yield files that are there, are not listed, and that a reader of the folder would read."""
+    """Yield existing files that are not listed and that a reader of the folder would read."""
     arrays = {
         name.rpartition("/")[0]
         for name in there | listed

@@ -1,4 +1,4 @@
-"""Declared conversions: one function says what a conversion takes, and all of its forms follow from it.
+"""Declared conversions: one function defines the arguments, and all forms follow from it.
 
 A conversion is declared by the function that plans it. Its parameters are the inputs, the output, the
 settings (with their types and defaults) and how it runs; its docstring is the help:
@@ -17,8 +17,8 @@ The decorator makes three things of it:
    transform and `windrow convert` take;
 3. the flags of the command that resumes the conversion, spelled as `OPTIONS` has it.
 
-Invariant: a setting is named, typed and given its default in one place, the signature; and spelled for
-the command line in one place, `OPTIONS`.
+Invariant: the signature alone has the name, type and default of a setting, and `OPTIONS` alone has
+its spelling on the command line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Option:
     flag: str = ""
 
 
-# In the order in which `windrow convert --help` lists them. A setting without an option is for calls alone.
+# `windrow convert --help` lists them in this order. A setting without an option is for calls alone.
 OPTIONS: Final[Mapping[str, Option]] = {
     "writer_options": Option(SettingKind.TEXT, "ArrayRecord: such as group_size:1,zstd:3."),
     "files": Option(SettingKind.INTEGER, "ArrayRecord: number of files to write."),
@@ -122,7 +122,7 @@ class ConversionFunction(Protocol[P]):
     __doc__: str | None
 
     settings: Mapping[str, inspect.Parameter]
-    """What the conversion takes, by name, without the inputs, the output and `RunOptions`."""
+    """The settings by name: all parameters except the inputs, the output and `RunOptions`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Manifest:
         """Carry the conversion out."""
@@ -199,7 +199,7 @@ def _texts(kind: SettingKind, value: Any) -> Iterator[list[str]] | None:
         case SettingKind.LIST, _:
             return iter([[name] for name in value])
         case SettingKind.RENAMED, _:
-            # Names with '=' would be read as two.
+            # A name with '=' would be read as two names.
             if any("=" in name for name in value):
                 return None
             renamed = value.items() if isinstance(value, Mapping) else ()

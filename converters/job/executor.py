@@ -28,10 +28,10 @@ from windrow.workers.messages import Message, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
 from windrow.workers.process import Job
 
-# Time for workers to leave the items at work and to remove what these have begun. Killing them is
-# safe at any moment, only less tidy.
+# Time for workers to stop their items and to remove unfinished files. Killing them is safe at any
+# moment, but leaves these files.
 _LEAVE_S: Final = 2.0
-# Between two reports of a worker on an item.
+# Seconds between two reports of a worker on an item.
 _REPORT_S: Final = 0.1
 
 
@@ -42,12 +42,12 @@ def run_here(
 
     Args:
         conversion: The conversion.
-        folder: Ready to be written.
-        processes: 1 to work on threads of this process, else the number of worker processes.
+        folder: The folder, ready to be written.
+        processes: 1 to work on threads of this process; otherwise the number of worker processes.
         show: As for `ProgressMeter`.
 
     Raises:
-        WindrowError: What the work raised.
+        WindrowError: An error of the work.
         ConversionError: If a worker process died.
         WorkerError: If worker processes cannot be started.
         ArgumentError: If the work cannot be sent to worker processes.
@@ -59,7 +59,7 @@ def run_here(
         results: list[Any] = []
         for stage in conversion.stages:
             items = stage.items(folder, results)
-            results = []  # no longer needed, and perhaps large
+            results = []  # no longer needed, and may be large
             with ProgressMeter(stage.name, sum(map(stage.weigh, items)) or None, show) as meter:
                 if pool is not None:
                     results = _done_by_pool(pool, processes, stage, folder, items, meter)
@@ -176,7 +176,7 @@ def work_on_item(
     item: Any,
     buffer: MessageBuffer,
 ) -> Message:
-    """Work on an item in a worker process; the reply is its result and the rest of its counts."""
+    """Work on an item in a worker process; the reply has its result and its last counts."""
     counts = _ItemProgress()
     try:
         result = work(folder, item, counts.add)

@@ -69,9 +69,9 @@ _claimed: set[tuple[str, str]] = set()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedPart:
-    """A finished part of the work: the records that were read for it and the files that it gave.
+    """A finished part of the work: the number of its records, and its files.
 
-    `details` has everything else that the rest of the work must know of it, as JSON values.
+    `details` has all other facts that later work needs, as JSON values.
     """
 
     key: str
@@ -102,7 +102,7 @@ class OutputFolder:
 
     @property
     def work(self) -> str:
-        """Where everything unfinished of this plan lies; removed at the end."""
+        """The folder of all unfinished files of this plan, which is removed at the end."""
         return f"{WORK}/{self.plan_key}"
 
     # Finished files.
@@ -144,7 +144,7 @@ class OutputFolder:
 
     @contextmanager
     def staged(self, name: str) -> Iterator[StagedFile]:
-        """A file like one of `write_staged`, written part by part, so that no more is in memory."""
+        """A file like one of `write_staged`, written part by part, so that memory holds one part."""
         name = f"{self.within}{name}"
         if self.target.local is None:
             self._claim(name)
@@ -158,7 +158,7 @@ class OutputFolder:
             return
         for name in names:
             self._claim(name)
-            # A run that was killed meanwhile leaves some here, some there.
+            # A run that was killed here leaves some files in each place.
             if target.listed(self._staged(name)) or target.size(self._staged(name)) is not None:
                 target.move(self._staged(name), name)
 
@@ -166,7 +166,7 @@ class OutputFolder:
         return name if self.target.local is None else f"{self.work}/store/{name}"
 
     def _claim(self, name: str) -> None:
-        """Note that files under the top name of `name` are of this plan.
+        """Note that files under the top name of `name` belong to this plan.
 
         Raises:
             ConversionError: If a file there is not of this plan, or the name has another use.
@@ -193,7 +193,7 @@ class OutputFolder:
             _claimed.add((self.run, top))
 
     def claims(self) -> list[str]:
-        """The top names of what this plan has written, or was about to write."""
+        """The top names of files that this plan has written, or was about to write."""
         folder = f"{self.work}/claims"
         found = [read_json(self.target, f"{folder}/{name}") for name in self.target.listed(folder)]
         return [name for name in found if isinstance(name, str) and is_own_name(name)]
@@ -252,12 +252,12 @@ class OutputFolder:
         ]
 
     def forget(self, part: FinishedPart) -> None:
-        """Remove the files of a part, then what the journal has of it."""
+        """Remove the files of a part, then its entry in the journal."""
         self.target.remove(name for file in part.files for name in self._places(file.name))
         self.target.remove([self._journal(part.key)])
 
     def _places(self, name: str) -> list[str]:
-        """Where a finished file may lie."""
+        """The places where a finished file may lie."""
         return list(dict.fromkeys([name, self._staged(name)]))
 
     def _is_whole(self, file: OutputFile) -> bool:
@@ -265,7 +265,7 @@ class OutputFolder:
         for name in self._places(file.name):
             if target.size(name) == file.size_bytes:
                 if not isinstance(target, LocalTarget):
-                    return True  # fetching all of it again would cost more than making it
+                    return True  # fetching the whole file would cost more than making it
                 found = output_file(target.path(name), file.name, records=file.records)
                 return found.crc32c == file.crc32c
         return False
@@ -277,7 +277,7 @@ class OutputFolder:
         try:
             return self._part(read_json(self.target, name), where=self.target.shown(name))
         except ReadError:
-            # A machine that went down may leave an entry without its bytes: do the part again.
+            # A machine that crashed may leave an entry without its bytes: do the part again.
             return None
 
     def _part(self, value: object, *, where: str) -> FinishedPart:
@@ -319,7 +319,7 @@ class OutputFolder:
             check_lease(self.target, self.lease)
 
     def clear_up(self) -> None:
-        """Remove what only an unfinished folder has; its lock is for its holder to remove."""
+        """Remove the files of an unfinished folder, except the lock, which its holder removes."""
         for name in self.target.listed(WORK):
             if name not in _HELD:
                 self.target.remove_all(f"{WORK}/{name}")
@@ -335,7 +335,7 @@ def _file_name(key: str) -> str:
 
 
 def is_finished(target: Target) -> bool:
-    """Whether `target` holds a finished conversion, and nothing more that a run has left."""
+    """Whether `target` holds a finished conversion, and no other files of a run."""
     names = target.listed()
     return MANIFEST_NAME in names and not {UNFINISHED, WORK} & set(names)
 
@@ -411,9 +411,9 @@ def begin(
 
     Args:
         target: A folder that `refuse_foreign` and `finished_before` let pass, and that is locked.
-        plan: What is to be done.
+        plan: The plan of the conversion.
         resume: The command that resumes, for a user who finds the folder unfinished.
-        overwrite: Whether to remove all that earlier runs have left, of this plan too.
+        overwrite: Whether to remove all files of earlier runs, also of this plan.
         lease: The token of the lease that is held, if there is one.
     """
     fresh = not set(target.listed()) - {WORK} and not set(target.listed(WORK)) - _HELD
@@ -457,8 +457,8 @@ def is_begun(target: Target) -> bool:
 def _forget_mended(folder: OutputFolder, there: ConversionPlan, plan: ConversionPlan) -> None:
     """Forget the parts of inputs that have been written anew.
 
-    Otherwise an old entry would vouch for the new file of the same name, if the input became what it
-    was. Parts of one input alone have keys that end in `@` and the key of the input.
+    Otherwise an old entry would vouch for a new file of the same name, if the input later became
+    what it was before. Parts of one input alone have keys that end in `@` and the key of the input.
     """
     gone = {found.key for found in there.inputs} - {found.key for found in plan.inputs}
     if gone:
@@ -510,7 +510,7 @@ class StagedFile:
             self._flush()
 
     def finished(self, *, records: int) -> OutputFile:
-        """Give the file its name: all of it is there, with this number of records."""
+        """Give the complete file its name; it has this number of records."""
         self._flush()
         self._target.put(self._path, self._staged)
         return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")
@@ -531,7 +531,8 @@ class StagedFile:
 
 def checksum(data: Bytes) -> str:
     """The CRC-32C of `data` in hexadecimal, as manifests have it."""
-    # The library takes nothing but bytes: some at a time, so that a large file is not held twice.
+    # The library takes only bytes. It gets some at a time, so that memory never holds a large file
+    # twice.
     view, found = memoryview(data), 0
     for start in range(0, len(view), _BLOCK_BYTES):
         found = google_crc32c.extend(found, bytes(view[start : start + _BLOCK_BYTES]))
@@ -550,7 +551,7 @@ def _refuse_other(target: Target, verb: str, there: ConversionPlan, asked: Conve
 
 
 def _remove_old(folder: OutputFolder, *, everything: bool) -> None:
-    """Remove what earlier runs left and this run cannot use."""
+    """Remove files of earlier runs that this run cannot use."""
     target = folder.target
     manifest = Manifest.read_in(target)
     if manifest is not None:

@@ -40,7 +40,7 @@ _VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModif
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """One file to convert: where it is, its name without folders, its size, and its version."""
+    """A file to convert: its place, its name without folders, its size, and its version."""
 
     url: str = dataclasses.field(repr=False)
     name: str
@@ -55,7 +55,7 @@ class Input:
 
     @property
     def shown(self) -> str:
-        """Where it is, without secrets."""
+        """Its place, without secrets."""
         return shown_url(self.url)
 
     def check_unchanged(self) -> None:
@@ -264,7 +264,7 @@ def _refuse_unfinished(inputs: list[Input]) -> None:
         fs, marker = _opened(joined(folder, UNFINISHED_MARKER), options)
         try:
             unfinished = fs.exists(marker)
-        except Exception:  # a store that shows its files alone: they have been found
+        except Exception:  # a store that cannot list folders: the files have been found
             unfinished = False
         if unfinished:
             raise ConversionError(

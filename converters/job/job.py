@@ -73,7 +73,7 @@ def planned(
 def carry_out(
     conversion: Conversion, output: str | os.PathLike[str], **run: Unpack[RunOptions]
 ) -> Manifest:
-    """Do what `conversion` says, or what is left of it, in the folder `output`.
+    """Carry out `conversion`, or its unfinished rest, in the folder `output`.
 
     Returns:
         The manifest, which also lies in the folder.

@@ -106,7 +106,7 @@ def leased(target: Target, take_over: bool) -> Iterator[str]:
     try:
         yield token
     finally:
-        # A store that cannot be reached any more is the error of what was done with it.
+        # If the store cannot be reached any more, the work in the context raises the error.
         with contextlib.suppress(WindrowError):
             release_lease(target, token)
 

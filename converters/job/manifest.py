@@ -77,7 +77,7 @@ class ConversionPlan:
 
     @property
     def key(self) -> str:
-        """A short name for this plan; it differs for plans whose parts have nothing in common."""
+        """A short name for this plan; plans that share no parts have other names."""
         value = self.to_json()
         if self.per_file:
             value["inputs"] = [found.name for found in self.inputs]
@@ -104,7 +104,7 @@ class ConversionPlan:
         )
 
     def differences(self, other: ConversionPlan) -> list[str]:
-        """One line per thing in which `other` differs: `self` is there, `other` is asked for."""
+        """One line per difference: `self` is in the folder, `other` is the wanted plan."""
         lines = []
         if self.format != other.format:
             lines.append(f"format: {self.format!r} there, {other.format!r} asked for")
@@ -123,7 +123,7 @@ class ConversionPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that was converted. `name` has no folders; sizes are as stored, gzip and all.
+    """A file that was converted. `name` has no folders; the size is the stored one, also of gzip.
 
     `records` are those converted, `skipped` those left out as damaged; `version` is as in `InputId`.
     """
@@ -193,7 +193,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Names the inputs, whatever was made of them."""
+        """A fingerprint of the inputs alone."""
         ids = [dataclasses.asdict(file.id) for file in self.inputs]
         return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 

@@ -95,7 +95,7 @@ def run_pipeline(
     """Carry out `conversion` by a Beam pipeline, and wait until it is done.
 
     Args:
-        conversion: What is to be done.
+        conversion: The conversion.
         folder: Ready to be written; all workers have to see it.
         runner: A Beam runner or its name; by default what `options` say, else one in this process.
         options: Flags, or Beam's `PipelineOptions`.

@@ -132,7 +132,7 @@ def _made_once(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected input and output of a conversion, for `--dry-run`; None is not known yet.
+    """The expected input and output of a conversion, for `--dry-run`; None if unknown.
 
     `output_bytes` are before compression; `lines` has everything else, as text for people.
     """
@@ -150,7 +150,7 @@ class Conversion:
 
     Attributes:
         name: The function of `windrow.converters` that does it.
-        plan: Names what is done; equal plans give equal files.
+        plan: The plan; equal plans give equal files.
         stages: The work.
         finish: Writes the manifest, from the results of the last stage; it may run twice.
         expected: What it will read and write.

@@ -31,23 +31,23 @@ from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowErr
 from windrow.sources.remote.file_systems import missing_package
 from windrow.sources.remote.paths import is_remote, local_path
 
-# Everything that an unfinished target has and a finished one has not lies here.
+# The folder of all files that only an unfinished target has.
 WORK: Final = "_windrow_work"
 _INCOMING: Final = f"{WORK}/incoming"
 
 # The sizes of more remote files than these are listed, and not requested one by one.
 _ASKED_ONE_BY_ONE: Final = 8
-# The end of a file's name that its temporary name has, so that this is never too long.
+# A temporary name has the end of the file's name, so that it is never too long.
 _SHOWN_OF_NAME: Final = 40
 
-# New bytes of a file that are worth a call.
+# The fewest new bytes of a file for a call.
 _WRITEBACK_BYTES: Final = 4 << 20
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Target(abc.ABC):
-    """A folder to write into, somewhere. Picklable; raises ConversionError where it cannot write."""
+    """A folder to write into, local or remote. Picklable; raises ConversionError if it cannot."""
 
     @abc.abstractmethod
     def shown(self, name: str = "") -> str:
@@ -91,11 +91,11 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, where they are, and the folders that this leaves empty."""
+        """Remove files that exist, and the folders that this leaves empty."""
 
     @abc.abstractmethod
     def remove_all(self, name: str) -> None:
-        """Remove a file, or a folder and all in it, where it is."""
+        """Remove a file, or a folder and all in it, if it exists."""
 
     @property
     @abc.abstractmethod
@@ -240,7 +240,7 @@ class LocalTarget(Target):
             raise unwritable(final, error) from error
 
     def move(self, name: str, final: str) -> None:
-        """Give a file, or a folder and all in it, another name; what is there is replaced by it."""
+        """Give a file, or a folder and all in it, another name; it replaces what has that name."""
         source, goal = self.own(name), self.own(final)
         try:
             if os.path.isdir(source) and os.path.isdir(goal):
@@ -386,7 +386,7 @@ class RemoteTarget(Target):
             fs.pipe_file(path, bytes(data))
 
     def create(self, name: str, data: bytes) -> bool:
-        # First a look: some file systems do not know this mode and overwrite what is there.
+        # Look first: some file systems do not know this mode, and would overwrite the file.
         if self.size(name) is not None:
             return False
         fs, path = self._at(name)

@@ -5,8 +5,8 @@ records are compressed, hashed and laid out together. The file is a stream of ch
 of 40 bytes and data. A header of 24 bytes is inserted wherever a block of 65,536 bytes begins.
 `windrow.sources.array_record.chunks` reads the same format.
 
-Invariant: the bytes are those that ArrayRecordWriter makes of the same records and options, as far
-as both compress them to the same bytes.
+Invariant: ArrayRecordWriter writes the same bytes for the same records and options, if both
+compress alike.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from windrow.sources.array_record.highway_hash import hashes
 HELD_BYTES: Final = 1 << 20
 # Chunks whose entries of the index are made at a time.
 _ENTRIES: Final = 1 << 16
-# Larger groups take several times their bytes here, and the package as much as once.
+# Larger groups would take several times their bytes of memory here; the package takes them once.
 _MOST_GROUP: Final = 1 << 12
 # The most buffers of one system call: IOV_MAX of Linux and macOS.
 _PARTS: Final = 1024
@@ -134,7 +134,7 @@ class BatchWriter:
             self._write_groups(len(self._held) // self._group * self._group)
 
     def close(self) -> None:
-        """Write what is held and the index: only now it is a file of ArrayRecord."""
+        """Write the held records and the index, which make it a file of ArrayRecord."""
         with self._file:
             self._write_groups(len(self._held))
             self._write_end()
@@ -276,7 +276,7 @@ class BatchWriter:
 
 
 class _Plain:
-    """Chunks whose records are as they are."""
+    """Chunks whose records are not compressed."""
 
     def leads(self, sizes: Sequence[bytes], decoded: Sequence[int]) -> list[bytes]:
         """Return the start of the data of each chunk: the packing, and the sizes of records.
@@ -332,7 +332,7 @@ _Packing = _Plain | _Zstd
 
 
 def _write_all(descriptor: int, parts: list[Buffer]) -> None:
-    """Write the parts one behind the other, without a copy where the system takes all of them."""
+    """Write the parts one after the other, without a copy if the system takes all of them."""
     for first in range(0, len(parts), _PARTS):
         some = parts[first : first + _PARTS]
         written, size = os.writev(descriptor, some), sum(map(len, some))

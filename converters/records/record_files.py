@@ -1,8 +1,8 @@
 """TFRecord and ArrayRecord files as runs of records: counted, and read by ranges, in blocks.
 
-A record is known by its file and its number in it, from 0, whether it is damaged or not. If damaged
-records are to be left out, counting reads all records, and the ranges that are read later list the
-records to skip.
+A record is identified by its file and its number in the file, which counts damaged records too. If
+damaged records may be left out, counting reads all records, and later ranges list the records to
+skip.
 
 Invariant: a block holds the records of its spans, except skipped ones, in their order; a record that
 cannot be read is an error that names file and record.
@@ -35,19 +35,19 @@ _FILES_AT_ONCE: Final = 64
 _SAMPLE_BYTES: Final = 32 << 20
 # Settings that `zarr_to_array_record` keeps in the manifest for readers of the records.
 TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
-# Records that are read at once, decoded.
+# Bytes of decoded records that are read at once.
 BATCH_BYTES: Final = 8 << 20
 
 Progress = Callable[[int, int], None]
 
 
 def _dropped(records: int, done_bytes: int) -> None:
-    """Progress that is not shown."""
+    """Do nothing with progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bad:
-    """A record that is left out: its number in its file, and why."""
+    """A record that is left out: its number in its file, and the reason."""
 
     number: int
     why: str
@@ -59,8 +59,8 @@ class Counted:
 
     Args:
         source: The file.
-        records: Its records, with the bad ones.
-        offsets: In TFRecord, where record `k * STRIDE_RECORDS` is.
+        records: The number of its records, with the bad ones.
+        offsets: In TFRecord, the offset of record `k * STRIDE_RECORDS`.
         record_bytes: Bytes of a record in memory, on average or as far as the file shows.
         group: Records that are stored, and decoded, together.
         bad: The records to be left out, by number; empty if damaged ones were not searched for.
@@ -201,7 +201,7 @@ def cut_records(records: Sequence[int], bounds: Sequence[int]) -> list[list[tupl
     """The records of files, cut at `bounds`.
 
     Args:
-        records: How many each file has.
+        records: The number of records of each file.
         bounds: Where parts begin, rising, among the records of all files; and where the last ends.
 
     Returns:
@@ -236,7 +236,7 @@ def cut(files: Sequence[Counted], bounds: Sequence[int]) -> list[RowRange]:
 def _span(file: Counted, begin: int, end: int, at: int = 0) -> RecordSpan:
     """The span of the good records `[begin, end)` of file number `at`."""
     numbers = [bad.number for bad in file.bad]
-    # How many good records come before each bad one.
+    # The number of good records before each bad one.
     before = [number - k for k, number in enumerate(numbers)]
     start = begin + bisect.bisect_right(before, begin)
     stop = end - 1 + bisect.bisect_right(before, end - 1) + 1
@@ -286,7 +286,7 @@ class RecordFormat(abc.ABC):
     def beginning(
         self, file: Input, records: int, taken: int, bad: list[Bad] | None
     ) -> Iterator[RecordBlock]:
-        """Yield first records of a file; `records` of all files are wanted and `taken` are there."""
+        """Yield the first records of a file, after `taken` of the `records` wanted of all files."""
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
@@ -511,7 +511,7 @@ def read_span(
 
 
 def manifest_features(files: Sequence[Counted]) -> dict[str, Any]:
-    """Return what the manifest of the files' folder says of their features; {} without one.
+    """Return the features in the manifest of the files' folder; {} without a manifest.
 
     Raises:
         ReadError: If there is one, and it is damaged.

@@ -31,7 +31,7 @@ _MOST_OPENED: Final = 8
 
 
 class OpenRecordFiles:
-    """ArrayRecord files as one source, and what their groups take in memory."""
+    """ArrayRecord files as one source, and the memory of their groups."""
 
     def __init__(self, files: Sequence[Input]) -> None:
         self.options = files[0].options
@@ -59,7 +59,7 @@ class OpenRecordFiles:
         return len(self._firsts)
 
     def file(self, file: Input) -> ArrayRecordFile:
-        """What is known of a file."""
+        """The known facts of a file."""
         return self.source.files[self._numbers[_key(file)]]
 
     def first(self, file: Input) -> int:
@@ -161,7 +161,7 @@ def read_good(
                 raise
             lost = (numbers >= error.records[0]) & (numbers < error.records[1])
             if not lost.any():
-                raise  # it is about other records, and would be raised for ever
+                raise  # it is about other records, and every read would raise it
             lose(numbers[lost], error)
             numbers = numbers[~lost]
     return numbers, []

@@ -1,7 +1,7 @@
 """Writing ArrayRecord files, for all conversions to them.
 
-`batch_writer` writes them if the native core is there for hashes, and it knows the options.
-Otherwise the package's ArrayRecordWriter does, in twice the time.
+`batch_writer` writes them if it knows the options and the native core computes hashes. Otherwise
+the package's ArrayRecordWriter does, in twice the time.
 
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
 given to its writer; records that were left out as damaged are never more than was allowed.
@@ -35,9 +35,9 @@ FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
 # Items that one process works on at a time: some write, while others are read back and synced.
 AT_ONCE: Final = 4
-# More than two would all come to their ends together, and wait for the disk together. The package's
-# writer compresses while it holds the GIL: there two are for records that are waited for, or read
-# without the GIL; otherwise one is faster by a tenth, since the two are in each other's way.
+# More than two files would end together, and wait for the disk together. The package's writer
+# compresses while it holds the GIL. Two files at a time help it if reading waits, or releases the
+# GIL. Otherwise one at a time is a tenth faster, since two compete for the GIL.
 _turns = threading.BoundedSemaphore(2)
 _alone = threading.Lock()
 # Memory of the interpreter, the libraries, two writers and two readers, without the records held.
@@ -87,7 +87,7 @@ def write_file(
     Args:
         folder: The folder that is being written.
         name: The file in it.
-        batches: The records, some at a time; what it raises is passed on.
+        batches: The records, some at a time; its errors are passed on.
         writer_options: Options of ArrayRecordWriter.
         alone: Whether batches are read while the GIL is held. If the package's writer holds it too,
             no other such file is written meanwhile; others are still read back and synced.
@@ -134,7 +134,7 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], options: Options | str
 
 
 class _PackageWriter:
-    """ArrayRecordWriter, with the methods of `BatchWriter`: for options that this does not take."""
+    """ArrayRecordWriter with the methods of `BatchWriter`, for options that the latter refuses."""
 
     def __init__(self, path: str, writer_options: str) -> None:
         self._writer = ArrayRecordWriter(path, writer_options)
@@ -193,9 +193,9 @@ class FileTask:
     Args:
         name: The name of the file.
         key: The key of its part of the work.
-        size_bytes: What is reported as done of it, in all.
+        size_bytes: The bytes that progress reports for it, in all.
         alone: As for `write_file`.
-        details: What `FinishedPart.details` has, in addition to the records that were left out.
+        details: Entries of `FinishedPart.details` in addition to the records that were left out.
     """
 
     name: str
@@ -205,7 +205,8 @@ class FileTask:
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict, kw_only=True)
 
 
-# The records of a task, some at a time: it notes those that it leaves out, and how far it is.
+# Yields the records of a task, some at a time. It notes records that it leaves out, and its
+# progress.
 Batches = Callable[[OutputFolder, Any, "SkippedRecords", Steps], Iterable[Sequence[bytes]]]
 
 
@@ -301,7 +302,7 @@ class SkippedRecords:
 def skipped_details(
     parts: Iterable[FinishedPart], limit: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Join what `details` of several parts has of records left out, as if they were one part.
+    """Join the entries of `details` for left-out records of several parts.
 
     Args:
         parts: All of them.

@@ -11,7 +11,7 @@ parts of each bucket from all runs, and puts their records in order.
 Invariants: every record of the inputs comes once, bit for bit, in its own order or in the order of a
 shuffle. Place `i` of a shuffle gets record `shuffled(i)` of all inputs' records, counted through.
 That is the order of `MapDataset.shuffle`, which depends only on the seed and the number of records.
-Memory, files and parallelism only decide which runs there are meanwhile.
+Memory, files and parallelism only change the runs in between.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def array_record_to_array_record(
 ) -> Conversion:
     """Write the records of ArrayRecord files anew: in other groups, files, or another order.
 
-    Without `files` and `shuffle_seed`, each file becomes one of its name. Else the records of all
-    are dealt out evenly, in order, to `x.array_record-00000-of-00004` and so on, where `x` is what
-    the names of the inputs begin with ("records" if they differ). If the inputs' folder has a
-    manifest that describes the features of the records, the output's manifest does so too. A run that
-    was stopped resumes when it is called again with the same arguments; one that was finished is not
-    done again.
+    Without `files` and `shuffle_seed`, each file becomes one file of its name. Otherwise the
+    records of all files are divided evenly, in order, among `x.array_record-00000-of-00004` and so
+    on, where `x` is the common stem of the inputs' names ("records" if they differ). If the inputs'
+    folder has a manifest that describes the features of the records, the output's manifest does so
+    too. A run that was stopped resumes when it is called again with the same arguments; one that
+    was finished is not done again.
 
     Args:
         inputs: A path, glob, folder or URL, or a list of them.
@@ -103,8 +103,8 @@ def array_record_to_array_record(
         files: Number of files; by default as many as there are inputs.
         shuffle_seed: Shuffles all records, in `[0, 2**32)`: record `i` of the output is what
             `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
-            arguments. The records lie in the output's work folder meanwhile, not compressed: the
-            disk needs room for them as they are in memory, and for the output.
+            arguments. During the run, the output's work folder holds the records without
+            compression: the disk needs room for them as they are in memory, and for the output.
         memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
             which need some 250 MB of it. It holds if no record is larger than a sixteenth of the
             rest.
@@ -136,6 +136,43 @@ def array_record_to_array_record(
         >>> [file.records for file in manifest.files]
         [25, 25, 25, 25]
     """
+    _check_settings(writer_options, files, shuffle_seed, memory_bytes, max_bad_records)
+    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
+    found = tuple(files_of("array_record").count(sources))
+    # Memory and bad records do not belong to the plan: the files would be the same.
+    settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
+    one_to_one = files is None and shuffle_seed is None
+    plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
+    names = _own_names(found) if one_to_one else shard_names(_stem(found), files or len(found))
+    if shuffle_seed is None:
+        tasks = _tasks(found, names, one_to_one=one_to_one)
+        stages = _copying(tasks, writer_options, max_bad_records)
+    else:
+        stages = Shuffle(
+            found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
+        ).stages()
+    records = [file.records for file in found]
+    return Conversion(
+        name="array_record_to_array_record",
+        plan=plan,
+        stages=stages,
+        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
+        expected=_expected(found, names, shuffle_seed),
+    )
+
+
+def _check_settings(
+    writer_options: str,
+    files: int | None,
+    shuffle_seed: int | None,
+    memory_bytes: int,
+    max_bad_records: int,
+) -> None:
+    """Check the settings of `array_record_to_array_record`.
+
+    Raises:
+        ArgumentError: If one is of the wrong kind, or out of range.
+    """
     check_writer_options(writer_options)
     check_integer("max_bad_records", max_bad_records, 0)
     if files is not None:
@@ -143,51 +180,38 @@ def array_record_to_array_record(
     if shuffle_seed is not None:
         check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
     check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
-    found = tuple(files_of("array_record").count(sources))
-    # Memory and bad records do not belong to the plan: the files would be the same.
-    settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
-    one_to_one = files is None and shuffle_seed is None
-    plan = planned(FORMAT, sources, {**settings, **manifest_features(found)}, per_file=one_to_one)
-    if one_to_one:
-        names = distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
-    else:
-        names = shard_names(_stem(found), files or len(found))
-    if shuffle_seed is None:
-        stage = writing_stage(
-            "convert",
-            known(_tasks(found, names, one_to_one=one_to_one)),
-            _batches,
-            writer_options=writer_options,
-            max_bad_records=max_bad_records,
-        )
-        stages: tuple[ConversionStage, ...] = (stage,)
-    else:
-        shuffle = Shuffle(
-            found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
-        )
-        stages = shuffle.stages()
-    records = [file.records for file in found]
-    return Conversion(
-        name="array_record_to_array_record",
-        plan=plan,
-        stages=stages,
-        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
-        expected=Expected(
-            records=sum(records),
-            input_bytes=sum(file.source.size_bytes for file in found),
-            files=len(names),
-            output_bytes=int(sum(file.records * file.record_bytes for file in found)),
-            lines=_lines(found, shuffle_seed),
-        ),
+
+
+def _copying(
+    tasks: tuple[_SpansFileTask, ...], writer_options: str, max_bad_records: int
+) -> tuple[ConversionStage, ...]:
+    """Return the one stage that writes records in their own order."""
+    stage = writing_stage(
+        "convert",
+        known(tasks),
+        _batches,
+        writer_options=writer_options,
+        max_bad_records=max_bad_records,
+    )
+    return (stage,)
+
+
+def _expected(found: Sequence[Counted], names: Sequence[str], shuffle_seed: int | None) -> Expected:
+    held = sum(file.records * file.record_bytes for file in found)
+    line = f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile"
+    return Expected(
+        records=sum(file.records for file in found),
+        input_bytes=sum(file.source.size_bytes for file in found),
+        files=len(names),
+        output_bytes=int(held),
+        lines=() if shuffle_seed is None else (line,),
     )
 
 
-def _lines(found: Sequence[Counted], shuffle_seed: int | None) -> tuple[str, ...]:
-    if shuffle_seed is None:
-        return ()
-    held = sum(file.records * file.record_bytes for file in found)
-    return (f"the shuffle needs {held / 1e6:,.0f} MB more in the output's work folder meanwhile",)
+def _own_names(found: Sequence[Counted]) -> list[str]:
+    """Return the name of the one file that each input becomes."""
+    sources = [file.source for file in found]
+    return distinct_names(map(_own_name, found), sources, ", or into one set by files=...")
 
 
 def _own_name(file: Counted) -> str:
@@ -245,7 +269,7 @@ Places = npt.NDArray[np.int64]
 _AT_ONCE: Final = 2
 # Memory of a record in addition to its bytes: the object, its place in a list, its numbers.
 _RECORD_BYTES: Final = 96
-# Each item of the first pass goes through the whole order once, so that items may not be small.
+# Each item of the first pass goes through the whole order once, so small items would be slow.
 _ITEM_BYTES: Final = 2 << 30
 # Places that are made at a time.
 _PLACES_AT_ONCE: Final = 1 << 20
@@ -317,7 +341,7 @@ class Shuffle:
             first += file.records
         bounds.append(first)
         return [
-            # Runs of another memory have other buckets.
+            # Runs with another memory limit have other buckets.
             _ShuffleItem(f"scatter-{part.start}-{part.stop}-{self.memory_bytes}", part)
             for part in cut(self.found, bounds)
         ]
@@ -366,7 +390,7 @@ class Shuffle:
         cuts = np.searchsorted(places, np.append(starts, self.records))
         sizes = np.zeros(len(held) + 1, np.int64)
         np.cumsum(lengths + 2 * _NUMBER_BYTES, out=sizes[1:])
-        # Behind the table, and each bucket with its count.
+        # Bucket starts, after the table; each bucket begins with its count.
         table = sizes[cuts] + _NUMBER_BYTES * (len(cuts) + np.arange(len(cuts)))
         with folder.incoming(name) as path:
             with open(path, "wb") as file:
@@ -434,7 +458,7 @@ def _starts(bounds: Sequence[Sequence[int]]) -> list[int]:
 def places_of(start: int, stop: int, records: int, seed: int) -> Places:
     """Return the places that records `[start, stop)` of `records` get in the shuffle of that seed.
 
-    The order maps places to records, so that the function searches all of it for these records.
+    The order maps places to records, so the function searches the whole order for these records.
     """
     found = np.empty(stop - start, np.int64)
     for first in range(0, records if stop > start else 0, _PLACES_AT_ONCE):

@@ -57,7 +57,7 @@ _COUNTS: Final = Feature("int64", (None,))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeafArrays:
-    """The arrays of one leaf: how its values are cut up, and put together again.
+    """The arrays of one leaf: divides its values into arrays, and joins them again.
 
     Args:
         leaf: The feature.
@@ -179,7 +179,7 @@ class LeafArrays:
     # From columns to values.
 
     def values(self, columns: Mapping[str, Column], absent: frozenset[int]) -> Any:
-        """Return what `decode_records` gives, from each array's column; None at the rows `absent`."""
+        """Return the values of `decode_records`, from each array's column; None at rows `absent`."""
         if self.leaf.steady and self.is_whole and not isinstance(columns[""], Ragged):
             return columns[""]
         rows = len(next(iter(columns.values())))
@@ -269,7 +269,7 @@ class TfdsArrays:
 
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
-        """What tfds says of each leaf, by the leaf's name, as JSON values."""
+        """The attributes that tfds has for each leaf, by the leaf's name, as JSON values."""
         return {
             leaf.name: json.loads(json.dumps({"tfds": leaf.attributes}))
             for leaf in self.tfds.leaves
@@ -283,7 +283,7 @@ class TfdsArrays:
         return self.columns_of(values, len(records) - len(bad))
 
     def columns_of(self, values: Columns, rows: int) -> dict[str, Column]:
-        """Return the columns of what `decode_records` gives for this number of rows."""
+        """Return the columns of values from `decode_records`, for this number of rows."""
         found: dict[str, Column] = {}
         absent: list[list[int]] = [[] for _ in range(rows)]
         for number, one in enumerate(self.leaves):
@@ -300,7 +300,7 @@ class TfdsArrays:
         return found
 
     def values(self, columns: Mapping[str, Column]) -> Columns:
-        """Return what `decode_records` gives, from the columns of all arrays."""
+        """Return the values of `decode_records`, from the columns of all arrays."""
         absent: dict[int, set[int]] = {}
         for row, numbers in enumerate(_rows(columns[ABSENT]) if self._some_absent else ()):
             for number in numbers.tolist():

@@ -1,6 +1,6 @@
 """Datasets of tfds with Zarr alongside their record files: `AlsoZarr`, and `tfds build` with it.
 
-tfds builds in a folder `incomplete...` until all is there, and then gives it its name by one rename.
+tfds builds in a folder `incomplete...`, and at the end gives it its name by one rename.
 The Zarr groups are written into that folder, so that records and arrays appear together. For one's
 own builder there is the mixin `AlsoZarr`. For any unchanged builder there is `build`: tfds' own
 command reads its flags and makes the builders. Each builder is checked before an old dataset is
@@ -69,14 +69,14 @@ class AlsoZarr:
     has no Zarr. A builder fails with a version of tfds that is not in `TESTED`.
 
     Attributes:
-        also_zarr: What `tfds_to_zarr` is given: `splits`, `names`, `images`, `chunk_rows`,
+        also_zarr: Arguments of `tfds_to_zarr`: `splits`, `names`, `images`, `chunk_rows`,
             `shard_rows`, `codecs`, `memory_bytes`.
 
     Raises:
         ArgumentError: Where a class comes before it, if `also_zarr` has other names, or if the
             dataset is to be built anywhere but on a local disk, or in a format that is not read.
-        NotFoundError: If `also_zarr` names a feature or split that there is not. Splits are known
-            when they are built, all else before.
+        NotFoundError: If `also_zarr` names a feature or split that does not exist. Splits are
+            checked after they are built, features before.
         SourceError: If a feature has no mapping to arrays.
         ConversionError: If tfds is of a version that was not tested, Zarr cannot be written, or the
             dataset is there from an earlier build without it.
@@ -161,7 +161,7 @@ def wanted_of(settings: Mapping[str, Any]) -> Wanted:
 
 
 def check_builder(builder: Any, file_format: Any = None) -> None:
-    """Refuse, before anything is built or removed, what could not be exported.
+    """Refuse a dataset that could not be exported, before anything is built or removed.
 
     Args:
         builder: A builder; its `also_zarr` is the request.
@@ -194,7 +194,7 @@ def check_builder(builder: Any, file_format: Any = None) -> None:
 
 
 def export(builder: Any) -> None:
-    """Write the Zarr groups of what a builder has built into its folder, which is not finished yet.
+    """Write the Zarr groups of a built dataset into its folder, which is not finished yet.
 
     Raises:
         WindrowError: As `tfds_to_zarr` raises it.
@@ -202,7 +202,7 @@ def export(builder: Any) -> None:
     if not builder.info.splits:
         return  # it was asked for no examples
     folder = os.fspath(builder.data_dir)
-    # tfds writes it again when all is done, with what is known then.
+    # tfds writes it again at the end, with all facts.
     builder.info.write_to_directory(folder)
     found = TfdsFolder.being_built(folder, what="also_zarr")
     conversion = folder_conversion(found, wanted_of(_also_zarr(builder)))
@@ -283,7 +283,7 @@ def build(arguments: Sequence[str], *, also_zarr: bool, images: bool = False) ->
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _BuildRequest:
-    """What to build: the file format, whether also Zarr, and whether with decoded images."""
+    """The build to do: the file format, whether also Zarr, and whether with decoded images."""
 
     file_format: str
     also_zarr: bool
@@ -299,7 +299,7 @@ def _with_format(arguments: Sequence[str]) -> list[str]:
 
 
 def _check(args: Any, *, also_zarr: bool) -> None:
-    """Refuse what cannot be built, or not with Zarr."""
+    """Refuse arguments that cannot be built, or not with Zarr."""
     if args.generation.file_format == "parquet":
         raise ArgumentError(
             "--file_format=parquet: the parquet files of tfds lack most of the records; write"
@@ -411,7 +411,7 @@ def _download_and_prepare(
     export(builder)
 
 
-# Shuffling: what tfds does with files of TensorFlow's, and so with TensorFlow in memory.
+# Shuffling. tfds does it with TensorFlow's files, and so with TensorFlow in memory.
 
 
 @contextlib.contextmanager
@@ -428,7 +428,7 @@ def _shuffling_by_files() -> Iterator[None]:
 class Bucket:
     """Examples of some keys, in a file; replaces tfds' class of this name.
 
-    It is not held open: a split has a thousand of them.
+    It is not kept open, since a split has a thousand of these files.
     """
 
     def __init__(self, path: os.PathLike[str]) -> None:
@@ -454,7 +454,7 @@ class Bucket:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting examples."""
         if self._waiting:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             with open(self._path, "ab") as file:

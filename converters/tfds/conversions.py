@@ -1,6 +1,6 @@
 """A folder that tfds built to Zarr, a group for each split; or one split of it to ArrayRecord.
 
-Neither TensorFlow nor the builder's code is needed: the folder's JSON says what its records are. In
+Neither TensorFlow nor the builder's code is needed: the folder's JSON describes its records. In
 Zarr each feature is an array. In ArrayRecord the records stay serialised Examples, in their order
 unless it is shuffled, without the metadata of tfds.
 
@@ -225,7 +225,7 @@ def format_of(folder: TfdsFolder, *, what: str) -> str:
 
 
 def _described(folder: TfdsFolder, split: str, arrays: TfdsArrays) -> Described:
-    """Return what is known of a split's rows, for the attributes of its group and arrays."""
+    """Return the facts of a split's rows, for the attributes of its group and arrays."""
     attribute = {
         "name": folder.name,
         "config": folder.config,
@@ -379,7 +379,7 @@ def read_split(
     Args:
         group: `OUTPUT/train`, a group that `tfds_to_zarr` wrote: a path or URL.
         start: The first record.
-        stop: Behind the last one; None for all.
+        stop: The record after the last one; None for all.
         storage_options: As in fsspec.
 
     Raises:
@@ -461,7 +461,7 @@ def tfds_to_array_record(
     Args:
         folder: As for `tfds_to_zarr`.
         output: A folder or URL, new, empty, or of an earlier run.
-        splits: The name of one split; None where there is no other.
+        splits: The name of one split; None if the dataset has only one.
         writer_options: As for `array_record_to_array_record`.
         files: As there; for datasets in ArrayRecord form alone.
         shuffle_seed: As there; for datasets in ArrayRecord form alone.

@@ -1,4 +1,4 @@
-"""An array to convert: what is known of it, and boxes of its values.
+"""An array to convert: its metadata, and boxes of its values.
 
 It may be an array of a file that xarray opens, such as NetCDF. Then its values are not scaled or
 masked, times are integers, and attributes say how to decode them, so that the copy decodes as the
@@ -43,7 +43,7 @@ AnyArray = npt.NDArray[Any]
 Cells: TypeAlias = tuple[int, ...]
 Cast = Literal["checked", "unsafe"]
 
-# Small chunks are read some at a time, and so much at once.
+# The bytes of small chunks that are read together.
 _TURN_BYTES: Final = 1 << 20
 _TURN_CHUNKS: Final = 4096
 _IN_FLIGHT_BYTES: Final = 8 << 20
@@ -51,7 +51,7 @@ _IN_FLIGHT_BYTES: Final = 8 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What is known of an array before a value is read. Picklable.
+    """The facts of an array that are known before a value is read. Picklable.
 
     Args:
         name: Its name in the group; nested names are joined by `/`, and an array without a group is
@@ -59,7 +59,7 @@ class InputFacts:
         where: Its place, for messages.
         dtype: The dtype as delivered, in this machine's byte order.
         shape: The shape of the array; () for a scalar.
-        chunk_shape: What is decoded as one.
+        chunk_shape: The shape of the cells that are decoded together.
         shift: Cells of the first chunk that lie before cell 0.
         dims: Names of the axes, None for one without; () if they are not stored.
         attributes: As they are stored, fit for JSON.
@@ -133,7 +133,7 @@ class InputArray(abc.ABC):
             while flying:
                 self._end(*flying.popleft(), cast)
         finally:
-            # After an error: nothing may be written any more to memory that is given back.
+            # After an error, no read may still write to memory that is given back.
             wait([future for future, _, _ in flying])
 
     def _end(self, future: Future[None], raw: list[Box], boxes: list[Box], cast: Cast) -> None:
@@ -202,7 +202,7 @@ def unfit(values: AnyArray, cast: AnyArray) -> npt.NDArray[np.bool_]:
 
 
 SUFFIXES: Final = (".nc", ".nc3", ".nc4", ".cdf", ".h5", ".hdf5", ".grib", ".grib2", ".grb")
-# Where a file has no chunks, so much of a variable is read as one.
+# The bytes of a variable that are read together if a file has no chunks.
 _UNCHUNKED_BYTES: Final = 1 << 20
 
 

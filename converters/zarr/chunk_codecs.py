@@ -123,7 +123,7 @@ def _zstd(level: int, checksum: bool, chunks: Sequence[Any]) -> list[bytes]:
         _of_thread.zstd[level, checksum] = held
     if _MANY not in zstandard.backend_features:
         return [held.compress(data) for data in chunks]
-    # One call without the GIL: of 4 KB each, most of the time went to waiting for it.
+    # One call without the GIL: with a call for each 4 KB, most of the time was waiting for the GIL.
     many = held.multi_compress_to_buffer(list(chunks))
     return [many[k].tobytes() for k in range(len(chunks))]
 

@@ -36,7 +36,7 @@ METADATA: Final = "zarr.json"
 # Records of this size are read one by one without waste; smaller ones share a chunk.
 _LEAST_CHUNK_BYTES: Final = 4096
 _SHARD_BYTES: Final = 128 << 20
-# Bytes that one thread encodes at a time: worth the way to it, and few enough for memory.
+# Bytes that one thread encodes at a time: enough to be worth a task, and few enough for memory.
 _TURN_BYTES: Final = 1 << 20
 _TURN_CHUNKS: Final = 4096
 NOT_STORED: Final = 2**64 - 1  # in the index of a shard
@@ -393,12 +393,12 @@ def _chunks(
     block: AnyArray, layout: ArrayLayout, steps: Sequence[Step], ahead_bytes: int
 ) -> Iterator[tuple[Cells, bytes]]:
     """Yield coordinates in `block` and stored bytes of its chunks, in C order."""
-    # One turn after the other: all of tiny chunks would take far more memory than their values.
+    # Some at a time: jobs for all tiny chunks would take far more memory than their values.
     cuts = _cuts(block.shape, layout.chunk_shape)
     turn = min(_TURN_CHUNKS, max(1, _TURN_BYTES // max(1, layout.chunk_bytes)))
     turns = iter(lambda: list(itertools.islice(cuts, turn)), [])
     pool = shared_pool()
-    # Never on the main thread, on which blosc starts threads of its own, whose turns it stores.
+    # Never on the main thread: there blosc starts threads of its own, and its bytes depend on them.
     jobs = (
         (some, pool.submit(_encoded, [block[cut] for _, cut in some], layout, steps))
         for some in turns

@@ -165,7 +165,7 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
         spooled: The rows of all work items, in order.
     """
     item_bytes = _item_bytes(layout)
-    # In offsets, item 0 is in no file: it is 0, and the rows come behind it.
+    # Item 0 of the offsets is 0 and lies in no file; the ends of rows follow it.
     shift = 1 if what == OFFSETS else 0
     ends: list[int] = []
     bases: list[int] = []
@@ -197,7 +197,7 @@ def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: i
     name = folder.data_name(f"{spooled.name}.{what}")
     data = folder.target.read(name, start, stop)
     if data is None or len(data) != stop - start:
-        # The next run makes it again.
+        # The next run makes the part again.
         folder.forget(FinishedPart(spooled.key, 0, ()))
         raise ConversionError(
             f"{folder.target.shown(name)}: is gone, or cut short; run the conversion again, and do not"

@@ -57,7 +57,7 @@ _AT_ONCE: Final = 2
 # How much of a piece between is read at a time, and by how many requests of an object store.
 _PART_BYTES: Final = 4 << 20
 _REQUESTS: Final = 8
-# By how much one at a time must be cheaper to be chosen.
+# The factor by which one block at a time must be cheaper to be chosen.
 _WORTH_MORE: Final = 1.1
 
 
@@ -94,7 +94,7 @@ def zarr_to_zarr(
         output: A folder or URL, new, empty, or of an earlier run. It becomes a Zarr v3 group with
             consolidated metadata, or one array if the source is one.
         arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
-            None for all there are.
+            None for all of them.
         record_axis: Number or name of the axis that counts records, which becomes the first one; a
             dict for some arrays by their new names. None for the first.
         chunks: Records per chunk, or its size along every axis of the result; or a dict of either.
@@ -396,7 +396,7 @@ def _cut(part: CellBox, whole: CellBox) -> tuple[slice, ...]:
 
 
 def _put(folder: OutputFolder, path: str, name: str) -> None:
-    """Give a file between its name. It need not outlive the machine: a rerun checks its sum."""
+    """Name an intermediate file. It need not survive a crash: a rerun checks its checksum."""
     target = folder.target
     if isinstance(target, LocalTarget):
         target.move(os.path.relpath(path, target.root), name)
@@ -420,7 +420,7 @@ def _finish(
     folder: OutputFolder,
     parts: list[FinishedPart],
 ) -> None:
-    """Write metadata and manifest, and give all their final names, unless the source has changed."""
+    """Write metadata and manifest, and publish all files, unless the source has changed."""
     (before,), inputs = plan.inputs, find()
     refuse_changed(before.name, before, inputs.id)
     metadata = metadata_files(layouts, inputs.attributes, group_attributes=inputs.group_attributes)

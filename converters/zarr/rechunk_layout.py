@@ -93,7 +93,7 @@ class Converted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _SelectedArray:
-    """An array before it is known how it is stored."""
+    """An array before its layout is chosen."""
 
     name: str
     source: InputArray

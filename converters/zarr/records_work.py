@@ -78,7 +78,7 @@ from windrow.sources.tf_example.features import (
     features_to_json,
 )
 
-# Rows of one work item: worth the way to them, and not much to do again.
+# Bytes of rows in one work item: enough to be worth a task, and quick to do again.
 _PIECE_BYTES: Final = 64 << 20
 
 
@@ -146,7 +146,7 @@ class RecordsWork:
         """The three stages."""
         return (
             part_stage("count", self.batches, self.count),
-            # One more than cores: while files are flushed to the disk, others are made.
+            # One more than cores: while some files are flushed to the disk, others are made.
             part_stage("convert", self.convert_items, self.convert, at_once=cores() + 1),
             part_stage("ragged", self.ragged, self.write_ragged),
         )
@@ -367,7 +367,7 @@ def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
 
 
 def _unheard(records: int, done_bytes: int) -> None:
-    """Progress that is reported later."""
+    """Do nothing: progress is reported later."""
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ class Group:
 def finish(
     plan: ConversionPlan, known: Described, folder: OutputFolder, results: list[FinishedPart]
 ) -> None:
-    """Write metadata and manifest, and give all their final names; it may run twice."""
+    """Write metadata and manifest, and publish all files; it may run twice."""
     group = finish_group(plan.inputs, known, folder, results)
     tops = sorted({layout.name.split("/")[0] for layout in group.layouts})
     folder.publish_store([*tops, METADATA])

@@ -1,4 +1,4 @@
-"""Rows: what the features of records are, and how their arrays are stored, block by block.
+"""Rows: the features of records, and how their arrays are stored, block by block.
 
 The user gives the features of rows, or the manifest of the records' folder names them. The files of
 their arrays are made from rows as they come. A shard is put together from its chunks and written as
@@ -54,7 +54,7 @@ _LONGEST_NAME: Final = 200
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Described:
-    """What is known of rows before a record is read.
+    """The facts of rows that are known before a record is read.
 
     Args:
         features: The features, by name.
@@ -186,7 +186,7 @@ def _objects(value: object, where: str) -> dict[str, Any]:
 
 
 def _check_arrays(described: Described, where: str) -> None:
-    """Refuse what does not fit the arrays of the features."""
+    """Refuse settings that do not fit the arrays of the features."""
     for name, (dtype, rank) in _arrays(described.features).items():
         settings = described.arrays.get(name)
         if settings is None:
@@ -362,7 +362,7 @@ class RowFiles:
         self._at = start
         self._waiting: list[AnyArray] = []
         self._shard: StagedFile | None = None
-        self._lengths: list[int] = []  # of the chunks that are in it
+        self._lengths: list[int] = []  # of the chunks in the file
         self._unfinished = contextlib.ExitStack()
         self.files: list[OutputFile] = []
         """The files that are written."""

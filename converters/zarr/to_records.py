@@ -1,7 +1,7 @@
 """Zarr to ArrayRecord: row `i` of all arrays becomes record `i`.
 
-Invariant: records come in the order of the rows, each row in one record, and what the manifest says
-of features and arrays is enough to write the same arrays again, bit for bit.
+Invariant: records have the order of the rows, one record per row, and the manifest describes
+features and arrays well enough to write the same arrays again, bit for bit.
 """
 
 from __future__ import annotations

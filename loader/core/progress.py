@@ -5,6 +5,7 @@ Invariant: the counts only grow within one stage of a job, and showing them cost
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -51,10 +52,11 @@ class ProgressMeter:
         self._stage, self._total_bytes = stage, total_bytes
         self._records = self._done_bytes = 0
         self._lock = threading.Lock()
-        self._view = _view(show)
+        self._at_end = contextlib.ExitStack()
+        self._show = _shown(show, self._at_end)
 
     def __enter__(self) -> ProgressMeter:
-        self._view.show(self._now())
+        self._show(self._now())
         return self
 
     def add(self, records: int, done_bytes: int) -> None:
@@ -62,7 +64,7 @@ class ProgressMeter:
         with self._lock:
             self._records += records
             self._done_bytes += done_bytes
-            self._view.show(self._now())
+            self._show(self._now())
 
     def _now(self) -> Progress:
         return Progress(self._stage, self._records, self._done_bytes, self._total_bytes)
@@ -73,34 +75,19 @@ class ProgressMeter:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._view.close()
+        self._at_end.close()
 
 
-class _View(Protocol):
-    def show(self, now: Progress) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _view(show: ShowProgress) -> _View:
+def _shown(show: ShowProgress, at_end: contextlib.ExitStack) -> Callable[[Progress], None]:
+    """Return the function that shows progress; `at_end` closes the bar or the log that it uses."""
     if callable(show):
-        return _ToFunction(show)
+        return lambda now: show(now) if now.records or now.done_bytes else None
     if not show:
-        return _ToFunction(lambda now: None)
+        return lambda now: None
     # None in a program that was started with stderr closed.
-    return _Bar() if sys.stderr is not None and sys.stderr.isatty() else _Logged()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _ToFunction:
-    function: Callable[[Progress], None]
-
-    def show(self, now: Progress) -> None:
-        if now.records or now.done_bytes:
-            self.function(now)
-
-    def close(self) -> None:
-        pass
+    view = _Bar() if sys.stderr is not None and sys.stderr.isatty() else _Logged()
+    at_end.callback(view.close)
+    return view.show
 
 
 class _Bar:

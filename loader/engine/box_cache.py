@@ -23,8 +23,8 @@ from windrow.sources.chunks import Box
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
 
-# Taking boxes by an index costs a copy more than taking them one by one, where they do not make up
-# all of a column; below this that is less than the calls.
+# If boxes do not fill a whole column, taking them by an index costs one more copy than taking them
+# one by one. For boxes below this size the copy costs less than the calls.
 _SMALL_BYTES = 16 << 10
 
 
@@ -122,7 +122,7 @@ class BoxCache(ChunkCache):
         return out
 
     def _whole(self, fragments: BoxFragments, number: int, cut: Cut, count: int) -> IntArray | None:
-        """The fragments of a cut that lie in one chunk, if one call for them all pays."""
+        """The fragments of a cut in one chunk, if one call for all of them is worthwhile."""
         if math.prod(cut.shape) * self._part.dtype.itemsize > _SMALL_BYTES:
             return None
         mine = np.flatnonzero(fragments.cuts == number)
@@ -132,7 +132,7 @@ class BoxCache(ChunkCache):
     def _taken(
         self, shape: tuple[int, ...], count: int, whole: BoxFragments, slots: IntArray
     ) -> AnyArray:
-        """A field in one call, which copies once; of records that are not `whole`, anything."""
+        """A field, copied by one call; records that are not `whole` have arbitrary values."""
         runs, at = self._runs(shape, whole, slots)
         every = np.full(count, at[0])
         every[whole.records] = at

@@ -1,6 +1,6 @@
-"""Budgets: how many bytes of chunks and records a prefetcher may hold, and what these weigh.
+"""Budgets: the bytes of chunks and records that a prefetcher may hold, and the bytes of each.
 
-Invariant: what is weighed follows from a part's layout, or from chunks that lie evenly over it.
+Invariant: sizes follow from a part's layout, or from a sample of chunks at even distances.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ IntArray = npt.NDArray[np.int64]
 # column too.
 _INDEX_BYTES = 64
 _BOX_BYTES, _AXIS_BYTES = 384, 64
-# Tickets of parts to plan from one read batch to the next.
+# The most tickets of parts that are planned between two read batches.
 _TICKETS, _FEW_TICKETS = 16, 4
-# The part of a budget that chunks take, where a store does not fit.
+# The share of a budget for chunks, if the store does not fit.
 USUAL_KEPT = 0.25
-# Chunks that a horizon is long where chunks need no slots: an order in windows that are no longer
-# than half of it then reads each chunk once.
+# The length of the horizon in chunks, where chunks need no slots. An order in windows of at most
+# half that length reads each chunk once.
 _LEAST_CHUNKS = 8
-# The largest part of a budget that chunks take, where a store then fits.
+# The largest share of a budget for chunks, if the store fits into it.
 MOST_KEPT = 0.75
 
 
@@ -53,17 +53,17 @@ class CacheBudget:
 
     @property
     def kept_bytes(self) -> int:
-        """For chunks that wait in the chunk cache."""
+        """Bytes for chunks that wait in the chunk cache."""
         return int(self.resident_bytes * self.kept_share)
 
     @property
     def usual_bytes(self) -> int:
-        """The same, where no room was made for a store."""
+        """Bytes for chunks that wait in the chunk cache, if the store does not fit."""
         return int(self.resident_bytes * USUAL_KEPT)
 
     @property
     def horizon_bytes(self) -> int:
-        """Bytes for the records of planned read batches, which may be there long before."""
+        """Bytes for records of planned read batches, which may be copied long before their turn."""
         return self.resident_bytes - self.kept_bytes
 
     def share(self, weight: float) -> CacheBudget:
@@ -75,18 +75,18 @@ class CacheBudget:
         )
 
     def for_store(self, store_bytes: int) -> CacheBudget:
-        """The same with room for all chunks of a store, where that leaves a quarter at least."""
+        """The budget with room for a whole store, if that leaves a quarter for records."""
         share = store_bytes / self.resident_bytes
         fits = self.kept_share < share <= MOST_KEPT
         return dataclasses.replace(self, kept_share=share) if fits else self
 
     def for_scattering(self, store_bytes: int) -> CacheBudget:
-        """The same with no room for chunks, where these go straight to read batches and do not fit."""
+        """The budget without room for chunks, which do not fit and go straight to read batches."""
         fits = store_bytes <= self.kept_bytes + self.in_flight_bytes
         return self if fits else dataclasses.replace(self, kept_share=0.0)
 
     def has_room_to_scatter(self, chunk_bytes: int) -> bool:
-        """Whether the horizon is long enough for a chunk to be read once for all that want it."""
+        """Whether the horizon is so long that no read batch needs a chunk to be read again."""
         return _LEAST_CHUNKS * chunk_bytes <= self.resident_bytes
 
 
@@ -96,7 +96,7 @@ def is_scattered(part: Part) -> bool:
 
 
 def budget_of(options: ReadOptions, *, remote: bool = False) -> CacheBudget:
-    """The budgets of an iterator: those given, else parts of the machine's memory.
+    """The budgets of an iterator: as the options say, by default shares of the machine's memory.
 
     A remote source (`remote`) has more reads in flight, since they mostly wait.
     """
@@ -110,21 +110,21 @@ def budget_of(options: ReadOptions, *, remote: bool = False) -> CacheBudget:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CacheRoom:
-    """What a prefetcher has room for of one part of a source.
+    """The room that a prefetcher has for one part of a source.
 
     Args:
         source: The source.
         part: One of its parts.
-        chunk_bytes: Bytes of its largest chunk, which a slot has.
-        record_bytes: Bytes that a record takes of the part.
+        chunk_bytes: Bytes of its largest chunk, and so of a slot.
+        record_bytes: Bytes of the part in one record.
         index_bytes: Bytes to plan one fragment.
         most_in_flight: Chunks that are being read at a time at most.
-        slots: Chunks that are in the chunk cache, or being read, at most.
-        keeps: Whether chunks are kept from the start, since the store is small; else they are once
-            one that was given up is wanted again, where all of them fit.
-        scatters: Whether chunks go straight to all read batches that want them, and into no slot:
-            where not all of them fit, if that costs no more.
-        places: Chunks whose records have room at a time.
+        slots: The most chunks that are in the chunk cache or being read.
+        keeps: Whether chunks are kept from the start, since the store is small. Otherwise, if all
+            of them fit, they are kept once a chunk that was given up is wanted again.
+        scatters: Whether chunks go straight to all read batches that want them, and into no slot.
+            That is so if not all chunks fit and the direct way costs no more.
+        places: The number of chunks whose records fit into memory together.
     """
 
     source: LaidOutSource
@@ -147,8 +147,8 @@ class CacheRoom:
 def batches_per_plan(rooms: Sequence[CacheRoom]) -> int:
     """Read batches to plan from one to the next, until the horizon is full; 0 for no parts.
 
-    To know more of the future saves reads where chunks are read again, and requests under way hide
-    each other's delay. Where neither is so, the threads that decode should not wait for plans.
+    A longer plan saves reads where chunks are read again, and lets requests hide each other's
+    delay. If neither applies, planning should not keep the decoding threads waiting.
     """
     if not rooms:
         return 0

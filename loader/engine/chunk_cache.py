@@ -35,7 +35,7 @@ AnyArray = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Fragments:
-    """Parts of records, each in one chunk: what is to be copied where.
+    """Parts of records, each in one chunk, with the places to copy them from and to.
 
     Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
     `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
@@ -58,7 +58,7 @@ class Fragments:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ChunkPlace:
-    """Where a chunk goes: into a slot, or, given `out`, straight to where it is wanted."""
+    """Where a chunk goes: into a slot or, with `out`, straight to the columns that want it."""
 
     number: int
     slot: int = -1
@@ -66,10 +66,10 @@ class ChunkPlace:
 
 
 class WantedRecords(Protocol):
-    """What one read batch wants of a part."""
+    """The records of a part that one read batch wants."""
 
     out: Any
-    """Its column; None as long as it has none."""
+    """The column of the read batch; None until it is made."""
 
     targets: Any
     """What `ChunkCache.targets` returned for it."""
@@ -77,7 +77,7 @@ class WantedRecords(Protocol):
     fragments: Any
 
     which: IntArray
-    """For each fragment, which of the chunks that the read batch wants it is in."""
+    """For each fragment, the number of its chunk among the chunks that the read batch wants."""
 
     @property
     def chunk_count(self) -> int:
@@ -94,19 +94,19 @@ class ChunkCache(abc.ABC):
 
     @abc.abstractmethod
     def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
-        """What the records at `indices` take from their chunks; and for each the chunk."""
+        """The fragments of the records at `indices`, and the chunk of each."""
 
     @abc.abstractmethod
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        """Start reading chunks to where they go."""
+        """Start reading chunks to their destinations."""
 
     @abc.abstractmethod
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        """Take over what a read gave; raises its error."""
+        """Take over the result of a read; raises the read's error."""
 
     @abc.abstractmethod
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        """Whether a chunk may go straight to where read batches want it, without a slot.
+        """Whether a chunk may go straight to the columns of read batches, without a slot.
 
         Args:
             read_batches: How many want it.
@@ -115,11 +115,11 @@ class ChunkCache(abc.ABC):
 
     @abc.abstractmethod
     def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        """Whether chunk `number`, which may, does so; it is chunk `at` of a read batch."""
+        """Whether chunk `number`, chunk `at` of a read batch, goes straight there if it may."""
 
     @abc.abstractmethod
     def targets(self, wanted: WantedRecords) -> Any:
-        """Where all fragments belong in the column of a read batch, to be chosen from."""
+        """The targets of all fragments in the column of a read batch; see `chosen`."""
 
     @abc.abstractmethod
     def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
@@ -131,11 +131,11 @@ class ChunkCache(abc.ABC):
 
     @abc.abstractmethod
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
-        """Copy fragments, each out of a slot, to where they belong in `out`."""
+        """Copy fragments, each out of a slot, to their targets in `out`."""
 
     @abc.abstractmethod
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
-        """A new column of `count` records made of fragments that are all there is of them."""
+        """A new column of `count` records, made of all their fragments."""
 
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
@@ -180,7 +180,7 @@ class ArrayCache(ChunkCache):
         return read_batches == 1 and self._part.size is None
 
     def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        # Where it is wanted whole and in order.
+        # If the whole chunk is wanted, in order.
         fragments: Fragments = wanted.fragments
         mine = wanted.of_chunk(at)
         first, stop = self._part.bounds(number)
@@ -231,7 +231,7 @@ class ArrayCache(ChunkCache):
         if fragments.targets is None:
             at = slots * self._part.chunk_rows + fragments.sources
             out = self.empty(count)
-            # In the default mode NumPy would take to memory of its own first, then copy.
+            # In the default mode NumPy would first copy into a buffer of its own.
             np.take(self._rows, at, axis=0, out=out, mode="clip")
             return out
         whole = np.flatnonzero(fragments.lengths == self._part.size)
@@ -252,7 +252,7 @@ class ArrayCache(ChunkCache):
 
 
 class ScatteredCache(ArrayCache):
-    """Chunks of an array whose reader copies rows of a chunk to where read batches want them.
+    """Chunks of an array whose reader copies rows straight to the columns of read batches.
 
     The rows are copied while the decoded chunk is in the processor's cache, and have no slot.
     """
@@ -285,7 +285,7 @@ class ScatteredCache(ArrayCache):
         return Scattered(place.number, outputs, functools.partial(self._put, uses))
 
     def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], rows: AnyArray) -> None:
-        """Copy the rows of one chunk to where they are wanted."""
+        """Copy the rows of one chunk to their targets."""
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
             for k in range(len(fragments)):

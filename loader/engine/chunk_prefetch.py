@@ -3,15 +3,15 @@
 A stream is made in read batches. The chunks of a read batch are planned together with it, many read
 batches before its turn. Each chunk is then read once for all read batches within that horizon. While
 the chunk has a slot of the chunk cache, its records are gathered when their read batch comes. When
-another chunk wants the slot, the records are copied to where the planned read batches want them. If
+another chunk needs the slot, the records are copied to the columns of the planned read batches. If
 it is likely that no later read batch wants the chunk, it is read straight there and has no slot.
-Where the reader copies rows out of each chunk that it decodes, and the store does not fit, every chunk
-is read straight to the read batches that want it, once the horizon is full.
+Where the reader copies rows out of each chunk that it decodes, and the store does not fit, every
+chunk is read straight to the read batches that want it, once the horizon is full.
 
 Contract:
 1. A chunk is read at most once for the read batches that were planned when its read was started.
-2. A slot is taken from the chunk that no planned read batch wants, else from the one whose next use is
-   farthest.
+2. A slot is taken from a chunk that no planned read batch wants, or else from the chunk whose next
+   use is farthest.
 3. A chunk is never read later than its first read batch; how much earlier, `_share_of` decides.
 4. An error of a read is raised by the read batches that want its chunks, and by no other.
 
@@ -43,14 +43,15 @@ from windrow.stats.read_counters import PartCounters
 
 IntArray = npt.NDArray[np.int64]
 
-# Chunks smaller than this are read several to a task: handing over a task costs as much as they do.
+# One task reads several chunks smaller than this: handing over a task costs as much as reading one.
 _TASK_BYTES = 256 << 10
-# Neighbours that are remote are one request: to wait for one costs as much as these bytes.
+# Neighbouring chunks of a remote store are one request: waiting for a request costs as much as
+# reading these bytes.
 _REMOTE_TASK_BYTES = 1 << 20
 # The bytes of indices that planning a read batch costs.
 TICKET_BYTES = 4_096
-# Columns of this many bytes are allocated before their read batches are made, while there are
-# slots. The process then reuses its memory and does not ask the system for more.
+# Columns of this many bytes are allocated before their read batches are made, while slots are free.
+# The process then reuses its memory and does not ask the system for more.
 EARLY_BYTES = 64 << 20
 # In place of the future of a read whose chunks the chunk cache has taken over.
 _TAKEN: Future[Any] = Future()
@@ -81,7 +82,7 @@ class _ChunkRead:
 
 
 class _Ticket:
-    """The records that one read batch wants of one part."""
+    """The records of one part that one read batch wants."""
 
     def __init__(
         self, number: int, place: int, count: int, fragments: Any, which: IntArray
@@ -95,7 +96,7 @@ class _Ticket:
         self.served: set[int] = set()
         self.out: Any = None
         self.targets: Any = None  # in `out`
-        self.is_early = False  # whether `out` was there before the read batch was made
+        self.is_early = False  # whether `out` was made before the read batch
 
     @functools.cached_property
     def _by_chunk(self) -> tuple[IntArray, IntArray]:
@@ -148,9 +149,9 @@ class ChunkPrefetcher:
         self._dues: dict[int, int] = {}
         self._reads: collections.deque[_ChunkRead] = collections.deque()
         self._in_flight = 0
-        # A small store that fits is decoded once, a larger one from when a chunk comes back. Else
-        # what is done with gives its slot up at once, since memory in use is in the processor's
-        # cache, and fresh memory must be got from the system.
+        # Chunks of a small store that fits are kept from the start, chunks of a larger store once a
+        # chunk comes back. Otherwise a chunk that is done with gives up its slot at once: memory in
+        # use is in the processor's cache, and the system must provide fresh memory.
         self._fits = room.fits
         self._keeps = room.keeps
         self._entered_once = bytearray(part.chunk_count if self._fits and not self._keeps else 0)
@@ -161,7 +162,8 @@ class ChunkPrefetcher:
         self.entered = 0  # chunks that were put into the queue
         # Chunks that had to be read again, or evicted, for lack of room.
         self.crowded_out = 0
-        # Chunks that went straight to read batches, and the place of the last one while it is to come.
+        # Chunks that went straight to read batches, with the place of the last read batch until it
+        # is made.
         self._handed_out: dict[int, int] = {}
         self._place = 0  # of the read batch being planned
         self.planned = self._made = 0  # records, since the start of the stream
@@ -202,7 +204,7 @@ class ChunkPrefetcher:
         return functools.partial(self._finish, ticket)
 
     def _enter(self, chunk: int) -> None:
-        """A chunk is to be read; where it was read before, chunks are kept from now on."""
+        """Note a chunk to read; if it was read before, chunks are kept from now on."""
         if self._entered_once[chunk]:
             self._keeps, self._entered_once = True, bytearray()
         else:
@@ -233,13 +235,13 @@ class ChunkPrefetcher:
         return self._given_bytes + self.index_bytes
 
     def end(self) -> None:
-        """Nothing more will be planned: chunks that are done with are not wanted again."""
+        """End planning: no later read batch wants a chunk that is done with."""
         self._keeps, self._ended = False, True
 
     # --- starting reads --------------------------------------------------------------------------
 
     def pace(self, number: int, *, is_full: bool) -> int:
-        """Read batch `number` is about to be made: how many reads to start on the way to the next.
+        """Plan the reads between read batch `number`, which is next, and the one after it.
 
         Args:
             number: The read batch.
@@ -250,7 +252,10 @@ class ChunkPrefetcher:
         self._started = self._share = 0
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
-        if records:
+        if self._hands_out:
+            lead = self._most_in_flight * self._chunk_bytes // max(1, self._record_bytes)
+            self._hand_out(self._made + max(2 * records, min(lead, self.outstanding // 2)))
+        elif records:
             self._share = self._share_of(records)
             self.begin()
         return self._share
@@ -277,8 +282,6 @@ class ChunkPrefetcher:
                 self._collect(wait=must, every=True)
                 if self._in_flight + len(starting) >= self._most_in_flight:
                     break
-            if not must and self._can_wait(self._queue[0]):
-                break
             out = self._direct(self._queue[0])
             slot = self._slot(must=must) if out is None else -1
             if slot is None:
@@ -292,15 +295,33 @@ class ChunkPrefetcher:
         for begin in range(0, len(starting), per_task):
             self._start(starting[begin : begin + per_task])
 
+    def _hand_out(self, soon: int) -> None:
+        """Start reading the chunks that are due before record `soon`, for all that is planned.
+
+        A read that starts later serves more. In windows of half the horizon, all that wants a chunk is
+        planned half a horizon before the first read batch that does.
+        """
+        starting: list[_Chunk] = []
+        while self._queue and self._queue[0].due < soon:
+            chunk = self._next()
+            if chunk.uses:
+                self._handed_out[chunk.number] = chunk.uses[-1][0].place
+                chunk.out = self._targets(chunk)
+                starting.append(chunk)
+            else:  # its read batches failed
+                del self._known[chunk.number]
+        if starting:
+            self._start(starting)
+
     def _share_of(self, records: int) -> int:
-        """How many reads to start while `records` records are made: the fewest at an even pace.
+        """Return how many reads to start while `records` records are made, at an even pace.
 
         At that pace each chunk is started a little before its read batch. Where chunks are read again
         and again, as for a shuffle over a store that does not fit, the pace also spreads the reads
         that a first burst began together: each cycle they lie more evenly.
         """
         per_record = max(1, self.entered) / max(1, self.planned)
-        if self._is_remote:  # to read early costs no time of this machine
+        if self._is_remote:  # early reads cost this machine no time
             soon = self._made + records + self._most_in_flight / per_record
             return sum(count for due, count in self._dues.items() if due <= soon)
         lead = self._most_in_flight / 2 / per_record
@@ -314,7 +335,7 @@ class ChunkPrefetcher:
             if entered > pace * left:
                 pace = entered / left
         # At 0.4 reads per read batch, a read starts in two read batches of five. Reads that could
-        # not be started are not made up for all at once.
+        # not be started are made up for little by little.
         share = pace * records
         self._credit = min(self._credit + share, share + 1)
         return max(late, int(self._credit))
@@ -342,21 +363,23 @@ class ChunkPrefetcher:
         self._in_flight += len(chunks)
 
     def _direct(self, chunk: _Chunk) -> list[Any] | None:
-        """Where read batches want a chunk, if it is to be read straight there."""
+        """The places where read batches want a chunk, if it is read straight there."""
         cache = self._cache
         if not chunk.uses:
             return None
-        if not self._hands_out:
-            last = self._is_last(chunk)
-            if not cache.may_skip(len(chunk.uses), last=last):
-                return None
-            if not cache.skips(chunk.number, *chunk.uses[0], last=last):
-                return None
-            new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
-            if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
-                return None
-        if self._hands_out:
-            self._handed_out[chunk.number] = chunk.uses[-1][0].place
+        last = self._is_last(chunk)
+        if not cache.may_skip(len(chunk.uses), last=last):
+            return None
+        if not cache.skips(chunk.number, *chunk.uses[0], last=last):
+            return None
+        new = sum(self._column_bytes(ticket) for ticket, _ in chunk.uses if ticket.out is None)
+        if new and self._given_bytes + new > EARLY_BYTES and (self._free or self._idle):
+            return None
+        return self._targets(chunk)
+
+    def _targets(self, chunk: _Chunk) -> list[Any]:
+        """Where read batches want a chunk, which then has no slot."""
+        cache = self._cache
         chosen: list[Any] = []
         for ticket, at in chunk.uses:
             if ticket.targets is None:
@@ -380,29 +403,19 @@ class ChunkPrefetcher:
     def _is_last(self, chunk: _Chunk) -> bool:
         """Whether the read batches that want a chunk are likely to be the last ones to do so.
 
-        They are the last ones if nothing more is planned. In a store that does not fit, they are also
-        if the read batches planned last do not want the chunk: an order in blocks is then past this
-        chunk, and a random order has little to gain.
+        They are the last ones if planning has ended. In a store that does not fit, they are also
+        the last ones if the newest planned read batches do not want the chunk: an order in blocks
+        is then past this chunk, and a random order has little to gain.
         """
         if self._ended or self._fits:
             return self._ended
         last = chunk.uses[-1][0].place
         return self._made > 0 and 2 * (last - self._made) <= self.planned - self._made
 
-    def _can_wait(self, chunk: _Chunk) -> bool:
-        """Whether a read is better started later, when more that wants its chunk is planned.
-
-        In windows of half the horizon, all that wants a chunk is planned half a horizon before the
-        first read batch that does.
-        """
-        if not self._hands_out or self._ended:
-            return False
-        return 2 * (chunk.due - self._made) > self.outstanding
-
     # --- slots -----------------------------------------------------------------------------------
 
     def _slot(self, *, must: bool) -> int | None:
-        """A slot for a chunk to be read; None if all are being read into, unless it `must` be."""
+        """A slot for a chunk to read; None if reads fill all slots and it is not a `must`."""
         if self._free and (self._keeps or not self._idle):
             slot = heapq.heappop(self._free)
             self._counters.holds(self)
@@ -459,9 +472,10 @@ class ChunkPrefetcher:
     # --- what arrives ----------------------------------------------------------------------------
 
     def _collect(self, *, wait: bool = False, every: bool = False) -> None:
-        """Take over reads that are done, from the one begun first up to one that is not.
+        """Take over finished reads in the order of their starts, up to the first unfinished one.
 
-        With `wait`, at least the first; with `every`, those behind one that is not done too.
+        With `wait`, take over at least the first. With `every`, take over finished reads after an
+        unfinished one, too.
         """
         while self._reads and (wait or self._reads[0].future.done()):
             self._take(self._reads.popleft())
@@ -485,7 +499,7 @@ class ChunkPrefetcher:
                 if self._known.get(chunk.number) is chunk:
                     del self._known[chunk.number]
         read.done = True
-        read.future = _TAKEN  # the old one holds what was read, which is the chunk cache's now
+        read.future = _TAKEN  # the old one holds the result, which the chunk cache has now
         self._in_flight -= len(read.chunks)
         for chunk in read.chunks:
             self._rest(chunk)  # its read batch failed meanwhile
@@ -502,8 +516,8 @@ class ChunkPrefetcher:
                 raise read.error
             if not read.done:
                 missing.append(read)
-        # From the last one on: each wait is two switches of threads, and when the last has come
-        # the others are mostly there.
+        # From the last one backwards: each wait switches threads twice, and when the last chunk has
+        # come, most others have come too.
         for read in reversed(missing):
             if not read.done:
                 self._reads.remove(read)
@@ -523,7 +537,7 @@ class ChunkPrefetcher:
             self._let_go(ticket)
 
     def drop(self, number: int) -> None:
-        """A read batch failed: the chunks that it still wants are not wanted any more."""
+        """Note that a read batch failed, and no longer wants its chunks."""
         for ticket in list(self._tickets.get(number, ())):
             self._let_go(ticket)
 

@@ -77,13 +77,13 @@ class RunContext:
         return self._executors.of(stage, self._here)
 
     def stop(self) -> None:
-        """Stop the run: no later element is wanted, and reads that wait for a network end."""
+        """Stop the run: make no later element, and end reads that wait for a network."""
         self.stopped.set()
         self.cancel_scope.set()
         self._executors.interrupt()
 
     def options_of(self, node: ToStreamNode) -> ReadOptions:
-        """How to read one of several streams: with its part of the bytes of a read batch."""
+        """The read options of one of several streams, with its share of `block_bytes`."""
         own = node.read_options
         return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
 
@@ -102,13 +102,13 @@ class RunContext:
         )
 
     def heard(self, result: Result, halves: Halves | None) -> None:
-        """Count in what a worker has done, and read itself for the upper half of a chain."""
+        """Add a worker's time, and its reads for the upper half of a chain, to the counters."""
         self.maker.heard(result.worked_s)
         if result.arrived and halves is not None:
             self._read_counters.add(halves.upper.sources(), result.arrived)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
-        """A prefetcher for one of several streams; None where there is nothing to plan."""
+        """A prefetcher for one of several streams; None if no read can be planned."""
         found = {id(s): s for s in node.sources() if isinstance(s, LaidOutSource)}
         if not found or not node.read_options.ahead:
             return None

@@ -1,4 +1,4 @@
-"""Defaults: how a chain is read where its user does not say."""
+"""Defaults of the read options of a chain."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def reads_records_alone(node: Node, elements: int) -> bool:
 
 
 def default_options(node: Node) -> ReadOptions:
-    """Threads ahead of the consumer, unless there is nothing to read."""
+    """The default number of threads; none for a chain that reads nothing."""
     return ReadOptions() if node.sources() else ReadOptions(num_threads=0)

@@ -1,8 +1,8 @@
-"""Execution: the values that come up a chain, and the reads that they are made of.
+"""Execution starts the reads of a chain, and makes values of them.
 
 `start` (see `index_walk`) walks a chain down with whole arrays of positions. `Reader` starts the
-reads of its sources, and `Values` makes the elements on the way back up. There is no other way to an
-element: `ds[i]`, `ds.read(indices)` and every iterator come through here.
+reads of its sources, and `Values` makes the elements on the way back up. `ds[i]`,
+`ds.read(indices)` and every iterator get their elements only through here.
 
 Invariant: starting calls no function of the user (but a selection map) and waits for nothing.
 """
@@ -50,7 +50,7 @@ Finish = Callable[[], Table]
 
 
 class Values:
-    """Makes values on the way up a chain: the part of a maker that all readers share."""
+    """Makes values on the way up a chain. All readers derive from this class."""
 
     __slots__ = ()
     thread_map: ThreadMap | None = None
@@ -66,7 +66,7 @@ class Values:
         return tables.merged(parts, count)
 
     def joined(self, node: JoinNode, parts: Sequence[Table]) -> Table:
-        """Elements out of those that the parents have at the same indices."""
+        """Elements made of the parents' elements at the same indices."""
         return node.join(parts)
 
     def gathered(
@@ -90,7 +90,7 @@ class _Later:
         self, submit: Callable[[], Callable[[], Any]], what: tuple[Any, Sequence[Part], int]
     ) -> None:
         self._submit = submit
-        self.what = what  # the source, parts of it or () for all that it gives, and the records
+        self.what = what  # the source, its parts (or () for all of them), and the records
         self._wait: Callable[[], Any] | None = None
 
     def begin(self) -> None:
@@ -131,7 +131,7 @@ class Reader(Values):
         self._later.clear()
 
     def expected_bytes(self) -> int:
-        """Bytes of the reads that are begun and not planned, judged by what came before."""
+        """Bytes of reads that are begun and not planned, estimated from earlier reads."""
         if self.read_counters is None:
             return 0
         return sum(self.read_counters.expected_bytes(*read) for read in self._begun)
@@ -161,7 +161,7 @@ class Reader(Values):
         raise TypeError(f"{node.label} cannot be read as part of a whole chain")
 
     def _started(self, source: Any, records: IntArray) -> tuple[Callable[[], Any], Sequence[Part]]:
-        """What waits for records, and the parts of the source that are not planned for it."""
+        """The function that waits for records, and the parts that it reads without a plan."""
         if len(records) == 0:
             return list, ()
         if not isinstance(source, LaidOutSource):
@@ -192,12 +192,12 @@ class Reader(Values):
         read: Callable[[IntArray], Any],
         records: IntArray,
     ) -> Callable[[], Any]:
-        """Records read in one call, or side by side where a source has no batched read."""
+        """Read records in one call, or in parallel if the source has no batched read."""
         pool = self.pool
         if pool is None:
             return lambda: _read(source, read, records)
         if isinstance(source, ForeignDataSource) and not source.batched:
-            # Its read is a loop in Python over records: let several threads wait side by side.
+            # Its read is a loop in Python over records: several threads wait at the same time.
             some = np.array_split(records, min(self.threads, len(records)))
 
             def submit() -> Callable[[], Any]:
@@ -230,18 +230,18 @@ def _read(source: Any, read: Callable[[IntArray], Any], records: IntArray) -> An
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LowerReader(Values):
-    """Starts the lower half of a chain; what it makes is given to the upper one elsewhere."""
+    """Starts the lower half of a chain; another process makes the upper half of its tables."""
 
     reader: Reader
     halves: Halves
     started: list[Finish]
 
     def start(self, source: Any, records: IntArray) -> Finish:
-        """A source that is read elsewhere: nothing to do here."""
+        """Do nothing: another process reads this source."""
         return _elsewhere
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Finish:
-        """Start what the upper half is given."""
+        """Start the tables that the upper half gets."""
         self.started.append(start(self.halves.lower[node.number], at, cuts, self.reader))
         return _elsewhere
 
@@ -280,7 +280,7 @@ def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positi
 def apply_at_once(
     node: ValueNode, table: Table, indices: npt.NDArray[Any], cuts: Sequence[int]
 ) -> Table:
-    """The elements that a node makes of a whole table, whose rows have these indices."""
+    """The elements that a node makes of a whole table; `indices` are the indices of its rows."""
     try:
         with calling(node):
             made = node.apply(table, indices, cuts)

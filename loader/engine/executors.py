@@ -1,7 +1,7 @@
-"""Executors of the work of stages, in this process or in worker processes.
+"""Executors do the work of stages, in this process or in worker processes.
 
 Contract, of both kinds:
-1. Results come in the order of the work items, whichever was ready first.
+1. Results come in the order of the work items, also if a later one was ready first.
 2. When a work item fails, all rows before the failure are yielded, then the error is raised. To
    find those rows, the work item is done again in halves.
 3. A stream made elsewhere is the stream made here.
@@ -43,10 +43,10 @@ Found = Callable[[], Result]
 # Rows up to this size are joined to columns on their way, larger ones travel by themselves.
 _SMALL_ROW_BYTES = 64 * 1024
 
-# Matches notes that state a place; a batched map only knows how many rows it was called with.
+# Matches notes that state a place. A batched map only knows its number of rows.
 _PLACED = re.compile(r"windrow: .*\b(element (\d|before)|when a worker started)")
 
-# Workers that a work item which cannot be split may end.
+# The most workers that a work item may end if it cannot be split.
 _TRIES = 3
 
 
@@ -59,7 +59,7 @@ class StageExecutor(Protocol):
         ...
 
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
-        """The number of a stage for `WorkItem`, and its chain in two where that is parted."""
+        """The number of a stage for `WorkItem`, and the two halves of its chain if it is split."""
         ...
 
     def bounded(self, options: ReadOptions) -> ReadOptions:
@@ -67,7 +67,7 @@ class StageExecutor(Protocol):
         ...
 
     def wants_more_rows(self) -> bool:
-        """Whether the last work items had fewer rows than could have been done at a time."""
+        """Whether the last work items had fewer rows than the executor could do at a time."""
         ...
 
     def begun(self, work: WorkItem) -> Found:
@@ -111,7 +111,7 @@ class ProcessExecutor:
     def __init__(
         self, node: Node, settings: WorkerSettings, workers: Callable[..., WorkerPool]
     ) -> None:
-        """Find the stages of a chain that ends with `node`; no process is started yet."""
+        """Find the stages of a chain that ends with `node`, without starting a process."""
         self._halves: list[Halves | None] = []
         self._numbers: dict[int, int] = {}
         parts: list[_StagePart] = []
@@ -180,13 +180,13 @@ class ProcessExecutor:
         finally:
             # An error holds on to this frame: the frame must not hold on to the error.
             failed = None
-            for _, begun in waiting:  # of a stream that is not asked for the rest
+            for _, begun in waiting:  # the consumer does not take the rest
                 begun.drop()
 
     def _wants_more(self, waiting: Sequence[tuple[WorkItem, _Submitted]]) -> bool:
         """Whether to begin another work item before the first one under way is taken."""
         if not waiting:
-            return True  # else a stage could wait for ever for room that another one has taken
+            return True  # else a stage could wait forever for room that another stage has taken
         return self._team.wants_jobs and not waiting[0][1].is_done()
 
     def start(self) -> None:
@@ -261,7 +261,7 @@ def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[R
 
 
 def _is_placed(error: Exception) -> bool:
-    """Whether an error states its element or its records, or that it concerns neither."""
+    """Whether an error names its element or its records, or concerns neither."""
     notes = getattr(error, "__notes__", ())
     return isinstance(error, ReadError) or any(map(_PLACED.search, notes))
 
@@ -287,7 +287,7 @@ class _StagePart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Handler:
-    """Does in a worker what is asked for."""
+    """Does the work items of a worker."""
 
     parts: tuple[_StagePart, ...]
 
@@ -343,7 +343,7 @@ class _Reply:
 
 
 def _packed(table: Table, buffer: MessageBuffer) -> tuple[Table | None, Any]:
-    """The table, or its elements as columns where they are small: each array by itself costs more."""
+    """The table, or its elements as columns if they are small, which takes fewer messages."""
     if not isinstance(table, Listed) or table.rows < 2:
         return table, None
     if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
@@ -366,9 +366,9 @@ def _stages(node: Node) -> Iterator[ChainStage]:
     if stage.chain is not None:
         if stage.is_apart:
             yield stage_of(stage.chain)
-    elif stage.below.is_unseen:  # that has an executor of its own
+    elif stage.below.is_unseen:  # it has an executor of its own
         return
-    elif stage.steps:  # what is below may be a step of another stage
+    elif stage.steps:  # earlier nodes may be steps of another stage
         yield from _stages(stage.below)
     else:
         for parent in stage.below.parents:
@@ -376,7 +376,7 @@ def _stages(node: Node) -> Iterator[ChainStage]:
 
 
 def _halved(stage: ChainStage) -> Halves | None:
-    """The two halves of a stage's chain; None if it has no functions, or none of its own."""
+    """The two halves of a stage's chain; None if the chain has no functions of its own."""
     if stage.chain is None or stage.is_apart:
         return None
     halves = halved(stage.chain.parent, _read_by_workers)
@@ -384,7 +384,7 @@ def _halved(stage: ChainStage) -> Halves | None:
 
 
 def _read_by_workers(source: Any) -> bool:
-    """Whether reading a source is Python itself, so that it belongs where the functions run."""
+    """Whether reading a source is Python code, which should run where the functions run."""
     return isinstance(source, ForeignDataSource) and not source.batched
 
 

@@ -1,9 +1,9 @@
-"""The walk of a chain: indices go down to the sources, and what they make comes up.
+"""The walk of a chain: indices go down to the sources, and results come up.
 
 `start(node, at, cuts, maker)` walks from a node to its sources with whole arrays of positions, and
-starts every read. The function that it returns waits, and builds the result on the way back up. What
-is built is up to the maker: `execute` makes values, `record_trace` notes which records they are made
-of. There is no other walk.
+starts every read. The function that it returns waits, and builds the result on the way back up. The
+maker decides what the result is: `execute` makes values, and `record_trace` notes the records that
+values are made of. There is no other walk.
 
 Invariant: starting calls no function of the user (but a selection map) and waits for nothing.
 """
@@ -34,9 +34,9 @@ Made = TypeVar("Made")
 
 
 class Maker(Protocol[Made]):
-    """Starts what the leaves of a chain give, and makes what comes of it on the way up.
+    """Starts the results of the leaves of a chain, and makes the results of other nodes.
 
-    Each method but the first three gets what was made of the node's parents.
+    Each method but the first three gets the results of the node's parents.
     """
 
     def start(self, source: Any, records: IntArray) -> Callable[[], Made]:
@@ -44,11 +44,11 @@ class Maker(Protocol[Made]):
         ...
 
     def given(self, node: GivenNode, at: Positions, cuts: Sequence[int]) -> Callable[[], Made]:
-        """Start making what another process gives, or take it."""
+        """Start making the table that another process gives, or take it."""
         ...
 
     def leaf(self, node: LeafNode, at: Positions) -> Callable[[], Made]:
-        """Elements that a leaf makes out of positions alone."""
+        """Elements that a leaf makes from positions alone."""
         ...
 
     def merged(self, parts: Sequence[tuple[Made, IntArray]], count: int) -> Made:
@@ -56,7 +56,7 @@ class Maker(Protocol[Made]):
         ...
 
     def joined(self, node: JoinNode, parts: Sequence[Made]) -> Made:
-        """Elements out of those that all parents have at the same indices."""
+        """Elements made of the elements of all parents at the same indices."""
         ...
 
     def gathered(self, node: RegroupNode, rows: Made, bounds: Sequence[int], at: Positions) -> Made:
@@ -64,7 +64,7 @@ class Maker(Protocol[Made]):
         ...
 
     def applied(self, node: ValueNode, rows: Made, at: Positions, cuts: Sequence[int]) -> Made:
-        """Elements out of those that the parent has at the same indices."""
+        """Elements made of the parent's elements at the same indices."""
         ...
 
 

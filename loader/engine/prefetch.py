@@ -17,15 +17,15 @@ from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part, ScatterReader
 from windrow.stats.read_counters import ReadCounters
 
-# The bytes of indices that no budget counts. A store that fits as a whole gets no more of them: its
-# chunks are read once, however far ahead.
+# The bytes of indices that are outside the budgets. Indices of a store that fits as a whole take no
+# more than these, since its chunks are read once, however long the plan is.
 FREE_BYTES = 16 << 20
 # Makes the memory for chunks of a part.
 NewCache: TypeAlias = Callable[[CacheRoom], ChunkCache]
 
 
 def cache_of(room: CacheRoom) -> ChunkCache:
-    """Memory for as many chunks of a part as there is room for."""
+    """Memory for the chunks of a part, as many as fit into the budget."""
     match room.part:
         case ArrayPart(reader=ScatterReader() as reader) as part if room.scatters:
             return ScatteredCache(part, reader, room.slots)
@@ -58,6 +58,7 @@ class Prefetcher:
                 counters, room, pool, (new_cache or cache_of)(room)
             )
         self._planned = {id(room.source) for room in planned}
+        self.scatters = all(room.scatters for room in planned)
         self._fits = all(room.fits for room in planned)
         self.batches_per_plan = batches_per_plan(planned)
         self.horizon_bytes = budget.horizon_bytes
@@ -69,7 +70,7 @@ class Prefetcher:
 
     @property
     def fill(self) -> float:
-        """How much of that room is taken."""
+        """The share of that room that is taken."""
         records = sum(ahead.planned_bytes for ahead in self.parts)
         indices = sum(ahead.index_bytes for ahead in self.parts)
         fill = (records + max(0, indices - FREE_BYTES)) / max(1, self.horizon_bytes)
@@ -90,7 +91,7 @@ class Prefetcher:
         return id(source) in self._planned
 
     def __len__(self) -> int:
-        """Number of parts that are read through here."""
+        """The number of parts that these prefetchers read."""
         return len(self._ahead)
 
     def of(self, source: Any, part: Part) -> ChunkPrefetcher | None:
@@ -98,12 +99,12 @@ class Prefetcher:
         return self._ahead.get((id(source), part.name))
 
     def end(self) -> None:
-        """Every read batch is planned."""
+        """Note that every read batch is planned."""
         for ahead in self.parts:
             ahead.end()
 
     def drop(self, number: int) -> None:
-        """Read batch `number` failed, and is not made through here."""
+        """Note that read batch `number` failed, and is made in another way."""
         for ahead in self.parts:
             ahead.drop(number)
 
@@ -113,11 +114,11 @@ class Prefetcher:
             ahead.begin()
 
     def pace(self, number: int) -> int:
-        """Read batch `number` is about to be made: how many reads of a part to start until the next."""
+        """Plan the reads between read batch `number`, which is next, and the one after it."""
         is_full = self.is_full
         return max(ahead.pace(number, is_full=is_full) for ahead in self.parts)
 
     def step(self, number: int, steps: int) -> None:
-        """Start what is to be started by step `number` of `steps`."""
+        """Start the reads that are due by step `number` of `steps`."""
         for ahead in self.parts:
             ahead.step(number, steps)

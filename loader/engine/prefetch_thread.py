@@ -27,7 +27,7 @@ from windrow.stats.profiler import ROOM, Made, doing
 from windrow.transforms import tables
 from windrow.transforms.row_blocks import Block, Blocks
 
-# What closing waits at most for a read or a function that is under way.
+# The longest that closing waits for a read or a function in progress.
 _STOP_S = 10.0
 
 _running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -43,13 +43,13 @@ def _join_all() -> None:
 atexit.register(_join_all)
 
 
-# The largest block, in bytes, by whose release glibc learns to keep freed memory.
+# The size of the block, in bytes, whose release makes glibc keep freed memory.
 _LESSON_BYTES = (32 << 20) - (64 << 10)
 
 
 @functools.cache
 def _teach_malloc() -> None:
-    """Have freed blocks kept for the next ones, instead of given back and faulted in again.
+    """Make glibc keep freed blocks for the next ones, and not give them back to the system.
 
     When an allocation of this size is freed for the first time, glibc raises its thresholds for
     giving memory back to the system, as a large array of the user's would make it do. The pages
@@ -63,7 +63,7 @@ class ReadyBlock(NamedTuple):
 
     block: Block
     size_bytes: int
-    made: Made | None  # None where that was while the loop waited
+    made: Made | None  # None if that was while the loop waited
 
 
 class Inline:
@@ -83,7 +83,7 @@ class Inline:
         return ReadyBlock(block, tables.nbytes(block.table), None)
 
     def stop(self) -> None:
-        """Drop what is being made."""
+        """Drop the block in progress."""
         self._blocks.close()
 
 
@@ -116,10 +116,10 @@ class PrefetchThread:
 
 
 class _StreamEnd:
-    """What comes after the last block: an error, `StopIteration` where all went well.
+    """Return the exception that comes after the last block: an error, or `StopIteration`.
 
-    It is made when it is raised: one that was raised holds the frames of the consumer, and by them
-    all that is ahead of it.
+    Each call makes a new one, since a raised exception holds the frames of the consumer, and so all
+    blocks ahead.
     """
 
     def __init__(self, error: Callable[[], BaseException]) -> None:
@@ -137,7 +137,7 @@ class BlockQueue:
         self._queue: queue.SimpleQueue[ReadyBlock | _StreamEnd] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._count = self._rows = self._bytes = 0  # of the blocks in the queue
-        self._waiting_bytes = 0  # of one that is not, for lack of room
+        self._waiting_bytes = 0  # of a block that does not fit
 
     def put(self, block: Block) -> bool:
         """Hand a block over once there is room; False when the consumer has stopped."""
@@ -181,13 +181,13 @@ class BlockQueue:
         )
 
     def finish(self, error: Callable[[], BaseException]) -> None:
-        """No more blocks: what `error` makes is what the consumer gets next, if it wants more."""
+        """End the queue: the consumer then gets the exception that `error` makes."""
         with self._room:
             if not self._stopped():
                 self._queue.put(_StreamEnd(error))
 
     def get(self) -> ReadyBlock:
-        """The next block, or what ended them."""
+        """The next block; raises the exception that ended them."""
         found = self._queue.get()
         if isinstance(found, _StreamEnd):
             self._queue.put(found)  # the next caller gets it again

@@ -4,7 +4,8 @@ While one read batch is made, the next ones are read, or planned by the prefetch
 a work item like any other. It is made here, or its records are read here and a worker calls its
 functions.
 
-Invariant: the elements and what they are made of do not depend on the sizes of read batches.
+Invariant: elements, and the records that they are made of, do not depend on the sizes of read
+    batches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -44,15 +46,20 @@ GOAL_S = 0.1
 # The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
 READ_BATCHES_AHEAD = 32
 
+# The same where chunks go straight to read batches, which costs little per chunk and more per read
+# batch; and how many times as many elements such a read batch may have, if no function makes them.
+FEW_READ_BATCHES_AHEAD = 4
+_LONGER = 8
+
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
 
-# Rows that a batched function gets where no batch says how many.
+# Rows that a batched function gets if no batch sets the number.
 BLOCK_ROWS = 256
 
 
 class BlockSize:
-    """How many rows to make at once: few at first, then as many as the goals allow."""
+    """The number of rows to make at once: few at first, then as many as the goals allow."""
 
     def __init__(self, goal_bytes: int, unit: int, most: int) -> None:
         self._goal_bytes = goal_bytes
@@ -68,23 +75,29 @@ class BlockSize:
     def saw(self, rows: int, size_bytes: int, took_s: float, *, too_few: bool = False) -> None:
         """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make.
 
-        Where they were too few for the threads there are, the next block gets twice as many, so
-        that slow functions find threads at all.
+        If the block had too few rows for its threads, the next block gets twice as many, so that
+        slow functions use all threads.
         """
         by_bytes = self._goal_bytes / max(1, size_bytes)
         by_time = max(GOAL_S / max(1e-9, took_s), 2 if too_few else 0)
-        # `_given` is of the last block begun: several results may come before the next one begins.
+        # `_given` belongs to the last block begun: several results may come before the next one
+        # begins.
         wanted = min(int(rows * min(by_bytes, by_time)), 4 * self._given, self._most)
         self._rows = max(1, wanted // self._unit) * self._unit
 
 
-def block_size(options: ReadOptions, unit: int, prefetcher: Prefetcher | None) -> BlockSize:
-    """The size of read batches with these options."""
+def block_size(
+    options: ReadOptions, unit: int, prefetcher: Prefetcher | None, *, calls: bool = False
+) -> BlockSize:
+    """The size of read batches with these options; `calls` says whether functions are called."""
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
-        # And half as long as others, since chunks want a place in the processor's cache as well.
-        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // READ_BATCHES_AHEAD)
-        return BlockSize(max(1, goal_bytes), unit, options.prefetch_buffer_size)
+        # They are half as long as others, since chunks take room in the processor's cache as well.
+        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.scatters else READ_BATCHES_AHEAD
+        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
+        longer = prefetcher.scatters and not calls
+        most = options.prefetch_buffer_size * (_LONGER if longer else 1)
+        return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
     return BlockSize(options.block_bytes, unit, max(options.prefetch_buffer_size, units * unit))
@@ -107,7 +120,7 @@ def random_access(
 
 
 class _ReadBatches(Iterator["ReadBatch"]):
-    """Read batches in order, begun; with threads the next ones are read while one is made."""
+    """Started read batches in order; with threads, later ones are read while one is made."""
 
     def __init__(
         self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
@@ -117,7 +130,10 @@ class _ReadBatches(Iterator["ReadBatch"]):
         rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
-        self._size = block_size(self._options, unit or rows, self._prefetcher)
+        calls = any(each.functions for each in (*node.walk(), *stage.steps))
+        self._size = block_size(self._options, unit or rows, self._prefetcher, calls=calls)
+        # The queue counts elements, if no batch above puts them together.
+        self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
         self._following, self._made, self._reads = first - first % rows, 0, 0
@@ -127,7 +143,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
         run.maker.watch(self)
 
     def __next__(self) -> ReadBatch:
-        # A filter may drop everything for ever, so a run not wanted any more is noticed here.
+        # A filter may drop everything forever, so the loop checks here whether the run was stopped.
         if self._run.stopped.is_set():
             raise StopIteration
         with doing(PLANNING):
@@ -166,6 +182,8 @@ class _ReadBatches(Iterator["ReadBatch"]):
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
+        if self._prefetcher is not None and self._prefetcher.scatters:
+            self._run.maker.weigh(always=True)  # such read batches are few, and long
         too_few = self._executor.wants_more_rows()
         self._size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
 
@@ -180,13 +198,15 @@ class _ReadBatches(Iterator["ReadBatch"]):
         )
 
     def in_steps(self, block: Block) -> Blocks:
-        """A block's rows, with the reads that are to be started meanwhile spread over them.
+        """Yield a block's rows, and spread the starts of due reads over them.
 
-        From one element to the next as many are started as come to one element, and one more.
+        Between two elements it starts the reads that are one element's share, and one more.
         """
         prefetcher = self._prefetcher if self._executor.is_here else None
         rows, reads = len(block), self._reads if prefetcher else 0
         steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
+        if rows > self._most_rows > 0:
+            steps = max(steps, min(rows, math.ceil(2 * rows / self._most_rows)))
         for number in range(steps):
             if prefetcher:
                 with doing(READING):
@@ -198,17 +218,17 @@ class _ReadBatches(Iterator["ReadBatch"]):
 
 
 def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, made: int) -> int:
-    """The number of read batches to plan; a prefetcher plans ever more, so the first come soon."""
+    """The number of read batches to plan. It grows little by little, so the first come soon."""
     if not options.ahead:
         return 1
     if not prefetcher or prefetcher.is_full:
         return 2
-    # Little by little, since all that is planned at once delays the next batch.
+    # Little by little, since planning many at once delays the next batch.
     return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
 
 
 def calls_on_rows(node: Node) -> bool:
-    """Whether a batched function is called with no batch above it to say on which rows."""
+    """Whether a batched function is called, and no later batch sets its rows."""
     if node.group_size is not None:
         return False
     takes_groups = node.stream_step is Step.GROUPS
@@ -299,7 +319,7 @@ class ReadBatch(WorkItem):
         )
         try:
             return execute.start(node, at, cuts, leaves)
-        except Exception as error:  # of a selection map: it has its place in the order too
+        except Exception as error:  # an error of a selection map has its place in the order, too
             self._leave_plan()
             return functools.partial(_raised, error)
 
@@ -335,7 +355,7 @@ class ReadBatch(WorkItem):
     def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
         found = _result(self._task(()), self._finish(), self._chain.stage.steps, thread_map, began)
-        # Slow functions make a read batch small; data from a network do not.
+        # Slow functions make a read batch small; a slow network does not.
         took_s = found.took_s - self.reader.waited_s
         return dataclasses.replace(found, bytes_read=self.reader.bytes_read, took_s=took_s)
 
@@ -348,7 +368,7 @@ class ReadBatch(WorkItem):
 
     def halves(self) -> Sequence[WorkItem]:
         if self._leave_plan():
-            # By itself, since a planned read that failed may be for other read batches.
+            # Read by itself, since the planned read that failed may serve other read batches.
             return (ReadBatch(self._chain, self._start, self._stop, self.reader),)
         if self.is_whole:
             return ()

@@ -1,4 +1,4 @@
-"""Which records elements are made of, without reading them.
+"""The records that elements are made of, found without reading them.
 
 The positions of elements go down the chain as they do for reading (`index_walk.start`). The chain
 returns the records that the values would be made of, not the values. A batch is made of rows, one
@@ -26,7 +26,7 @@ from windrow.transforms.positions import Positions, positions
 IntArray = npt.NDArray[np.int64]
 
 Unknown = list[tuple[int, list[int]]]
-"""Elements that only the process with the whole chain can name: number of a `GivenNode`, indices."""
+"""Elements whose records another process knows: the number of a `GivenNode`, and indices."""
 
 # Stands for the chain before a stage, in `Unknown`.
 OWN_CHAIN = -1
@@ -49,7 +49,7 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """What some elements are made of.
+    """The records of some elements.
 
     Args:
         counts: int64 `(elements,)`, rows of each element. Rows are counted through all elements.
@@ -65,7 +65,7 @@ def trace(node: Node, indices: IntArray) -> Trace:
 
     Args:
         node: The chain.
-        indices: Which of its elements, of any epoch.
+        indices: Indices of its elements, in any epoch.
 
     Raises:
         PlanError: If a zip has batches of different sizes, or a selection map is wrong.
@@ -82,10 +82,10 @@ def trace(node: Node, indices: IntArray) -> Trace:
 
 
 class TracedLeaf(NamedTuple):
-    """Where the records of a trace lie.
+    """A leaf of a chain, which has the records of a trace.
 
     Args:
-        source: The source; None for a node that makes its elements out of nothing.
+        source: The source; None for a node that makes its elements from indices alone.
         length: Number of its records.
         text: Its description.
     """
@@ -157,7 +157,7 @@ class _Recorder:
     def gathered(
         self, node: RegroupNode, rows: Trace, bounds: Sequence[int], at: Positions
     ) -> Trace:
-        """Elements become fewer; their rows stay."""
+        """Join elements to batches; the rows stay."""
         counts = np.add.reduceat(rows.counts, bounds[:-1]) if len(at) else rows.counts
         return Trace(counts, rows.taken)
 

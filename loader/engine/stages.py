@@ -40,15 +40,15 @@ from windrow.transforms.tables import Listed
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What came of `rows` rows: a block, the error at the row behind it, and the time it took.
+    """The result of `rows` rows: a block, the error at the row after it, and the time it took.
 
     Args:
         block: The rows.
-        error: What the row behind them raised.
-        rows: Rows that it came of.
-        took_s: How long that took.
-        bytes_read: Bytes that were read for it.
-        worked_s: What a worker process was at, in seconds by activity.
+        error: The error that the row after them raised.
+        rows: The number of input rows.
+        took_s: Seconds that it took.
+        bytes_read: Bytes read for it.
+        worked_s: Seconds of a worker process by activity.
         arrived: The records and their bytes, for each source that it read itself.
     """
 
@@ -63,7 +63,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ChainStage:
-    """Steps on top of a stream, from the bottom up; `top` is the node that they end with."""
+    """Steps after a stream, in their order; `top` is the node that they end with."""
 
     top: Node
     below: Node
@@ -71,7 +71,7 @@ class ChainStage:
 
     @property
     def chain(self) -> ToStreamNode | None:
-        """What makes a stream of a chain with random access, if the stage stands on that."""
+        """The node that makes a stream of a chain with random access, if the stage begins there."""
         return as_chain(self.below)
 
     @property
@@ -81,17 +81,17 @@ class ChainStage:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows go through one by one, so that what stands below may know batches."""
+        """Whether each result row is made of one row: earlier nodes may then know the batches."""
         return not any(step.drops for step in self.steps)
 
     @property
     def first(self) -> Node | None:
-        """The step at the bottom."""
+        """The first step."""
         return self.steps[0] if self.steps else None
 
     @property
     def is_apart(self) -> bool:
-        """Whether the first step needs blocks that are there: how many rows, or which groups."""
+        """Whether the first step needs finished blocks: their number of rows or their groups."""
         return self.counts or self.takes_groups
 
     @property
@@ -106,21 +106,21 @@ class ChainStage:
 
 
 def stage_of(node: Node) -> ChainStage:
-    """The stage that ends with `node`: as many steps as can be done block by block."""
+    """The stage that ends with `node`. It has as many steps as can be done block by block."""
     below, steps = node, []
     while (step := below.stream_step) in (Step.ROWS, Step.NOTHING):
         if step is Step.ROWS:
             steps.append(below)
         below = below.parent
     if step in (Step.NUMBERED, Step.GROUPS):
-        # A step that must know what came before stands at the bottom, where that is known.
+        # A step that must know the number of earlier elements comes first, where it is known.
         steps.append(below)
         below = below.parent
     return ChainStage(node, below, tuple(reversed(steps)))
 
 
 class WorkItem(abc.ABC):
-    """A part of a stage's work: it can be done here, sent to be done elsewhere, or be halved."""
+    """A part of a stage's work, which can be done here, sent to a worker, or halved."""
 
     @abc.abstractmethod
     def result(self, thread_map: ThreadMap | None) -> Result:
@@ -128,16 +128,16 @@ class WorkItem(abc.ABC):
 
     @abc.abstractmethod
     def request(self) -> StageTask:
-        """What a worker needs to do it. Waits for reads."""
+        """The request by which a worker does it. Waits for reads."""
 
     @abc.abstractmethod
     def halves(self) -> Sequence[WorkItem]:
-        """The same work in smaller parts, after it failed; none where it cannot be parted."""
+        """The same work in smaller parts, after it failed; no parts if it cannot be split."""
 
     @property
     @abc.abstractmethod
     def is_whole(self) -> bool:
-        """Whether it cannot be parted."""
+        """Whether it cannot be split."""
 
     @abc.abstractmethod
     def where(self) -> str:
@@ -186,7 +186,7 @@ def _result(task: BlockTask, steps: Sequence[Node], thread_map: ThreadMap | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockItem(WorkItem):
-    """A block of rows on its way through the steps of a stage."""
+    """A block of rows that goes through the steps of a stage."""
 
     task: BlockTask
     stage: ChainStage
@@ -215,7 +215,7 @@ class BlockItem(WorkItem):
         shown = place_text(places(self.task.block)[0])
         if len(marks) > 1:
             shown = f"{len(marks)} elements, the first is {shown}"
-        alone = marks.shape[1] == 1  # else a position is not an index of one chain
+        alone = marks.shape[1] == 1  # otherwise a position is not an index of one chain
         records = (
             self.records_of(record_trace.OWN_CHAIN, (marks[:, 0] - 1).tolist()) if alone else ""
         )
@@ -233,11 +233,11 @@ class BlockItem(WorkItem):
 def done(
     block: Block, steps: Sequence[Node], *, seen: int, skip: int, thread_map: ThreadMap | None
 ) -> tuple[Block, Exception | None]:
-    """A block after some steps, up to the first row that failed, and that error."""
+    """A block after some steps. It ends at the first row that failed, and has its error."""
     failure: Exception | None = None
     for number, step in enumerate(steps):
         block, error = _step(step, block, seen, thread_map)
-        failure = error or failure  # of an earlier row than one that a step below found
+        failure = error or failure  # an earlier step may have found the error of a later row
         if number == 0 and skip:
             block = block.sliced(min(skip, len(block)), len(block))
     return block, failure
@@ -283,7 +283,7 @@ def _at_once(
             return block.sliced(0, 0), error
     else:
         return Block(table, block.marks), None
-    # Row by row where it must be, for those before the first that fails.
+    # Row by row if needed, to get the rows before the first that fails.
     middle = rows // 2
     first, failure = _at_once(step, block.sliced(0, middle), indices[:middle])
     if failure is not None:
@@ -293,7 +293,7 @@ def _at_once(
 
 
 def _kept(block: Block, verdicts: list[Any]) -> Block:
-    """The rows whose verdict is true, of those for which there is one."""
+    """The rows whose verdict is true, among the rows that have one."""
     kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
     if len(kept) == len(block):
         return block

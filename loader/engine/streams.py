@@ -1,8 +1,8 @@
 """Streams: blocks of rows, each row with the position that follows it.
 
 `blocks(node, position, ...)` is a pure function from a position (a few integers) to the rest of the
-stream. Nothing else is ever stored: an iterator's state is the position behind the last element it
-gave, and whatever was made ahead of that is thrown away or kept without anybody noticing.
+stream. Nothing else is ever stored. An iterator's state is the position after the last element it
+gave. Rows that were made ahead may be dropped or kept: the stream is the same.
 
 Contract of every generator here:
 1. Rows come in the stream's order, whatever the sizes of blocks, budgets and threads.
@@ -27,7 +27,7 @@ from windrow.transforms import tables
 from windrow.transforms.nodes import Node
 from windrow.transforms.row_blocks import Block, Blocks, check_inside, groups, marks_in_group
 
-# Rows of a block that are taken at once at most.
+# The most rows of a block that are taken at once.
 _MOST_ROWS = 1 << 20
 
 
@@ -37,7 +37,7 @@ def blocks(node: Node, position: Sequence[int], run: RunContext, unit: int | Non
     Args:
         node: A node of a stream.
         position: `node.width` integers, as in the marks of a block.
-        run: What the streams of an iterator share; it changes no row.
+        run: State that the streams of an iterator share; it changes no row.
         unit: Rows that the next batch above takes at a time, if nothing in between drops or
             reorders rows: a batched function is then called on just those.
     """
@@ -55,7 +55,7 @@ def blocks(node: Node, position: Sequence[int], run: RunContext, unit: int | Non
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ParentStreams:
-    """What a node that makes its own blocks makes them of: see `transforms.row_blocks.Inputs`."""
+    """The inputs of a node that makes its own blocks: see `transforms.row_blocks.Inputs`."""
 
     node: Node
     run: RunContext
@@ -79,10 +79,10 @@ class _ParentStreams:
 def _staged(
     stage: ChainStage, position: Sequence[int], run: RunContext, unit: int | None
 ) -> Blocks:
-    """The steps of a stage on the blocks of another stream."""
+    """Yield the blocks of another stream after the steps of a stage."""
     executor = run.executor_of(stage)
     number, _ = executor.part_of(stage)
-    # The blocks below may be quick to make, and slow to take these steps.
+    # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
     tasks = _tasks(stage, number, position, run, unit)
     if not stage.takes_groups:

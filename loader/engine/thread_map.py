@@ -1,11 +1,11 @@
-"""The thread map runs functions on as many threads as pay.
+"""The thread map runs functions on as many threads as make them faster.
 
 A function in pure Python gains nothing from threads and slows down the other threads that need the
 interpreter. A function that sleeps, waits for data or releases the interpreter gains much. The code
 does not show the kind of a function, so the thread map measures it repeatedly while it works.
 
 Contract:
-1. What comes out never depends on the number of threads, only where it is cut into parts does.
+1. Results never depend on the number of threads. Only the bounds of parts do.
 2. When `run` returns or raises, none of its parts is running.
 3. When something raises, every part before it has been finished, and none is begun any more.
 """
@@ -28,13 +28,13 @@ T = TypeVar("T")
 # A row below this is not worth handing over to another thread.
 _WORTH_S = 20e-6
 
-# What more threads must bring to be kept.
+# The gain that more threads must bring to be kept.
 _GAIN = 1.25
 
-# Several turns of the interpreter's switch interval, and short for the consumer of the rows.
+# Several switch intervals of the interpreter, which is short for the consumer of the rows.
 _SAMPLE_S = 0.025
 
-# Parts for each thread, so that rows that take longer than others do not keep all threads waiting.
+# Parts for each thread, so that no slow row keeps all threads waiting.
 _PARTS = 4
 
 # Work until the number of threads is measured again: it doubles while nothing changes.
@@ -59,7 +59,7 @@ _CLOCKS = Clocks()
 
 @dataclasses.dataclass(slots=True)
 class _PaceSample:
-    """What a number of threads has done."""
+    """The work that a number of threads has done."""
 
     rows: int = 0
     passed_s: float = 0.0
@@ -67,7 +67,7 @@ class _PaceSample:
     process_s: float = 0.0  # computed by all threads of the process
 
     def add(self, more: _PaceSample) -> None:
-        """Put both together."""
+        """The sum of both."""
         self.rows += more.rows
         self.passed_s += more.passed_s
         self.own_s += more.own_s
@@ -88,7 +88,7 @@ class _PaceSample:
 
 
 def _pays(fewer: _PaceSample, more: _PaceSample) -> bool:
-    """Whether more threads bring enough, apart from what they take from others.
+    """Whether more threads bring enough, without the time that they take from others.
 
     Two threads of Python alongside a busy consumer get two thirds of the interpreter instead of
     half of it. Such rows are paid for by the consumer and do not count.
@@ -124,7 +124,7 @@ def _look(threads: int, most: int) -> Generator[int, _PaceSample, int]:
 
 
 class _Pace:
-    """What is known of one key: the threads that pay, and the sample being taken."""
+    """The measurements of one key: the best number of threads, and the current sample."""
 
     def __init__(self, key: object, most: int) -> None:
         self.key = key  # kept, so that its id stays its own
@@ -142,14 +142,14 @@ class _Pace:
         self._sample = _PaceSample()
 
     def rows(self, left: int) -> int:
-        """How many of the rows that are left to do next, on `threads` threads."""
+        """The number of rows to do next, on `threads` threads."""
         if self._looking is None:
             return left
         if not self._seen:
             return 1
         missing_s = max(_SAMPLE_S - self._sample.passed_s, _SAMPLE_S / 4)
         wanted = math.ceil(missing_s / max(self._row_s, 1e-9))
-        # What is known of a few rows may be wrong for many.
+        # Measurements of a few rows may be wrong for many.
         wanted = max(min(wanted, 4 * self._seen), self._fewest())
         return left if left < 2 * wanted else wanted
 
@@ -186,9 +186,9 @@ class ThreadMap:
     """Does work on rows, on as many threads as pay. For one caller at a time.
 
     Args:
-        most_threads: Threads that work at a time at most, the caller's among them. With less than 2
-            the caller does everything.
-        clocks: What measures the work.
+        most_threads: The most threads that work at a time, with the caller's thread. With less than
+            2 the caller does everything.
+        clocks: The clocks that measure the work.
     """
 
     def __init__(self, most_threads: int, *, clocks: Clocks = _CLOCKS) -> None:
@@ -203,15 +203,15 @@ class ThreadMap:
         """Do `work(start, stop)` for contiguous parts that cover `[0, rows)`, each row once.
 
         Args:
-            key: What the work is for; its pace is kept under the identity of this object.
-            work: Does rows `[start, stop)`, never none of them. Called by several threads at once.
+            key: The object that the work belongs to; the measured pace is kept under its identity.
+            work: Does rows `[start, stop)`, at least one. Called by several threads at once.
             rows: How many there are. With 1 it is one call; with 0 there is no call.
 
         Returns:
-            What the calls returned, in the order of the rows.
+            The results of the calls, in the order of the rows.
 
         Raises:
-            BaseException: What the first call, in the order of the rows, that failed has raised.
+            BaseException: The error of the first call, in the order of the rows, that failed.
             ClosedError: After `close`.
         """
         self._check_open()
@@ -239,12 +239,12 @@ class ThreadMap:
         return self._pace(key).threads if self._most > 1 else 1
 
     def was_starved(self) -> bool:
-        """Whether a `run` since this was asked last had fewer rows than its threads could do."""
+        """Whether a `run` since the last check had fewer rows than its threads could do."""
         starved, self._is_starved = self._is_starved, False
         return starved
 
     def close(self) -> None:
-        """Let the threads go, and wait for what they are doing."""
+        """Wait for the calls in progress, and end the threads."""
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown()
@@ -275,7 +275,7 @@ class ThreadMap:
     def _side_by_side(
         self, work: Callable[[int, int], T], cuts: Sequence[int], threads: int
     ) -> tuple[list[T], float]:
-        """What the parts between `cuts` return, and the seconds that threads computed for it."""
+        """The results of the parts between `cuts`, and the seconds of computing by threads."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._most - 1, "windrow-map")
         job = _MapJob(work, cuts, self._clocks)
@@ -322,10 +322,10 @@ class _MapJob(Generic[T]):
                 helper.result()
 
     def results(self) -> list[T]:
-        """What the parts returned, in order; raises what the first of them that failed raised."""
+        """The results of the parts, in order; raises the error of the first part that failed."""
         if not self._failed:
             return [self._made[number] for number in range(len(self._made))]
-        # Ctrl-C ends everything, whatever else went wrong.
+        # Ctrl-C ends everything, also after another error.
         stops = [n for n, error in self._failed.items() if isinstance(error, KeyboardInterrupt)]
         error = self._failed[min(stops or self._failed)]
         # An error holds on to this frame: the frame must not hold on to the error.

@@ -1,8 +1,8 @@
-"""Advice: cheaper ways to elements that are as good, where dry runs show that there are some.
+"""Advice: cheaper ways to elements that are as good, which dry runs have found.
 
 Each piece of advice has a benchmark of a chain before and after following it, `benchmarks/advice.py`.
 
-Invariant: a number that is given was tried by a dry run of the same chain with it: a chain that
+Invariant: a dry run of the same chain has tried every number in a piece of advice. A chain that
 follows a piece of advice does not get it again.
 """
 
@@ -59,11 +59,12 @@ class _SourceRead:
 
     Args:
         source: The source.
-        paths: The nodes from the top down to it, one path for each time that it is met.
+        paths: The nodes from the last one to the source; a source that occurs twice has two paths.
         costs: Its costs in an epoch.
         parts: Its parts that are read through a prefetcher, with the stream that reads them.
-        passes: How often streams that read it begin anew in an epoch, with nothing kept.
-        repeats: How often a chain goes through it in a pass, where what is kept is not read again.
+        passes: How often in an epoch streams that read it begin anew, without kept chunks.
+        repeats: How often a chain reads through it in a pass, in which kept chunks are not read
+            again.
     """
 
     source: Any
@@ -75,18 +76,18 @@ class _SourceRead:
 
     @property
     def chunks(self) -> float:
-        """Chunks that are read in an epoch at least, if none is read again within a pass."""
+        """The fewest chunks read in an epoch: each is read once in a pass."""
         return self.passes * self.costs.chunks.high
 
     @property
     def most_wanted(self) -> tuple[ToStreamNode, PartRun] | None:
-        """The part that lost most chunks to make room for others; None if no part lost any."""
+        """The part whose chunks made room for others most often; None if no part lost any."""
         crowded = (pair for pair in self.parts if pair[1].crowded_out)
         return max(crowded, key=lambda pair: pair[1].crowded_out, default=None)
 
     @property
     def shuffles(self) -> list[Node]:
-        """The shuffles between the top and the source, those nearest to the source first."""
+        """The shuffles between the last node and the source, in the order of the chain."""
         return [node for path in self.paths for node in reversed(path) if node.shuffles]
 
 
@@ -95,7 +96,7 @@ def advice_on(node: Node, numbers: Mapping[int, int], found: Prediction) -> Iter
 
     Args:
         node: The chain.
-        numbers: Numbers of its nodes, by their `id`.
+        numbers: The numbers of its nodes by `id`.
         found: The prediction of its costs.
     """
     reads = _reads(node, found)
@@ -204,7 +205,7 @@ def _block_shuffle(shuffle: Node) -> str:
 
 
 def _has_blocks(shuffle: Node) -> bool:
-    """Whether what is shuffled has blocks of its own."""
+    """Whether the input of a shuffle has blocks of its own."""
     try:
         shuffle.parent.layout()
     except PlanError:
@@ -222,7 +223,7 @@ def _chunks_of(read: _SourceRead) -> str:
         else:
             sizes.add(min(part.chunk_rows, part.rows) if part.size is None else 0)
     what = "groups" if files else "chunks"
-    if not sizes or 0 in sizes:  # of windows and boxes, records are in several
+    if not sizes or 0 in sizes:  # a window or box lies in several chunks
         return what
     return f"{what} of {' and '.join(f'{size:,.0f}' for size in sorted(sizes))} records"
 
@@ -273,7 +274,7 @@ def _with_room(resident_bytes: int) -> str:
 def _on_room(
     node: Node, stream: ToStreamNode, reads: Sequence[_SourceRead], numbers: Mapping[int, int]
 ) -> Iterator[Advice]:
-    """Where all that a stream reads in chunks could be kept."""
+    """Advise a budget that keeps all chunks of a stream."""
     rooms = rooms_of(node, stream)
     read = [each for each in reads if any(room.source is each.source for room in rooms)]
     again = [each for each in read if each.costs.reads.low > _OFTEN * each.chunks]
@@ -319,7 +320,7 @@ def _with(node: Node, stream: Node, other: Node, known: dict[int, Node]) -> Node
 
 
 def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
-    """Slots that a part takes where there is room for all of its chunks."""
+    """Slots of a part if there is room for all of its chunks."""
     number = math.ceil(_stores_bytes(rooms_of(node, stream))) * len(streams_of(node))
     top, other = _with_bytes(node, stream, number)
     found = next(own for own in predicted(top).parts(other) if own.room.part is part.room.part)
@@ -327,7 +328,7 @@ def _wanted_at_a_time(node: Node, stream: ToStreamNode, part: PartRun) -> int:
 
 
 def _room_for_stores(node: Node, stream: ToStreamNode) -> int | None:
-    """What keeps all chunks that a stream of a chain reads; None where that is too much."""
+    """The bytes that keep all chunks that a stream of a chain reads; None if they are too many."""
     own_bytes = _stores_bytes(rooms_of(node, stream))
     return _enough(node, stream, own_bytes, lambda top, other: _fit(rooms_of(top, other)))
 
@@ -338,13 +339,13 @@ def _room_for_chunks(
     held: int,
     is_good: Callable[[Prediction, ToStreamNode], bool],
 ) -> int | None:
-    """What has room for chunks as long as they are wanted; None where that is too much.
+    """The bytes that keep chunks as long as they are needed; None if they are too many.
 
     Args:
         node: The chain.
         stream: One of its streams.
-        held: Chunks of a part that are wanted at a time.
-        is_good: Whether what a chain comes to with that room is what is hoped for.
+        held: Chunks of a part that are needed at the same time.
+        is_good: Whether the costs of a chain with that room are as low as hoped.
     """
     rooms = rooms_of(node, stream)
     kept = 1 if all(room.scatters for room in rooms) else USUAL_KEPT
@@ -374,7 +375,7 @@ def _enough(
     own_bytes: float,
     is_enough: Callable[[Node, ToStreamNode], bool],
 ) -> int | None:
-    """A round number from `own_bytes` for one of several streams on that is enough."""
+    """A round number of at least `own_bytes`, for one of several streams, that is enough."""
     wanted_bytes = own_bytes * len(streams_of(node))
     for _ in range(_TRIES):
         number = _rounded(wanted_bytes)

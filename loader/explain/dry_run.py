@@ -1,10 +1,10 @@
-"""Dry runs: a stream is planned, prefetched and queued as when it is iterated, and nothing is read.
+"""A dry run plans, prefetches and queues a stream as an iterator does, and reads nothing.
 
 A dry run has the same planner, prefetcher, stream nodes and queue as every iterator. Only the work
 is replaced: reads fill no memory and end at once or when they are waited for, functions are not
 called, and blocks have rows and bytes but no data. The clock advances only by the time that a setting
 gives to reads and functions. The loop is slow, so that the queue is full. The counters of
-`DatasetIterator.stats` count what happens.
+`DatasetIterator.stats` count reads and bytes.
 
 Invariant: no record is read, no thread is started, and no function of the user's is called but
 selection maps.
@@ -66,35 +66,37 @@ from windrow.transforms.tables import Columnar, nbytes
 IntArray = npt.NDArray[np.int64]
 Pace: TypeAlias = Literal["quick", "slow storage", "slow functions"]
 
-# What a usual machine takes to plan a read batch, a record of it, and a chunk that it wants, apart from
-# the order: they decide where a long run is cut, the same on every machine.
+# Seconds that a usual machine takes to plan a read batch, each of its records, and each chunk that
+# it wants, without the order. They decide where a long run is cut, on every machine alike.
 _BATCH_S: Final = 300e-6
 _RECORD_S: Final = 0.24e-6
 _CHUNK_S: Final = 4e-6
 # Where a run is cut.
 MOST_S: Final = 0.4
-# Slow storage: bytes decoded in a second, what a read takes at all, and for how long others have the
-# cores while a read batch is made.
+# Slow storage: bytes decoded in a second, seconds for each read, and seconds of each read batch in
+# which others have the cores.
 _SLOW_BYTES_PER_S: Final = 100e6
 _SLOW_READ_S: Final = 0.0005
 _STOPPED_S: Final = 0.025
 # The least advance of the clock while reads are waited for, and the duration of slow functions.
 _TICK_S: Final = 1.1e-3
 _LONG_S: Final = 1e6
-# Records of an element that are worked out at most.
+# The most records of an element that are computed.
 MOST_RECORDS: Final = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """How quick everything is, and what is not known of a chain.
+    """The speed of reads and functions, and assumptions where a chain leaves something open.
 
     Args:
         pace: Read batches are as long as their bytes allow where functions and storage are 'quick';
             as long as 0.1 s allow of 'slow storage'; and as short as can be with 'slow functions'.
-        waits: Whether reads and workers are done only when they are waited for; else at once.
-        keeps: Whether filters keep all elements; else none.
-        is_large: Whether elements have the most bytes that they may have; else the least.
+        waits: Whether reads and workers end only when the run waits for them; otherwise they end at
+            once.
+        keeps: Whether filters keep all elements; otherwise they keep none.
+        is_large: Whether elements have the most bytes that they may have; otherwise they have the
+            fewest.
     """
 
     pace: Pace = "quick"
@@ -104,11 +106,11 @@ class Setting:
 
 
 class _Enough(BaseException):
-    """Ends a run that has done what it may do; no `except Exception` of the engine takes it."""
+    """Ends a run at its limit; no `except Exception` of the engine catches it."""
 
 
 class DryRun(RunContext):
-    """What the streams of a dry run share, and what it has come to."""
+    """State that the streams of a dry run share, and its results."""
 
     def __init__(
         self,
@@ -134,14 +136,14 @@ class DryRun(RunContext):
         self.aheads: list[tuple[ToStreamNode, Prefetcher]] = []
         self.made: dict[int, int] = {}  # elements of each stream, in all passes over it
         self._at_half, self._is_half = at_half, False
-        self.delivered = 0  # elements of the stream that the loop was given
+        self.delivered = 0  # elements of the stream that the loop got
         self.is_whole = True  # whether it came to its end
         self.was_full = False  # whether the queue was full once
         self.varies = False  # whether a read batch was longer than the first one
         self._shortest = 0
         self._spent_s = self._took_s = 0.0
         self._null_executors: dict[int, NullExecutor] = {}
-        # Which chunks of parts were planned, and which of them used by read batches that are made.
+        # The chunks of parts that were planned, and those that finished read batches used.
         self.wanted: dict[int, set[int]] = collections.defaultdict(set)
         self.used: dict[int, set[int]] = collections.defaultdict(set)
         self.longest_s = 0.0  # that a read batch takes of slow storage
@@ -202,7 +204,7 @@ class DryRun(RunContext):
         self.wanted[id(part)] |= distinct
 
     def spend(self, seconds: float) -> None:
-        """Planning takes so long; ends the run where that is too much in all."""
+        """Add seconds of planning; end the run if the sum is above its limit."""
         self._spent_s += seconds
         if self._spent_s > self._most_s:
             raise _Enough
@@ -257,7 +259,7 @@ class DryRun(RunContext):
             finish()
         node, rows = stage.chain, len(elements)
         self.spend(self._row_s * rows)
-        if not node.sources():  # else it was counted when it was planned
+        if not node.sources():  # otherwise it was counted when it was planned
             self.spend(self._record_s * rows * min(node.parent.most_records(), MOST_RECORDS))
         self.made[id(node)] = self.made.get(id(node), 0) + rows
         self._shortest = self._shortest or rows
@@ -336,13 +338,13 @@ class _SlowLoop(BlockQueue):
 def dry_run(
     node: Node, setting: Setting, most_s: float, at_half: Callable[[DryRun], None]
 ) -> DryRun:
-    """Run a stream to its end, or as far as is worth it.
+    """Run a stream to its end, or up to a limit of planning.
 
     Args:
         node: The stream.
-        setting: How quick everything is.
-        most_s: Where it is cut: what planning may take on a usual machine.
-        at_half: Called when half of that was done.
+        setting: The speeds and assumptions of the run.
+        most_s: The limit: seconds that planning may take on a usual machine.
+        at_half: Called when half of the limit was used.
     """
     run = DryRun(node, setting, most_s, at_half)
     loop = _SlowLoop(run)
@@ -360,7 +362,7 @@ def dry_run(
                 run.maker.weigh(always=True)
     except _Enough:
         run.is_whole = False
-    except ElementError:  # of streams side by side that are not equally long
+    except ElementError:  # streams of one chain may differ in length
         pass
     finally:
         blocks.close()
@@ -373,7 +375,7 @@ def dry_run(
 
 
 def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) -> None:
-    """How many elements each stream of a chain has, in all passes over it."""
+    """The number of elements of each stream of a chain, in all passes over it."""
     chain = as_chain(node)
     if chain is not None:
         before = found.get(id(chain), (chain, 0))[1]
@@ -394,14 +396,14 @@ def streams_of(node: Node) -> list[ToStreamNode]:
 
 
 def rooms_of(node: Node, stream: ToStreamNode) -> list[CacheRoom]:
-    """What one of the streams of a chain has room for."""
+    """The budgets of one of the streams of a chain."""
     found = DryRun(node, Setting()).prefetcher(stream)
     return [] if found is None else [ahead.room for ahead in found.parts]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartOfBatch(BatchNode):
-    """Batches whose first rows alone are asked for."""
+    """Batches that make only their first rows."""
 
     share: float = 1.0
 

@@ -1,4 +1,4 @@
-"""Explaining a chain: what it is, how it runs and what it costs, before anything is read.
+"""Explains a chain: its nodes, how it runs and what it costs, before anything is read.
 
 Invariant: no record is read. The only functions of the user's that are called are selection maps
 and those that return specs. Only lengths, layouts and metadata of the sources are read.
@@ -20,7 +20,7 @@ from windrow.transforms.record_sizes import record_bytes
 
 
 def explained(node: Node) -> Explanation:
-    """What a chain is and costs; one with random access as the stream that iterating makes of it.
+    """Explain a chain; a chain with random access is explained as the stream of its iterator.
 
     Raises:
         ReadError: If the layout of a source cannot be read.
@@ -55,7 +55,7 @@ def explained(node: Node) -> Explanation:
 
 
 def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
-    """Yield a message for each thing that is not known."""
+    """Yield a message for each unknown figure."""
     for each in order:
         if each.drops:
             yield (

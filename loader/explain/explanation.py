@@ -1,4 +1,4 @@
-"""Explanations: what a chain is and costs, as plain values, as text and as HTML.
+"""Explanations: the nodes and costs of a chain as plain values, as text and as HTML.
 
 Invariant: nothing is read here; every value can be printed, pickled and made JSON.
 """
@@ -27,15 +27,16 @@ class NodeLine:
     """A node of a chain, as written and as run.
 
     Args:
-        number: Counted from 0, parents before what is made of them; the last one is the top.
+        number: Counted from 0, parents before their children; the last node ends the chain.
         label: As written.
         runs: How it runs, as text.
-        spec: The spec of its elements; None where that is not known.
-        length: Its elements in one epoch; None of an endless chain, and where it is not known.
-        element_bytes: Bytes of one of its elements; None where they are not known.
+        spec: The spec of its elements; None if it is unknown.
+        length: Its elements in one epoch; None if the chain is endless, or if the number is
+            unknown.
+        element_bytes: Bytes of one of its elements; None if they are unknown.
         parents: Numbers of its parents.
-        source: Which of the sources it reads, as they are numbered in `Explanation.epoch`; None of
-            other nodes.
+        source: The number of the source that it reads, as in `Explanation.epoch`; None for other
+            nodes.
         is_endless: Whether its elements never end.
     """
 
@@ -74,30 +75,30 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a chain is and what it costs, predicted before anything is read.
+    """The nodes and costs of a chain, predicted before anything is read.
 
     An epoch is one pass over the elements of a dataset, or over the elements that an endless dataset
-    repeats. Amounts are numbers where they are known, and otherwise intervals that hold what
-    happens. Bytes of memory count Windrow's own buffers, not the user's functions.
+    repeats. Amounts are numbers if they are known, and otherwise intervals that contain the
+    measured number. Bytes of memory count Windrow's own buffers, not the user's functions.
 
     Args:
-        nodes: The chain, parents before what is made of them.
+        nodes: The chain, parents before their children.
         spec: The spec of an element; None where it is not known.
         length: Elements in one epoch; None where it is not known.
-        is_endless: Whether epoch follows epoch for ever.
+        is_endless: Whether epochs follow each other without end.
         batch_bytes: Bytes of an element of the chain, a batch where it batches; None where they are
             not known.
         batches: Elements of the chain in one epoch; an interval where a filter decides.
-        epoch: What reading each source comes to in the first epoch, in the order in which the
-            sources are met from the top of the chain.
+        epoch: The costs of reading each source in the first epoch. The order is the order in which
+            a walk from the last node meets the sources.
         later_epoch: The same for each epoch after it, in a chain that repeats.
         batch: The same for an element of the chain, on average over the first epoch.
         buffers: The most bytes that Windrow's own buffers hold at a time, when the caller takes
             elements more slowly than they are made.
-        buffers_by: The same by what they hold, as in `Stats.peak_by`.
-        quality: How good the order is (`windrow.shuffle_quality`); None if it is not known.
+        buffers_by: The same by kind of buffer, as in `Stats.peak_by`.
+        quality: The quality of the order (`windrow.shuffle_quality`); None if it is unknown.
         advice: Cheaper ways.
-        unknown: What is not known, as messages.
+        unknown: Messages about unknown figures.
     """
 
     nodes: tuple[NodeLine, ...]

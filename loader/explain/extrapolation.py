@@ -1,7 +1,7 @@
 """Extrapolation: the costs of reading in a dry run, and in the whole stream if the run was cut.
 
-The rest of a run that was cut is taken to be like the second half of what was run. Where that was too
-short to see how often chunks come back, bounds follow from the room that there is.
+The rest of a run that was cut is assumed to be like the second half of the run. If the run was too
+short to see how often chunks come back, bounds follow from the budgets.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ IntArray = npt.NDArray[np.int64]
 # The lower bound's share of the hits and of the reads of a shuffle: chance may bring fewer.
 _LUCK: Final = 0.8
 _FEW_READS: Final = 3
-# By how much less or more a stream that ends early may have made: its last read batch is longer or
-# shorter.
+# The factors by which a stream that ends early may have made fewer or more elements, since its last
+# read batch may be longer or shorter.
 _LAST_LESS: Final = 1.25
 _LAST_MORE: Final = 2.0
-# A shuffle of everything that wants at least this share of the chunks wants them all over.
+# A shuffle of everything that wants at least this share of the chunks wants all of them again and
+# again.
 _SPREAD: Final = 0.8
 # The most records of windows or patches whose chunks are found, in all and at a time.
 _MOST_COUNTED: Final = 1 << 22
@@ -45,7 +46,7 @@ _MEAN: Final = 0.01
 
 
 class PartProgress(NamedTuple):
-    """Records of a part that were planned, the reads that they want, and hits."""
+    """Planned records of a part, the reads that they need, and hits."""
 
     records: float = 0
     reads: float = 0
@@ -54,12 +55,12 @@ class PartProgress(NamedTuple):
 
 # By the source's `id` and the part's name.
 Progress: TypeAlias = Mapping[tuple[int, str], PartProgress]
-# The streams that read a source, each with its elements in all passes over it.
+# The streams that read a source, with the elements of each in all passes over it.
 _Streams: TypeAlias = Sequence[tuple[ToStreamNode, int]]
 
 
 def progress_of(run: DryRun) -> Progress:
-    """What was planned and read so far."""
+    """The records planned and read so far."""
     parts: dict[tuple[int, str], PartProgress] = {}
     for counters in run.meter.read_counters.all:
         source = counters.source
@@ -74,12 +75,12 @@ def progress_of(run: DryRun) -> Progress:
 
 
 def costs_of(run: DryRun, node: Node, share: float, half: Progress) -> Iterator[SourceCosts]:
-    """Yield what reading each source comes to in the whole stream.
+    """Yield the costs of reading each source in the whole stream.
 
     Args:
         run: A dry run of the stream.
         node: The stream.
-        share: The part of each element that was asked for.
+        share: The part of each element that the run made.
         half: What had been done when half of the run was over.
     """
     for counters in run.meter.read_counters.all:
@@ -106,7 +107,7 @@ def _without_unknown(costs: SourceCosts, source: Any) -> SourceCosts:
 
 
 def _ended(run: DryRun, source: Any, costs: SourceCosts, streams: _Streams) -> SourceCosts:
-    """The costs of a whole run; where it ends before a stream does, it may have read ahead."""
+    """The costs of a whole run; a stream that it did not finish may have read ahead."""
     if run.varies:
         hits = max(0, math.floor(_LUCK * costs.hits.low) - _FEW_READS)
         costs = dataclasses.replace(costs, hits=Amount(hits, costs.hits.high))
@@ -134,7 +135,8 @@ def _ended(run: DryRun, source: Any, costs: SourceCosts, streams: _Streams) -> S
         records=_between(costs.records, more),
         delivered_bytes=delivered and _between(delivered, more),
         chunks=chunks,
-        # Read batches are up to four times as long as the last one: so much more may be planned.
+        # Read batches are up to four times as long as the last one, so four times as much may be
+        # planned.
         hits=Amount(0, 4 * costs.hits.high),
     )
 
@@ -192,7 +194,7 @@ def _extrapolated(
 
 
 def _missing(run: DryRun, node: Node, streams: _Streams) -> float:
-    """How many times as many elements the streams have as were made of them."""
+    """The elements of the streams divided by the elements that the run made."""
     ratio = node.elements().high / run.delivered if run.delivered else math.inf
     made = [run.made.get(id(each), 0) for each, _ in streams]
     whole = sum(
@@ -202,7 +204,7 @@ def _missing(run: DryRun, node: Node, streams: _Streams) -> float:
 
 
 def _all_records(source: Any, streams: _Streams, counted: float, is_whole: bool) -> Amount:
-    """Records of a source that all elements ask for; `counted` were extrapolated."""
+    """Records of a source that all elements need; `counted` were extrapolated."""
     times = round(counted / len(source))
     rounding = counted / 1000 + max((each.parent.most_records() for each, _ in streams), default=1)
     if is_whole and times and abs(counted - times * len(source)) <= 2 * rounding:
@@ -217,8 +219,8 @@ class _CutPart:
     Args:
         part: The part.
         ahead: Its prefetchers, each with the prefetcher of its stream.
-        seen: What the run came to.
-        wanted: Chunks that were wanted.
+        seen: The costs of the run.
+        wanted: Chunks that the run needed.
         half: What had been done when half of the run was over.
         end: What was done.
         records: Records of the whole stream.
@@ -237,7 +239,7 @@ class _CutPart:
     passes: int
 
     def costs(self) -> SourceCosts:
-        """What the whole stream comes to."""
+        """The costs of the whole stream."""
         half, end = self.half, self.end
         between = max(1, end.records - half.records)
         rest = max(0.0, self.records - end.records) / between
@@ -266,7 +268,7 @@ class _CutPart:
         if not again and reads <= 1.05 * once.high + slack:
             return once  # in order, or in blocks: other records lie in other chunks
         if rooms and all(room.fits for room in rooms):
-            # Those that are given up before the first one comes back are read twice.
+            # Chunks that are given up before the first one comes back are read twice.
             keeps = all(room.keeps for room in rooms)
             return chunks if keeps else Amount(chunks.low, 2 * chunks.high)
         if rooms and not again:  # it was too short to see how often chunks come back
@@ -275,7 +277,7 @@ class _CutPart:
         return Amount(max(chunks.low, reads / noise), max(chunks.high, reads * noise))
 
     def _least(self, chunks: Amount) -> float:
-        """Reads at least where chunks are wanted all over: each serves what is planned or kept."""
+        """The fewest reads of scattered records: each serves all planned and kept ones."""
         count = self.part.chunk_count
         if self.wanted < _SPREAD * count * -math.expm1(-self.end.records / count):
             return 0.0
@@ -284,7 +286,7 @@ class _CutPart:
         return _LUCK * chunks.low * self.records / (horizon * (1 + 2 * own.room.slots / count))
 
     def _held_bytes(self) -> Amount:
-        """With all slots, unless the run has planned as much as there is room for."""
+        """Costs with all slots, unless the run filled its room for plans."""
         held = self.seen.held_bytes
         if all(prefetcher.fill >= 1 for _, prefetcher in self.ahead):
             return held
@@ -292,7 +294,7 @@ class _CutPart:
         return Amount(held.low, max(held.high, room.slots * room.chunk_bytes))
 
     def _with_reads(self, found: SourceCosts, reads: Amount) -> SourceCosts:
-        """With the bytes of `reads` reads, exact if every chunk is read equally often."""
+        """Costs with the bytes of `reads` reads, exact if every chunk is read equally often."""
         known = self.known
         if known is not None and len(known) and reads.is_exact and reads.low % len(known) == 0:
             times = reads.low / len(known)
@@ -334,8 +336,8 @@ def _summed(found: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
 
 # --- what is read as a whole ---------------------------------------------------------------------
 
-# Shuffles do not change which records come, so the chunks of a source that is read as a whole are
-# known without working out any order.
+# Shuffles do not change the set of records, so the chunks of a source that is read as a whole are
+# known without computing an order.
 
 
 def read_whole(node: Node) -> set[int]:

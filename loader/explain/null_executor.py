@@ -1,7 +1,8 @@
-"""A null executor: what the planner and the prefetcher hand work to in a dry run.
+"""The null executor takes the work of the planner and the prefetcher in a dry run.
 
-Reads fill no memory and end at once, or when they are waited for. Read batches are planned as ever,
-and what they give has rows and bytes but no data. Functions and worker processes are not called.
+Reads fill no memory. They end at once, or when the run waits for them. Read batches are planned as
+usual, and their results have rows and bytes but no data. Functions and worker processes are not
+called.
 
 Invariant: no record is read, and no thread or process is started.
 """
@@ -34,11 +35,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Observer(Protocol):
-    """Is called for all that happens in a dry run."""
+    """Is called for every event of a dry run."""
 
     @property
     def waits(self) -> bool:
-        """Whether reads and workers are done only when they are waited for; else at once."""
+        """Whether reads and workers end at once, or (True) when the run waits for them."""
         ...
 
     def asked(self, records: int) -> None:
@@ -46,15 +47,15 @@ class Observer(Protocol):
         ...
 
     def planned(self, part: Part, chunks: IntArray) -> None:
-        """A read batch wants chunks of a part, any of them more than once."""
+        """A read batch wants chunks of a part; a chunk may occur more than once."""
         ...
 
     def started(self, part: Part, chunks: IntArray) -> Future[Any]:
-        """Reads of chunks are started."""
+        """Reads of chunks start."""
         ...
 
     def arrived(self, source: Any, parts: Sequence[Part], records: IntArray) -> None:
-        """Records are there; what `parts` have of them was read in a call of its own."""
+        """Records have arrived; the records of `parts` were read in a call of their own."""
         ...
 
     def record_bytes(self, source: Any) -> float:
@@ -62,7 +63,7 @@ class Observer(Protocol):
         ...
 
     def result(self, work: WorkItem) -> Result:
-        """What comes of a work."""
+        """The result of some work."""
         ...
 
 
@@ -80,10 +81,10 @@ class NullPool(Executor):
 
 
 class NullCache(ChunkCache):
-    """Plans what goes where as a chunk cache does, and has no memory."""
+    """Plans where chunks go as a chunk cache does, and has no memory."""
 
     def __init__(self, room: CacheRoom, run: Observer) -> None:
-        """A chunk cache with as much room."""
+        """Take the room of a chunk cache."""
         self._cache = cache_of(dataclasses.replace(room, slots=0))
         self._part, self._run = room.part, run
 
@@ -97,7 +98,7 @@ class NullCache(ChunkCache):
         return self._run.started(self._part, numbers)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        """There is nothing to take over."""
+        """Do nothing: the read has no data."""
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return self._cache.may_skip(read_batches, last=last)
@@ -115,7 +116,7 @@ class NullCache(ChunkCache):
         return ()
 
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
-        """There is nothing to copy."""
+        """Do nothing: there is no data to copy."""
 
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         return ()
@@ -126,7 +127,7 @@ class NullCache(ChunkCache):
 
 @dataclasses.dataclass(slots=True)
 class NullReader(Reader):
-    """Plans the reads of a read batch and counts them; what it gives has no data."""
+    """Plans the reads of a read batch and counts them; its results have no data."""
 
     run: Observer | None = None
     finishes: list[Finish] = dataclasses.field(default_factory=list)
@@ -156,7 +157,7 @@ class NullReader(Reader):
 
 
 class NullWorkers:
-    """In place of worker processes: how many requests may be under way."""
+    """Stands for worker processes: it limits the number of requests in progress."""
 
     def __init__(self, handler: Any, options: Any, init: Any) -> None:
         """Start nothing."""
@@ -176,7 +177,7 @@ class NullWorkers:
         return self.request_bytes + self._reply_bytes * self.under_way < room
 
     def submit(self, size_bytes: int) -> None:
-        """Note that a request of `size_bytes` is under way."""
+        """Note a request of `size_bytes` in progress."""
         self.under_way += 1
         self.request_bytes += size_bytes
 
@@ -191,7 +192,7 @@ class NullExecutor:
     """An executor that does no work: its results have the rows and bytes of real ones."""
 
     def __init__(self, run: Observer, executor: StageExecutor, workers: NullWorkers | None) -> None:
-        """Work that `executor` would do, with `workers` if it has any."""
+        """Take the work of `executor`, and of its `workers` if it has any."""
         self._run, self._executor, self._workers = run, executor, workers
         self.is_here = workers is None
 

@@ -1,8 +1,8 @@
 """Predictions: the costs of a stream, from dry runs in a few settings.
 
-Figures range from the least to the most of all runs, and are numbers where the runs agree. The run
-of a long stream is cut: the rest is taken to be like the second half of what was run. Where that
-does not show how often chunks come back, or how much is held, bounds follow from the budgets.
+Figures range from the lowest to the highest of all runs, and are numbers where the runs agree. The
+run of a long stream is cut: the rest is assumed to be like the second half of the run. If that does
+not show how often chunks come back, or how much is held, bounds follow from the budgets.
 
 Invariant: as for dry runs, nothing is read.
 """
@@ -38,28 +38,29 @@ IntArray = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 _KINDS: Final = ("chunks", "planned", "rounds", "queue")
-# What planning may take in the other runs of a stream: where the first was cut, and where it was not.
+# Seconds that planning may take in later runs of a stream, if the first run was cut and if it was
+# not.
 _MOST_AGAIN_S: Final = 0.12
 _MOST_SLOW_S: Final = 0.4
-# How much more or less often chunks are read, where they make room for others, by what comes first.
+# The share by which reads vary with their order, if chunks make room for others.
 _CHANCE: Final = 0.03
 _FEW_READS: Final = 3
-# With this many slots a read serves its read batch and the next one, whatever the time.
+# With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """What a stream comes to, from dry runs in several settings.
+    """The costs of a stream, from dry runs in several settings.
 
     Args:
-        epoch: What reading each source comes to in the first epoch.
-        later_epoch: The same for each later one, where it repeats for ever.
+        epoch: The costs of reading each source in the first epoch.
+        later_epoch: The same for each later epoch of an endless stream.
         peak: The most bytes of buffers at a time.
         peak_by: The same by kind.
         runs: The dry runs of an epoch.
-        cut: Streams whose elements were not all worked out, and how many were.
-        streams: The streams that it is made of, depth first, one that stands in two places twice.
+        cut: Streams that were cut, with the number of elements that were computed.
+        streams: The streams that it is made of, depth first; a stream in two places occurs twice.
     """
 
     epoch: tuple[SourceCosts, ...]
@@ -79,7 +80,7 @@ class Prediction:
 
 
 def predicted(node: Node) -> Prediction:
-    """What a stream comes to."""
+    """The costs of a stream."""
     endless = node.is_endless()
     once, share = _shrunk(node.first_epochs(1) if endless else node)
     tried = _runs(once, share)
@@ -107,7 +108,7 @@ def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode,
 
 
 def _peaks(node: Node, runs: Sequence[RunFigures]) -> tuple[Amount, dict[str, Amount]]:
-    """The most bytes of buffers, and by kind, with what no run has seen.
+    """The most bytes of buffers, in all and by kind, with bytes that no run has seen.
 
     Runs have not seen elements of unknown size, nor what comes after a run was cut: before it had
     planned as much as there is room for, or before the queue was full.
@@ -142,7 +143,7 @@ def _peaks(node: Node, runs: Sequence[RunFigures]) -> tuple[Amount, dict[str, Am
 def _by_chance(
     epoch: tuple[SourceCosts, ...], runs: Sequence[RunFigures], sources: Sequence[Any]
 ) -> tuple[SourceCosts, ...]:
-    """Costs of runs in which chunks make room for others: which, is by chance of what comes first."""
+    """Widen the costs of runs in which chunks make room for others, which depends on chance."""
     spilled = {
         id(own.room.source)
         for run in runs
@@ -171,7 +172,7 @@ def _with_hits(costs: SourceCosts, more: float) -> SourceCosts:
 def _later(
     node: Node, share: float, first: Sequence[RunFigures], epoch: tuple[SourceCosts, ...]
 ) -> tuple[SourceCosts, ...]:
-    """What each later epoch of an endless stream comes to, from the runs of its first epoch."""
+    """The costs of each later epoch of an endless stream, from the runs of its first epoch."""
     before = {run.setting: run.costs for run in first if run.is_whole}
     found, fits = [], False
     for more in (1, 2):
@@ -183,7 +184,7 @@ def _later(
         fits = any(own.room.fits for run in runs for parts in run.parts.values() for own in parts)
     if found:
         return tuple(map(_of_any_epoch, _over(found)))
-    # Too long to see: where there is room for all of it, maybe all is kept.
+    # The run was too short to see this: if there is room for everything, all of it may be kept.
     return tuple(map(_maybe_kept, epoch)) if fits else epoch
 
 
@@ -279,13 +280,13 @@ def _with_parts(node: Node, share: float) -> Node:
 
 
 class PartRun(NamedTuple):
-    """What a part that is read through a prefetcher has come to in one stream.
+    """The state of a part that a prefetcher has read, in one stream.
 
     Args:
-        room: What there is room for.
-        held: Slots that were used at most.
+        room: The room of its prefetcher.
+        held: The most slots in use.
         crowded_out: Chunks that made room for others while read batches wanted them, or were read
-            again since not all that wanted them was planned.
+            again since some read batches that wanted them were not planned.
     """
 
     room: CacheRoom
@@ -305,20 +306,20 @@ def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class RunFigures:
-    """What a dry run has come to.
+    """The results of a dry run.
 
     Args:
-        setting: How quick everything was.
-        costs: What reading each source came to; of a long run, what all of it would.
+        setting: The speeds and assumptions of the run.
+        costs: The costs of reading each source; if the run was cut, of the whole stream.
         peak_by: The most bytes of buffers, by kind.
         peak_bytes: The most of all of them at a time.
         is_whole: Whether the run came to its end.
         reached: The elements of each stream that were made, by its number among them.
         parts: The parts that were read through a prefetcher, by the same.
-        fill: How much was planned of what there is room for when a run was cut; else 1.
+        fill: The share of the room for plans that was filled when the run was cut; otherwise 1.
         was_full: Whether the queue was full once.
         varies: Whether some read batches were longer than they can be.
-        longest_s: What a read batch would take of slow storage at most.
+        longest_s: The most seconds that a read batch takes from slow storage.
     """
 
     setting: Setting
@@ -335,7 +336,7 @@ class RunFigures:
 
 
 def _figures(node: Node, setting: Setting, share: float, most_s: float) -> RunFigures:
-    """What a dry run comes to; `share` is the part of each element that is asked for."""
+    """Return the results of a dry run; `share` is the part of each element that it made."""
     half: list[Progress] = []
     run = dry_run(node, setting, most_s, lambda own: half.append(progress_of(own)))
     return RunFigures(

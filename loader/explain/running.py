@@ -19,7 +19,7 @@ from windrow.transforms.nodes import Node, ToStreamNode, as_chain, chains_of
 
 
 def running(node: Node) -> dict[int, str]:
-    """What becomes of each node of a stream when it runs, by the node's `id`."""
+    """Describe how each node of a stream runs, by the node's `id`."""
     options = [each.read_options for each in chains_of(node)]
     first = next((own for own in options if own.ahead), options[0])
     place = _NodePlace(
@@ -45,12 +45,12 @@ def _look(node: Node, place: _NodePlace, found: dict[int, list[str]]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NodePlace:
-    """Where a node stands, and who does the work of its iterator.
+    """The place of a node, and the threads and workers of its iterator.
 
     Args:
         is_ahead: Whether a thread of the iterator makes its elements ahead of the loop.
-        threads: Threads that functions of one element run on at most, that one among them.
-        queue: Elements that wait for the loop at most.
+        threads: The most threads that functions of one element run on, with the thread ahead.
+        queue: The most elements that wait for the loop.
         stream: The stream that it is before; None after all of them.
         workers: The node whose workers it runs in, if it calls functions; None for no workers.
     """

@@ -28,7 +28,7 @@ BLOCK: Final = 65536
 BLOCK_HEADER: Final = 24
 USABLE: Final = BLOCK - BLOCK_HEADER
 CHUNK_HEADER: Final = 40
-# The first chunk of a file, which holds no records. The next chunk begins behind it.
+# The first chunk of a file, which holds no records. The next chunk begins after it.
 SIGNATURE: Final = bytes.fromhex(
     "83af70d10d884a3f00000000000000004000000000000000"
     "91bac23c9287e1a90000000000000000e19f13c0e9b1c3727300000000000000"
@@ -85,7 +85,7 @@ def header_of(offset: int, raw: Buffer) -> Header:
 
 
 def is_chunk_begin(offset: int) -> bool:
-    """Whether a chunk can begin there: at a block header or behind it, not within it."""
+    """Whether a chunk can begin there: at a block header or after it, not within it."""
     return bool(are_chunk_begins(np.array([offset], np.int64))[0])
 
 
@@ -106,12 +106,12 @@ def places(offset: Ints, at: Ints) -> Ints:
 
 
 def ends(offset: Ints, data_bytes: Ints) -> Ints:
-    """Positions in the file behind the last data byte of chunks, with block headers."""
+    """Positions in the file after the last data byte of chunks, with block headers."""
     return places(offset, CHUNK_HEADER + data_bytes - 1) + 1
 
 
 def end(offset: int, data_bytes: int) -> int:
-    """Position in the file behind the last data byte of one chunk, with block headers."""
+    """Position in the file after the last data byte of one chunk, with block headers."""
     size = CHUNK_HEADER + data_bytes
     begin = offset + (BLOCK_HEADER if offset % BLOCK == 0 else 0)
     room = BLOCK - begin % BLOCK

@@ -66,7 +66,8 @@ class CoreReader:
             raise ReadError(
                 f"{WHAT}: {error.filename} cannot be read: {error.strerror}", file=error.filename
             ) from error
-        # Raised here, the error has none of the core's as its context: those cannot be pickled.
+        # An error raised here does not have an error of the core as its context, which cannot be
+        # pickled.
         at = groups[int(numbers[number])][0]
         check_unchanged(self._files[at])
         raise DamagedRecordError(at, int(positions[number]), why)

@@ -2,7 +2,8 @@
 
 The native core does it, on all cores and without the interpreter's lock. Where it is missing, the
 array_record package does, from a file in memory (`package`): some 350 us for a call and 8.5 us more
-for each chunk. The package verifies the hashes; this module first checks what it would not survive.
+for each chunk. The package verifies the hashes; this module first checks for data that would crash
+the package.
 
 Invariant: a chunk's header is as it was written, and its records have the number and the total size
 that it counts. With `verify="all"` the records are as they were written; otherwise a changed bit
@@ -231,7 +232,7 @@ def _impossible(header: Header, counted: int) -> str | None:
 
 
 def _too_long(header: Header, offset: int, raw: Buffer) -> str | None:
-    """Why a chunk does not hold what its header counts."""
+    """The reason why a chunk does not hold the records that its header counts."""
     needed = end(offset, header.data_bytes) - offset
     if needed > len(raw):
         return f"it is cut off: {len(raw):,} of its {needed:,} bytes exist"

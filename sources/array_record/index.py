@@ -39,7 +39,7 @@ TAIL_BYTES: Final = 2 * BLOCK
 POSTSCRIPT_BYTES: Final = 160
 # The index of 40 million chunks without compression; a damaged postscript may state anything.
 _MOST_FOOTER_BYTES: Final = 1 << 30
-# Records of a postscript, all the same.
+# The number of equal records in a postscript.
 _POSTSCRIPTS: Final = 3
 
 
@@ -51,7 +51,7 @@ class Index:
         size_bytes: Size of the file.
         chunk_offsets: Where its data chunks begin, int64 `(chunks,)`.
         chunk_bytes: Bytes of the records of each chunk, int64 `(chunks,)`.
-        footer_offset: Where its footer begins, behind the last chunk.
+        footer_offset: Where its footer begins, after the last chunk.
         records: Number of its records.
         decoded_bytes: Bytes of all its records.
         first_decoded_bytes: Bytes of the records in its first chunk.
@@ -179,7 +179,7 @@ def why_no_index(shown: str, head: Buffer | None, size_bytes: int) -> str | None
 
 
 def cut_off(why: str, *, known: bool) -> str:
-    """A clause behind the name of a file that is cut off; `known` if it has this format."""
+    """A clause after the name of a file that is cut off; `known` if it has this format."""
     foreign = "" if known else ", or not an ArrayRecord file"
     return (
         f"is cut off or damaged{foreign}: {why}. Its writer was not closed, is still writing, or a"

@@ -249,12 +249,12 @@ _files: Final = _Files()
 
 
 def _placed(chunk: Framed, at: int) -> tuple[int, Buffer]:
-    """The place for the chunk, at `at` or behind it, and the bytes to write there."""
+    """The place for the chunk, at `at` or after it, and the bytes to write there."""
     begin = chunk.offset + (BLOCK_HEADER if chunk.offset % BLOCK == 0 else 0)
     size = CHUNK_HEADER + chunk.data_bytes
     room = max(size, chunk.records)
     if begin % BLOCK + room <= BLOCK:
-        # No block header inside: it fits behind the block header of any block with enough room.
+        # No block header inside: it fits after the block header of any block with enough room.
         place = at if at % BLOCK > BLOCK_HEADER else at - at % BLOCK + BLOCK_HEADER + 1
         if place % BLOCK + room > BLOCK:
             place = -(-place // BLOCK) * BLOCK + BLOCK_HEADER + 1
@@ -272,7 +272,7 @@ def _span(place: int, records: int) -> int:
 
 
 def _write_end(fd: int, at: int, laid: Sequence[int], chunks: Sequence[Framed]) -> int:
-    """Write the index and the postscript behind `at`, and return the size of the file."""
+    """Write the index and the postscript after `at`, and return the size of the file."""
     records = sum(chunk.records for chunk in chunks)
     about = b"\x08\x01\x10" + varint(len(chunks)) + b"\x18" + varint(records)
     rows = [

@@ -122,7 +122,7 @@ class ArrayRecordDataSource(LaidOutSource):
     def _used_fetcher(self) -> Fetcher:
         """The fetcher that reads URLs, made at its first use."""
         if self._fetcher is None:
-            # Imported here: it takes as long as everything else that windrow imports.
+            # Imported here: it takes as long as all other imports of windrow together.
             from windrow.sources.remote.fetcher import Fetcher
 
             self._fetcher = Fetcher(WHAT, self._storage_options, self._limits)

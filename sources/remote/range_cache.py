@@ -1,4 +1,4 @@
-"""A cache of byte ranges that were fetched recently or are being fetched, so none is fetched twice.
+"""A cache of byte ranges that were fetched recently or are being fetched, each only once.
 
 Calls that read the same stretch of a file share its bytes. They may run one after the other or at
 the same time, as the read batches of one shuffle window do.

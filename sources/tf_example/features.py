@@ -250,7 +250,7 @@ def cast(values: Array, dtype: np.dtype[Any]) -> tuple[Array, npt.NDArray[np.boo
 
 
 def _wrong(dtype: object, shape: object, raw: object) -> str:
-    """What does not go together; empty if the three agree."""
+    """A description of the disagreement; empty if the three agree."""
     if dtype not in (BYTES, *DTYPES):
         return f"dtype {dtype!r:.40} is unknown; choose one of {', '.join((BYTES, *DTYPES))}"
     if not isinstance(raw, bool):

@@ -245,7 +245,7 @@ def _stored(folder: Folder, name: str) -> _StoredCoordinate | None:
         meta = look.metadata(".zarray")
         attributes = None if meta is None else look.attributes()
     if meta is None and look.refused is not None:
-        raise look.refused  # else labels would be taken for cells
+        raise look.refused  # otherwise labels would be taken for cells
     if meta is None or (modern and meta.get("node_type") != "array"):
         return None
     own = attributes if isinstance(attributes, dict) else {}

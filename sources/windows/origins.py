@@ -85,7 +85,7 @@ class Origins(Protocol):
 
     @property
     def left(self) -> str:
-        """What was left out or padded, as text for the user; '' if nothing was."""
+        """The origins that were left out or padded, as text for the user; may be empty."""
         ...
 
 

@@ -401,7 +401,7 @@ def refuse_absurd(
     Args:
         found: The array.
         shape: Its shape.
-        chunk: Shape of what is decoded as one; None along axes where it is unknown.
+        chunk: Shape of the cells that are decoded together; None along axes where it is unknown.
         itemsize: Bytes of a value.
         shard: Shape of what one stored object holds.
 

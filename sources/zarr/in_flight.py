@@ -65,7 +65,7 @@ class InFlightLimiter:
         self._lock = threading.Lock()
         self._waiting: collections.deque[_RemoteRead] = collections.deque()
         self._under_way: set[_RemoteRead] = set()
-        self._requests = self._bytes = 0  # of those under way
+        self._requests = self._bytes = 0  # in progress
         self._here = threading.local()
 
     def __reduce__(self) -> tuple[type[InFlightLimiter], tuple[RemoteOptions, RemoteStats]]:

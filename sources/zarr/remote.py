@@ -266,7 +266,7 @@ class RemoteArray:
                 settle(answer, values)
             else:
                 presence.look(lambda gone: _set(answer, values, gone))
-        except Exception as other:  # else the caller would wait for ever
+        except Exception as other:  # otherwise the caller would wait forever
             settle(answer, error=failed(other))
 
     def _edges(
@@ -357,7 +357,7 @@ def unreachable(
         name: Name of the array in the source.
         where: Place of the array.
         held: The records in the chunk, as `held_records` writes them.
-        why: The reason, and what was tried.
+        why: The reason, and the attempts.
         records: The rows `[first, stop)` in the chunk.
     """
     named = f"array {name!r}" if name else "the array"

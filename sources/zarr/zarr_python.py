@@ -67,7 +67,8 @@ class PythonArray:
         why: The reason why TensorStore does not read it.
         shape: Rows first; at least one axis.
         dtype: As delivered: in this machine's byte order; of objects for strings of any length.
-        chunk_shape: Shape of what is decoded as one; the inner chunk of a sharded array.
+        chunk_shape: Shape of the cells that are decoded together; the inner chunk of a sharded
+            array.
         fill_bytes: A cell that is not stored, in memory; empty for strings of any length.
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
@@ -357,7 +358,7 @@ def open_python(found: Found, why: str) -> PythonArray:
     try:
         from windrow.sources.zarr.python_store import CheckedStore, objects_of, open_array
     except ImportError as error:
-        # An array that would be refused all the same does not need the extra.
+        # An array that would be refused with the extra, too, does not need it.
         _checked(found, dict(found.metadata or {}))
         raise missing_extra(
             f"{found.what}: {found.named} in {found.where} ({why})", "zarr"

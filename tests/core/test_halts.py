@@ -20,7 +20,7 @@ import pytest
 import tensorstore as ts
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from tests.far_arrays import AnyArray, objects, values, write, write_filtered
+from tests.far_arrays import AnyArray, array_over, objects, values, write_ways
 from tests.limits import within
 from tests.range_server import RangeServer, stall
 from windrow import MapDataset
@@ -33,7 +33,7 @@ from windrow.core.cancellation import (
 )
 from windrow.core.daemon_threads import DaemonPool
 from windrow.errors import ReadError
-from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
 from windrow.sources.remote.options import RemoteStats
 from windrow.sources.zarr.in_flight import InFlightLimiter, side_by_side
 
@@ -52,9 +52,7 @@ def data() -> AnyArray:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
     top = tmp_path_factory.mktemp("halts")
-    write(top / "plain", data, (4, 6))
-    write(top / "shard", data, (2, 3), (16, 6))
-    write_filtered(top / "filter", data, (4, 6))
+    write_ways(top, data)
     writer = ArrayRecordWriter(str(top / "a.array_record"), "group_size:1")
     for number in range(5000):
         writer.write(random.Random(number).randbytes(1000))
@@ -69,14 +67,11 @@ def server(folder: Path) -> Iterator[RangeServer]:
 
 
 def source_of(server: RangeServer, way: str) -> Any:
-    if way == "cookies":
-        url, options = server.url("shard"), {"cookies": {"a": "b"}}
-        return ZarrDataSource(url, storage_options=options, remote=LONG)
     if way == "windows":
         return WindowDataSource(server.url("plain"), {0: 3}, {0: 1}, remote=LONG)
     if way == "records":
         return ArrayRecordDataSource(server.url("a.array_record"), remote=LONG)
-    return ZarrDataSource(server.url(way), remote=LONG)
+    return array_over(server, way, LONG)
 
 
 def wait_for_stalls(server: RangeServer) -> None:

@@ -315,7 +315,7 @@ class LetterSource(LaidOutSource):
 def test_lists_of_records_are_let_go_with_their_slots() -> None:
     source = LetterSource()
     dataset = MapDataset.source(source).shuffle(seed=1).batch(5)
-    # Room for six of the large chunks, and two under way; their number is not that of the first.
+    # The budget has room for six large chunks and two reads, which is not the room for small chunks.
     options = ReadOptions(resident_bytes=240_000, in_flight_bytes=1, block_bytes=1)
     got = [record for batch in dataset.to_iter_dataset(options) for record in batch]
     assert sorted(map(int, got)) == list(range(3_000))
@@ -441,7 +441,7 @@ def test_a_broken_chunk_that_nobody_needs_does_no_harm() -> None:
 
 
 class Passing(CountingRows):
-    """The first read fails, by a fault that passes; one beside it goes on until a later one."""
+    """The first read fails once; another read that began with it ends during a later one."""
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         super().__init__(array)

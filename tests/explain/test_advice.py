@@ -25,7 +25,7 @@ LITTLE = ReadOptions(prefetch_buffer_size=8, resident_bytes=4_000, in_flight_byt
 
 
 def group(records: int, **chunk_rows: int) -> PiecedSource:
-    """A source of several arrays, of 32 bytes a row, in chunks of so many rows."""
+    """A source of several arrays with 32 bytes a row; `chunk_rows` has the rows per chunk of each."""
     array = np.arange(4 * records).reshape(records, 4)
     return PiecedSource(dict.fromkeys(chunk_rows, array), chunk_rows)
 
@@ -44,7 +44,7 @@ def told(dataset: Any, kind: str) -> Advice:
     return found[kind]
 
 
-# --- following the number that is told -----------------------------------------------------------
+# --- following the number in the advice ----------------------------------------------------------
 
 
 def advised_bytes(advice: Advice) -> int | None:
@@ -65,7 +65,7 @@ def stream_of(advice: Advice, explanation: Explanation) -> int:
 def followed(
     make: Make, options: Sequence[ReadOptions], advice: Advice, explanation: Explanation
 ) -> IterDataset[Any] | None:
-    """The dataset with the room that is advised for a stream; None where no number is told."""
+    """The dataset with the room that is advised for a stream; None where the advice has no number."""
     number = advised_bytes(advice)
     if number is None:
         return None
@@ -289,7 +289,7 @@ def test_strides() -> None:
     assert kinds(rows()[:80].batch(8)) == []
     assert kinds(rows()[::-5].batch(8)) == ["strides"]
     assert kinds(rows().slice(np.arange(0, 400, 5)).batch(8)) == ["strides"]
-    # A part of what was shuffled is no run of records, however it is cut.
+    # A part of a shuffled dataset is not a run of records, however it is cut.
     below = told(rows().shuffle(seed=1)[::8].batch(8), "strides")
     assert below.do.startswith("below shuffle(seed=1) take consecutive records")
     assert kinds(rows()[:50].shuffle(seed=1).batch(8)) == []

@@ -1,4 +1,4 @@
-"""What buffers are told to hold, against what they hold where the loop is the slow one."""
+"""Compares predicted bytes of buffers with measured ones, where the loop is slower than the loader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Doubles:
-    """Tells what it makes: 64-bit numbers."""
+    """Declares what it returns: 64-bit numbers."""
 
     def __call__(self, row: Any) -> Any:
         return row.astype("f8")
@@ -40,12 +40,12 @@ class Doubles:
 
 
 def hundred(number: int) -> Any:
-    """Nobody knows that this is so much."""
+    """Return many bytes, which no spec declares."""
     return np.zeros(100)
 
 
 def doubled(row: Any) -> Any:
-    """Twice the bytes of what it is given, which it does not tell."""
+    """Return twice the bytes of its argument, which no spec declares."""
     return row.astype("f8")
 
 
@@ -112,7 +112,7 @@ def test_what_nobody_tells_is_an_interval(store: Path, make: Callable[[Any], Any
 
 
 def test_little_is_planned_of_a_store_that_is_kept(tmp_path: Path) -> None:
-    # 4 KiB of records, of which a horizon has room for millions of epochs.
+    # 4 KiB of records: a horizon has room for millions of their epochs.
     zarr.create_array(str(tmp_path / "small"), data=np.arange(512), chunks=(64,))
     dataset = chunks(tmp_path / "small").shuffle(seed=1).batch(512).repeat().to_iter_dataset(SHORT)
     explanation, stats = dataset.explain(), counted(dataset.limit(1_000), 16)

@@ -44,7 +44,7 @@ ORDERS: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
 
 
 def told_and_found(dataset: IterDataset[Any]) -> tuple[SourceCosts, SourceCosts]:
-    """What is told of a chain's only source, and what a run counts, which lies in it."""
+    """The predicted costs of a chain's only source, and the counted ones, which must lie inside."""
     (told,) = dataset.explain().epoch
     with iter(dataset) as iterator:
         for _ in iterator:
@@ -105,7 +105,7 @@ def test_chunks_that_come_back_are_told_within_an_interval(
         assert told.reads.high <= 1.5 * told.reads.low
 
 
-# Rounds are of one batch, of which two are planned.
+# A read batch is one batch, and two are planned.
 NO_CACHE = ReadOptions(resident_bytes=1, in_flight_bytes=1)
 # A batch is read when it is asked for.
 NOT_AHEAD = ReadOptions(prefetch_buffer_size=0)
@@ -148,7 +148,7 @@ def test_a_short_last_chunk_is_read_less_often(
 
 @pytest.mark.parametrize("order", ["in order", "block_shuffle", "shuffle"])
 def test_reads_of_rounds_without_threads(store: Path, order: str) -> None:
-    # How long rounds are depends on how long they take: reads are told for all that is likely.
+    # The length of read batches depends on their time: the interval of reads covers all likely lengths.
     chain = ORDERS[order](MapDataset.source(ZarrDataSource(store))).batch(16)
     options = ReadOptions(num_threads=0)
     (told,) = chain.to_iter_dataset(options).explain().epoch
@@ -251,7 +251,7 @@ def test_every_piece_of_advice_pays_in_bytes() -> None:
     }
     for row in rows:
         for side in ("before", "after"):
-            low, high = row[f"{side}_told_bytes"]
+            low, high = row[f"{side}_predicted_bytes"]
             assert low <= row[f"{side}_bytes"] <= high
         if row["kind"] != "record-by-record":  # which reads as much, in fewer calls
             assert row["after_bytes"] < row["before_bytes"]

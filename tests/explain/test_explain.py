@@ -1,4 +1,4 @@
-"""Explanations: what is told of a chain, as values, text, HTML and JSON, and that nothing is read."""
+"""Tests explanations of chains as values, text, HTML and JSON, and that explaining reads nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NoRows:
 
 
 class Laid(LaidOutSource):
-    """Records in chunks that nobody may read."""
+    """Records in chunks; reading any of them is an error."""
 
     def __init__(
         self, records: int, *, rows: int = 10, width: int = 4, alone: bool = False
@@ -337,7 +337,7 @@ def test_any_chain_is_explained(drawn: Drawn) -> None:
         stats = iterator.stats()
     assert count in explanation.batches
     if isinstance(dataset, IterDataset):
-        return  # what one of several streams reads ahead when another ends is told roughly
+        return  # reads of a stream that another one ends are predicted roughly
     for told, found in zip(explanation.epoch, stats.sources, strict=True):
         assert found.records.low in told.records
         assert found.reads.low in told.reads
@@ -362,7 +362,7 @@ def test_advice_against_a_global_shuffle() -> None:
     assert "use block_shuffle, or convert with one record per inner chunk" in first.do
     assert "64 KB" in first.then
     assert str(first) in str(explanation)
-    # Whoever follows it gets no such advice.
+    # A chain that follows the advice does not get it again.
     blocks = chain.block_shuffle(seed=1, window_blocks=2).batch(10)
     assert kinds(blocks.to_iter_dataset(LITTLE)) == []
     resident_bytes = int(second.do.partition("resident_bytes=")[2].rstrip(")"))
@@ -392,7 +392,7 @@ def test_advice_to_read_ahead() -> None:
 
 
 class Single:
-    """Somebody's source."""
+    """A user's source."""
 
     def __len__(self) -> int:
         return 100

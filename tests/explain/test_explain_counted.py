@@ -82,7 +82,7 @@ def short_queue(dataset: Dataset) -> Dataset:
 
 
 def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation) -> list[str]:
-    """The columns in which what was counted is not what was told."""
+    """The columns in which the counted number is outside the predicted one."""
     wrong = []
     for name in COLUMNS:
         told, was = getattr(predicted, name), getattr(found, name)
@@ -96,7 +96,7 @@ def misses(predicted: SourceCosts, found: SourceCosts, explanation: Explanation)
 
 
 class Watch:
-    """What was asked of stores: files opened by Python, requests, calls of somebody else's source."""
+    """Counts of files that Python opened, of requests, and of calls of a source that is not Windrow's."""
 
     def __init__(
         self, stores: Stores, chains: Iterable[Dataset], monkeypatch: pytest.MonkeyPatch
@@ -203,8 +203,8 @@ def test_chunks_that_take_long_are_held_as_told(
 def test_workers_that_answer_together_have_no_more_held(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    # Rounds grow by what the first ones took. Here so many are begun, and all done, before that is
-    # seen of any of them.
+    # Read batches grow by the time of the first ones. Here all of them begin, and end, before that time
+    # is known.
     asked = ProcessExecutor._wants_more
     taken: list[int] = []
 
@@ -239,7 +239,7 @@ def test_a_store_over_a_network(stores: Stores) -> None:
         dataset = MapDataset.source(source).block_shuffle(seed=1).batch(32)
         before = server.counts().requests
         explanation = dataset.explain()
-        assert server.counts().requests == before  # what tells the layout was read when it opened
+        assert server.counts().requests == before  # opening read the layout
         stats = counted(short_queue(dataset))
         (predicted,), (found,) = explanation.epoch, stats.sources
         assert predicted.reads.is_exact
@@ -256,7 +256,8 @@ def test_later_epochs_of_what_fits_are_kept(stores: Stores) -> None:
     assert explanation.length is None
     assert explanation.epoch[0].reads == Amount.exactly(100)
     assert explanation.later_epoch[0].reads == Amount.exactly(0)
-    little = chain.repeat().batch(30).to_iter_dataset(SMALL).explain()
+    half = dataclasses.replace(SMALL, resident_bytes=200_000)  # of what the store has
+    little = chain.repeat().batch(30).to_iter_dataset(half).explain()
     assert little.later_epoch[0].reads.low > 100
 
 
@@ -377,7 +378,7 @@ def test_every_source_and_way_of_reading_is_in_a_chain(met: list[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 100,000 chunks and 10 million records, of which to read any is an error."""
+    """A store of 100,000 chunks and 10 million records; reading any of them is an error."""
     path = tmp_path_factory.mktemp("large") / "store"
     zarr.create_array(str(path), shape=(10_000_000, 8), chunks=(100, 8), dtype="f4")
     (path / "c").symlink_to("c")  # the folder of the chunks leads nowhere

@@ -81,7 +81,7 @@ class Noting:
 
 
 class OneByOne:
-    """Somebody's source, read record by record."""
+    """A user's source, read record by record."""
 
     def __init__(self, noting: Noting, records: int = 64) -> None:
         self.noting, self.records = noting, records
@@ -191,7 +191,7 @@ def runs_of(dataset: Dataset, label: str) -> str:
 
 
 def run(dataset: Dataset, noting: Noting, *, threads: int = 1, elements: int = 24) -> list[Call]:
-    """The calls for some elements; for so many that as many threads are seen, if that is asked for."""
+    """The calls for some elements, or for as many as it takes to see the wanted number of threads."""
     with iter(dataset) as iterator:
         for number, _ in enumerate(iterator, 1):
             enough = len({call.thread for call in noting.calls()}) >= threads
@@ -337,7 +337,7 @@ def test_what_is_in_memory_is_copied() -> None:
 
 
 class Alone(PiecedSource):
-    """A source of which single rows cost no more than their bytes."""
+    """A source whose single rows cost no more than their bytes."""
 
     @property
     def parts(self) -> list[Any]:
@@ -412,7 +412,7 @@ def test_indices_alone(tmp_path: Path, label: str) -> None:
     assert told.startswith("indices only")
     assert sum(len(noting.calls()) for noting in notings) == 0
     given = list(dataset)
-    # As many records are read as there are elements: nothing is looked at to find the order.
+    # As many records are read as there are elements: no record is read to find the order.
     assert sum(len(noting.calls()) for noting in notings) == len(given) == len(chain)
 
 

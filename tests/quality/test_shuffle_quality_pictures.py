@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import shuffling, shuffling_pictures
+from tests.pictures import ROOT, check_that_the_extra_is_named, width_and_height
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).resolve().parents[2]
 PICTURES = {"shuffle_orders": (1380, 420), "shuffle_quality": (1380, 600), "shuffle_losses": (1380, 600)}  # fmt: skip
-
-
-def width_and_height(picture: Path) -> tuple[int, int]:
-    head = picture.read_bytes()[:24]
-    assert head.startswith(b"\x89PNG")
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
 def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,8 +78,4 @@ def test_the_losses_of_a_run_can_be_written_as_json(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_extra_is_named() -> None:
-    hide = "import sys; sys.modules['matplotlib'] = None; import benchmarks.shuffling"
-    command = [sys.executable, "-c", hide]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 1
-    assert "pip install '.[bench]'" in done.stderr
+    check_that_the_extra_is_named("benchmarks.shuffling")

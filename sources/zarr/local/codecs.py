@@ -21,7 +21,7 @@ _LZMA_BYTES: Final = 2**28
 
 
 class ChunkDamageError(Exception):
-    """Stored bytes that are not a whole chunk; the message says what is wrong."""
+    """Stored bytes that are not a whole chunk; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

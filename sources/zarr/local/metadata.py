@@ -69,7 +69,8 @@ class PlainArray:
         stored_dtype: With the byte order in storage.
         dtype: As delivered, in this machine's byte order.
         fill: The value of cells that are not stored; a scalar of `dtype`.
-        chunk_shape: Shape of what is decoded as one: the inner chunk of a sharded array.
+        chunk_shape: Shape of the cells that are decoded together: the inner chunk of a sharded
+            array.
         shard_shape: Shape of one stored object of a sharded array; else None.
         axes: Axis `k` of a stored chunk is axis `axes[k]` of the array.
         codecs: From bytes to bytes, in the order in which the writer applied them.

@@ -24,7 +24,7 @@ Failures: TypeAlias = list[int]
 
 
 class NativeRead(Future[None]):
-    """A read under way on the core's own threads. It cannot be cancelled.
+    """A read in progress on the core's own threads. It cannot be cancelled.
 
     What follows a read runs in the thread that asks for its result, which one thread must do. So
     functions that wait for any of several futures do not work with it, nor does `add_done_callback`.
@@ -79,7 +79,7 @@ class NativeRead(Future[None]):
 
 
 def _nothing(failed: Failures, missing: bool) -> None:
-    """What follows a read that has ended."""
+    """Call the function that follows a finished read."""
 
 
 class NativeChunks:
@@ -151,7 +151,7 @@ class NativeChunks:
 
 
 def _memory(out: AnyArray) -> AnyArray:
-    """The same memory with a dtype that has a buffer; the small floats have none."""
+    """The same memory with a dtype that has a buffer, which dtypes of small floats have not."""
     return out if out.dtype.isbuiltin == 1 else out.view(f"V{out.dtype.itemsize}")
 
 

@@ -1,4 +1,4 @@
-"""Compares what is stored with the metadata: arrays that are gone, and chunks without a place.
+"""Compares stored files with the metadata: finds arrays that are gone, and chunks without a place.
 
 Zarr reads a chunk that is not there as the fill value. A store that was removed, replaced or cut
 shorter after it was opened therefore reads as fill values, without an error. This module remembers
@@ -172,7 +172,7 @@ def metadata_in(raw: bytes) -> dict[str, Any]:
 
 
 def change_since(then: dict[str, Any], raw: bytes | None) -> str:
-    """What is wrong with the metadata now, for `gone_message`; '' if the array is the same.
+    """The fault of the metadata now, for `gone_message`; '' if the array is the same.
 
     Args:
         then: The metadata at opening, as `metadata_in` returned them.

@@ -21,11 +21,12 @@ from tests.far_arrays import (
     SHORT,
     TWICE,
     AnyArray,
+    array_over,
     objects,
     put_all,
     values,
     write,
-    write_filtered,
+    write_ways,
 )
 from tests.limits import at_last, within
 from tests.object_store import ObjectStore
@@ -48,9 +49,7 @@ def data() -> AnyArray:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
     top = tmp_path_factory.mktemp("faults")
-    write(top / "plain", data, (4, 6))
-    write(top / "shard", data, (2, 3), (16, 6))
-    write_filtered(top / "filter", data, (4, 6))
+    write_ways(top, data)
     return top
 
 
@@ -58,14 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, data: AnyArray) -> Path:
 def server(folder: Path) -> Iterator[RangeServer]:
     with RangeServer(objects(folder)) as running:
         yield running
-
-
-def source_of(server: RangeServer, way: str, remote: RemoteOptions = PATIENT) -> ZarrDataSource:
-    """An array read by TensorStore, or through fsspec; 'cookies' is in shards."""
-    if way == "cookies":
-        url, options = server.url("shard"), {"cookies": {"a": "b"}}
-        return ZarrDataSource(url, storage_options=options, remote=remote)
-    return ZarrDataSource(server.url(way), remote=remote)
 
 
 def stream(source: Any, shuffled: bool = True) -> list[bytes]:
@@ -76,18 +67,18 @@ def stream(source: Any, shuffled: bool = True) -> list[bytes]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stream_through_faults(server: RangeServer, folder: Path, way: str) -> None:
-    undisturbed = stream(source_of(server, way))
+    undisturbed = stream(array_over(server, way))
     faults: list[Fault] = [status(503), status(429), status(500), reset(), cut()]
     server.chance(0.1, faults, seed=3)
     for _ in range(3):
-        assert stream(source_of(server, way)) == undisturbed  # what was read is not kept
+        assert stream(array_over(server, way)) == undisturbed  # what was read is not kept
     assert sum(server.counts().faults.values()) > 3
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", [status(503), status(429), reset(), cut()], ids=lambda f: f.kind)
 def test_faults_without_end(server: RangeServer, way: str, fault: Fault) -> None:
-    source = source_of(server, way, TWICE)
+    source = array_over(server, way, TWICE)
     server.chance(1.0, [fault])
     server.reset_counts()
     with pytest.raises(ReadError, match=rf"127\.0\.0\.1:{server.port}/.*cannot be read") as caught:
@@ -98,26 +89,26 @@ def test_faults_without_end(server: RangeServer, way: str, fault: Fault) -> None
     assert 2 <= server.counts().requests <= 5  # twice, each of which curl may send once more
     assert source.stats()["faults"]
     server.heal()
-    assert len(source_of(server, way).read(np.array([9]))) == 1
+    assert len(array_over(server, way).read(np.array([9]))) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("code", "text"), [(403, "credentials"), (401, "credentials")])
 def test_refused(server: RangeServer, way: str, code: int, text: str) -> None:
-    source = source_of(server, way, PATIENT)
+    source = array_over(server, way, PATIENT)
     server.chance(1.0, [status(code)])
     server.reset_counts()
     with pytest.raises(ReadError, match=text):
         source.read(np.array([9]))
     assert server.counts().requests == 1  # never again
     with pytest.raises((SourceError, ReadError), match=text):
-        source_of(server, way)
+        array_over(server, way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", [stall(), stall(body=True), drip(0.1)], ids=lambda f: f.kind)
 def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> None:
-    source = at_last(lambda: source_of(server, way, SHORT))
+    source = at_last(lambda: array_over(server, way, SHORT))
     server.chance(1.0, [fault])
     told = r"no answer within|2 attempts in .* s: timeout \(2\)"
     with within(3 * SHORT.longest_s), pytest.raises(ReadError, match=told) as caught:
@@ -128,12 +119,12 @@ def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> 
         assert source.stats()["faults"].get("timeout")
     if fault.kind == "stall":
         with pytest.raises((SourceError, ReadError)):
-            source_of(server, way, SHORT)
+            array_over(server, way, SHORT)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way: str) -> None:
-    source = at_last(lambda: source_of(server, way, SHORT))
+    source = at_last(lambda: array_over(server, way, SHORT))
     part = source.parts[0]
     out = np.zeros((2, 6), "f4")
     server.chance(1.0, [drip(0.004)])  # a chunk comes after the end of its read
@@ -143,7 +134,7 @@ def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way
             ended.result(timeout=30)
         except ReadError:
             server.heal()
-            source_of(server, way).read(np.arange(96))  # longer than what came late took
+            array_over(server, way).read(np.arange(96))  # longer than what came late took
             assert not out.any()
         else:
             np.testing.assert_array_equal(out, data[8:10])
@@ -201,7 +192,7 @@ def test_a_server_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_array_that_is_removed(server: RangeServer, folder: Path, way: str) -> None:
-    source = source_of(server, way)
+    source = array_over(server, way)
     source.read(np.arange(4))
     name = "shard" if way == "cookies" else way
     for key in objects(folder / name, f"{name}/"):
@@ -211,12 +202,12 @@ def test_an_array_that_is_removed(server: RangeServer, folder: Path, way: str) -
     ):
         source.read(np.arange(32, 64))
     with pytest.raises(NotFoundError):
-        source_of(server, way)
+        array_over(server, way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_chunk_that_was_never_stored(server: RangeServer, data: AnyArray, way: str) -> None:
-    source = source_of(server, way)
+    source = array_over(server, way)
     name = "shard" if way == "cookies" else way
     server.remove({"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0"))
     expected = data.copy()
@@ -230,7 +221,7 @@ def test_a_chunk_that_was_never_stored(server: RangeServer, data: AnyArray, way:
 def test_an_array_that_is_replaced(
     server: RangeServer, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = source_of(server, way)
+    source = array_over(server, way)
     source.read(np.arange(4))
     monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
     key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
@@ -250,7 +241,7 @@ def test_an_array_that_is_replaced(
 def test_an_array_that_grows_is_the_same(
     server: RangeServer, data: AnyArray, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = source_of(server, way)
+    source = array_over(server, way)
     monkeypatch.setattr(remote, "LOOK_EVERY_S", 0.0)
     key = "filter/.zarray" if way == "filter" else "plain/zarr.json"
     key = key if way in ("plain", "filter") else "shard/zarr.json"
@@ -274,7 +265,7 @@ def _file(server: RangeServer, key: str) -> bytes:
 def test_a_shard_that_is_written_again(
     server: RangeServer, data: AnyArray, way: str, tmp_path: Path
 ) -> None:
-    source = source_of(server, way)
+    source = array_over(server, way)
     np.testing.assert_array_equal(source.read(np.array([0])), data[[0]])
     other = np.concatenate([data[::-1], data[::-1]])[:96]
     write(tmp_path / "shard", other, (2, 3), (16, 6))
@@ -293,13 +284,13 @@ def test_a_chunk_that_is_damaged(server: RangeServer, way: str) -> None:
     key = {"plain": "plain/c/8/0", "filter": "filter/8.0"}.get(way, f"{name}/c/2/0")
     server.put(key, b"not what was written" * 40)
     with pytest.raises(ReadError, match=rf"/{name}/.*records? 3[2-5]") as caught:
-        source_of(server, way).read(np.arange(96))
+        array_over(server, way).read(np.arange(96))
     first, stop = caught.value.records or (32, 36)
     assert 32 <= first < stop <= 36
 
 
 def test_a_fault_of_one_round_leaves_the_next(server: RangeServer, data: AnyArray) -> None:
-    source = source_of(server, "plain", TWICE)
+    source = array_over(server, "plain", TWICE)
     batches = iter(MapDataset.source(source).batch(8).to_iter_dataset())
     server.chance(1.0, [status(503)])
     failed = None

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorstore as ts
 
-from windrow.sources.chunks import RowReader
-from windrow.sources.zarr.local.metadata import PlainArray, plain_array
-from windrow.sources.zarr.local.single_records import single_record_reader
+from windrow.core.native import native
+from windrow.sources import ZarrDataSource
+from windrow.sources.chunks import ArrayPart, RowReader
 
 AnyArray = npt.NDArray[Any]
 
+DIRECTLY = "decoded directly" if native() else "read by TensorStore (without the native core)"
 ZSTD = {"name": "zstd", "configuration": {"level": 1}}
 BLOSC = {
     "name": "blosc",
@@ -102,12 +103,11 @@ def values_of(layout: Layout) -> AnyArray:
     return rng.integers(2, 100, layout.shape).astype(dtype)
 
 
-def reader_of(folder: str | Path, *, most_open: int | None = None) -> RowReader:
-    plain = plain_array(str(folder))
-    assert isinstance(plain, PlainArray), plain
-    reader = single_record_reader(plain, "x", "/data", most_open=most_open)
-    assert reader is not None
-    return reader
+def reader_of(folder: str | Path) -> RowReader:
+    """The reader of an array with the name x."""
+    (part,) = ZarrDataSource({"x": folder}, direct=True).parts
+    assert isinstance(part, ArrayPart)
+    return part.reader
 
 
 def written(folder: Path, layout: Layout) -> AnyArray:

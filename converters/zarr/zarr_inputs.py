@@ -187,7 +187,7 @@ def _zarr_array(found: Found) -> InputArray:
 
 
 def _facts(found: Found, opened: OpenArray) -> InputFacts:
-    _, chunk_shape, shift = _reader(opened)
+    _, chunk_shape, shift = opened.box_reader()
     times = opened.dtype.kind in "mM"
     dtype = np.dtype(np.int64) if times else opened.dtype
     if dtype.name not in DTYPES:
@@ -232,11 +232,6 @@ def _times(found: Found, dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"units": f"{_UNITS[unit]} since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
-def _reader(opened: OpenArray) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
-    # Mapped files count as memory of this process, and far more of them than is read.
-    return opened.box_reader(most_open=0)
-
-
 class _ZarrArray(InputArray):
     """An array of Zarr, opened when it is first read."""
 
@@ -278,7 +273,7 @@ class _ZarrArray(InputArray):
         with self._lock:
             opened = self._open()
             if self._reader is None:
-                self._reader = _reader(opened)[0]
+                self._reader = opened.box_reader()[0]
             return self._reader, opened.dtype
 
 

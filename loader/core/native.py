@@ -40,11 +40,6 @@ def native() -> Any | None:
         return None
 
 
-def is_missing() -> bool:
-    """Whether there is no native core, though it was not switched off."""
-    return native() is None and os.environ.get("WINDROW_NATIVE") != "0"
-
-
 def sources_hash(crate: Path = CRATE) -> str:
     """The hash of the crate's sources, which the core has as `SOURCES` if it was built from them.
 

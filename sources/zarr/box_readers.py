@@ -1,4 +1,4 @@
-"""Readers of boxes, for arrays that are decoded directly and arrays that TensorStore reads.
+"""Readers of boxes, for arrays that TensorStore or zarr-python reads.
 
 Boxes of one chunk that are adjacent in a call are read together, so that the chunk is decoded once.
 
@@ -20,90 +20,17 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.error_text import file_in
+from windrow.sources.zarr.error_text import file_in, is_about_index
 from windrow.sources.zarr.in_flight import kind_of
-from windrow.sources.zarr.local.chunks import ChunkStore, PlainChecks
-from windrow.sources.zarr.local.codecs import ByteArray, ChunkDamageError, scratch
-from windrow.sources.zarr.local.metadata import PlainArray, damaged, held_cells
-from windrow.sources.zarr.local.native_chunks import NativeBoxReader, native_chunks
+from windrow.sources.zarr.local.metadata import damaged, held_cells
 from windrow.sources.zarr.remote import unreachable
-from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, bounds_of, read_boxes
+from windrow.sources.zarr.tensorstore import StoreArray, StoreChecks, read_boxes
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader
 
 Cells = tuple[int, ...]
 
 # The size of one read along axes whose chunks are unknown.
 _UNKNOWN_BYTES: Final = 2**20
-
-
-class DirectBoxReader:
-    """Reads boxes of a plain array, chunk by chunk."""
-
-    def __init__(self, plain: PlainArray, *, most_open: int | None = None) -> None:
-        """Open nothing yet; `most_open` is as for `StoredFiles`."""
-        self._plain = plain
-        self._chunks = ChunkStore(plain, cells=True, most_open=most_open)
-        self._grid = _BoxGrid(plain.shape, plain.chunk_shape, (0,) * len(plain.shape))
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return PlainChecks(self._plain)
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Fill the boxes in one task on `pool`; the future has a ReadError if that fails."""
-        return pool.submit(self._fill, list(boxes))
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in storage, estimated from the first stored object."""
-        size = math.ceil(self._plain.chunk_bytes * self._chunks.ratio())
-        return np.full(len(chunks), size, np.int64)
-
-    def _fill(self, boxes: list[Box]) -> None:
-        missed = False
-        for coords, together in self._grid.by_chunk(boxes):
-            try:
-                missed |= not self._take(coords, together)
-            except (ChunkDamageError, OSError) as error:
-                raise self._chunks.damaged(coords, self._grid.held(coords), error) from error
-        self._chunks.check(missed)
-
-    def _take(self, coords: Cells, boxes: list[Box]) -> bool:
-        """Fill boxes of one chunk, and return whether it is stored."""
-        plain = self._plain
-        corner = [k * c for k, c in zip(coords, plain.chunk_shape, strict=True)]
-        whole, memory = next(self._whole_chunks(boxes), (None, None))
-        part = None
-        if memory is None:
-            memory = scratch("chunk", plain.chunk_bytes)
-            part = None if plain.codecs else self._bytes_of(boxes, corner)
-        if not self._chunks.decode(coords, memory, part):
-            for box in boxes:
-                box.out[...] = plain.fill
-            return False
-        block = self._chunks.values(memory)
-        for box in boxes:
-            if box is not whole:
-                box.fill(block, corner)
-        return True
-
-    def _bytes_of(self, boxes: Sequence[Box], corner: Sequence[int]) -> slice:
-        """The bytes of a chunk as it is stored, from the first to the last byte of the boxes."""
-        first, stop = bounds_of(boxes)
-        begin = end = 0
-        for axis in self._plain.axes:
-            cells = self._plain.chunk_shape[axis]
-            begin = begin * cells + first[axis] - corner[axis]
-            end = end * cells + stop[axis] - 1 - corner[axis]
-        itemsize = self._plain.dtype.itemsize
-        return slice(begin * itemsize, (end + 1) * itemsize)
-
-    def _whole_chunks(self, boxes: Sequence[Box]) -> Iterator[tuple[Box, ByteArray]]:
-        """The boxes whose bytes are exactly one decoded chunk, with these bytes."""
-        plain = self._plain
-        for box in boxes:
-            out = box.out
-            if plain.is_native_order and out.shape == plain.chunk_shape and out.flags.c_contiguous:
-                yield box, out.reshape(-1).view(np.uint8)
 
 
 class StoreBoxReader:
@@ -128,8 +55,10 @@ class StoreBoxReader:
         return read_boxes(self._array, groups, self._refused)
 
     def _refused(self, first: Sequence[int], _: Sequence[int], error: BaseException) -> ReadError:
-        array, held = self._array, self._grid.held(self._grid.coords(first))
-        why = array.reason(error)
+        array, grid = self._array, self._grid
+        if array.remote is None and is_about_index(error):
+            grid = _shard_grid(array)
+        held, why = grid.held(grid.coords(first)), array.reason(error)
         if array.remote is not None and kind_of(error) != "other":
             return unreachable(array.name, array.where, held, why)
         return damaged(array.name, array.where, held, why, file=file_in(error))
@@ -140,27 +69,19 @@ class StoreBoxReader:
 
 
 def box_reader(
-    array: PlainArray | StoreArray | PythonArray,
-    chunk: Sequence[int | None],
-    *,
-    most_open: int | None = None,
+    array: StoreArray | PythonArray, chunk: Sequence[int | None]
 ) -> tuple[BoxReader, Cells, Cells]:
     """The reader of an open array, the shape of its chunks, and cells of the first before cell 0.
 
     Args:
         array: The array, by the library that reads it.
         chunk: Shape of its chunks; None along an axis where it is unknown.
-        most_open: As for `StoredFiles`.
     """
     if isinstance(array, StoreArray):
         shape, shift = _chunks(array, chunk)
         return StoreBoxReader(array, shape, shift), shape, shift
     sizes = zip(array.chunk_shape, array.shape, strict=True)
     shape, shift = tuple(max(1, min(c, n)) for c, n in sizes), (0,) * len(array.shape)
-    if isinstance(array, PlainArray):
-        direct = DirectBoxReader(array, most_open=most_open)
-        chunks = native_chunks(array)
-        return direct if chunks is None else NativeBoxReader(array, chunks, direct), shape, shift
     return PythonReader(array, shape), shape, shift
 
 
@@ -207,3 +128,11 @@ class _BoxGrid:
         axes = zip(coords, self._chunk, self._shift, self._shape, strict=True)
         spans = [(max(0, k * c - s), min(n, (k + 1) * c - s)) for k, c, s, n in axes]
         return held_cells(spans)
+
+
+def _shard_grid(array: StoreArray) -> _BoxGrid:
+    """The shards of an array, whose layout TensorStore knows."""
+    layout, first = array.store.chunk_layout, array.store.domain.inclusive_min
+    sizes = tuple(map(int, layout.write_chunk.shape))
+    cells = zip(first, layout.grid_origin, sizes, strict=True)
+    return _BoxGrid(array.shape, sizes, tuple(int((f - o) % n) for f, o, n in cells))

@@ -37,6 +37,11 @@ def is_refused(error: BaseException) -> bool:
     return re.search(r"HTTP code 403|code='403'|status 403", str(error)) is not None
 
 
+def is_about_index(error: BaseException) -> bool:
+    """Whether the index of a shard is damaged as a whole, and not only the entry of one chunk."""
+    return "reading shard index" in str(error) and "shard index entry" not in str(error)
+
+
 def bare(fn: Callable[P, T]) -> Callable[P, T]:
     """Make errors that `fn` raises `from None` drop their context too.
 

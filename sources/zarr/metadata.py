@@ -1,6 +1,6 @@
 """Metadata of Zarr arrays: sizes, axes, codecs and dtypes, and which library may read an array.
 
-`local.metadata` parses what is decoded directly. This module is for all other arrays: TensorStore
+`local.metadata` parses what the native core decodes. This module is for all other arrays: TensorStore
 reads most of them, and zarr-python those with a filter, codec or dtype that TensorStore lacks.
 
 Invariant: `check` passes only codecs and dtypes from lists of known ones. None of these unpickles

@@ -23,7 +23,7 @@ from windrow.errors import ReadError
 from windrow.sources.base import IntArray, run_of
 from windrow.sources.chunks import Box, Span
 from windrow.sources.scan import Checks
-from windrow.sources.zarr.error_text import file_in, reason
+from windrow.sources.zarr.error_text import file_in, is_about_index, reason
 from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.local.metadata import damaged, held_records
 from windrow.sources.zarr.local.presence import PresenceCheck, presence_of, spec_of
@@ -42,7 +42,10 @@ _UNKNOWN_BYTES: Final = 2**20
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StoreArray:
-    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown."""
+    """An array that TensorStore reads; `chunk_rows` is 0 if its chunks are unknown.
+
+    `offset_of` gives the byte of its file at which the chunk of a row begins, where that is known.
+    """
 
     store: Any = dataclasses.field(repr=False)  # its spec may hold credentials
     name: str
@@ -55,6 +58,7 @@ class StoreArray:
     chunk_origin: int
     presence: PresenceCheck | None
     remote: RemoteArray | None = None  # set if reads wait for a network
+    offset_of: Callable[[int], int | None] | None = None
 
     @property
     def origin(self) -> int:
@@ -85,6 +89,12 @@ class StoreArray:
     def read_rows(self) -> int:
         """Rows that one read takes."""
         return self.chunk_rows or max(1, _UNKNOWN_BYTES // max(1, self.row_bytes))
+
+    @property
+    def object_rows(self) -> int:
+        """Rows of one stored object, which is a shard or a chunk; 0 if that is unknown."""
+        whole = self.store.chunk_layout.write_chunk.shape if self.chunk_rows else None
+        return int(whole[0]) if whole and whole[0] is not None else 0
 
     @property
     def shift(self) -> int:
@@ -533,17 +543,34 @@ def _damage(array: StoreArray, chunk: _RowRead, error: Exception) -> ReadError:
 
 
 def _refused(array: StoreArray, records: tuple[int, int], error: BaseException) -> ReadError:
+    asked, records = records, _lost_records(array, records, error)
     held, file = held_records(*records), file_in(error)
     why = array.reason(error)
     if array.remote is not None and kind_of(error) != "other":
         return unreachable(array.name, array.where, held, why, records)
-    return damaged(array.name, array.where, held, why, file=file, records=records)
+    offset = None
+    if array.offset_of is not None and file is not None and records == asked:
+        offset = array.offset_of(records[0])
+    return damaged(array.name, array.where, held, why, file=file, offset=offset, records=records)
 
 
 def _records_of(array: StoreArray, row: int) -> tuple[int, int]:
     """The rows `[first, stop)` of the chunk that holds `row`."""
-    if array.chunk_rows < 1:
-        return row, row + 1
-    chunk = (row + array.origin - array.chunk_origin) // array.chunk_rows
-    first = chunk * array.chunk_rows + array.chunk_origin - array.origin
-    return max(first, 0), min(first + array.chunk_rows, array.length)
+    return _block_of(array, row, array.chunk_rows) if array.chunk_rows else (row, row + 1)
+
+
+def _lost_records(
+    array: StoreArray, records: tuple[int, int], error: BaseException
+) -> tuple[int, int]:
+    """The rows that an error is about: `records`, or with a damaged index all of the shard."""
+    is_known = array.remote is None and array.object_rows > array.chunk_rows
+    if not is_known or not is_about_index(error):
+        return records
+    return _block_of(array, records[0], array.object_rows)
+
+
+def _block_of(array: StoreArray, row: int, size: int) -> tuple[int, int]:
+    """The rows `[first, stop)` of the block of `size` rows of storage that holds `row`."""
+    block = (row + array.origin - array.chunk_origin) // size
+    first = block * size + array.chunk_origin - array.origin
+    return max(first, 0), min(first + size, array.length)

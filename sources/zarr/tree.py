@@ -12,28 +12,34 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, Union
 
 import numpy as np
 import tensorstore as ts
 
-from windrow.core.native import is_missing
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
 from windrow.sources.base import Columns, IntArray
 from windrow.sources.boxes import BoxField, BoxPart, Padding
-from windrow.sources.chunks import ArrayPart, BoxReader, RowReader, RunReader
+from windrow.sources.chunks import ArrayPart, BoxReader, RowReader
 from windrow.sources.zarr.box_readers import box_reader
 from windrow.sources.zarr.error_text import bare, reason
 from windrow.sources.zarr.find import find_all, open_each, unread
-from windrow.sources.zarr.local.chunks import CheckedReader, DirectReader
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
-from windrow.sources.zarr.local.native_chunks import NativeRowReader, native_chunks
+from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.zarr.local.presence import spec_of
-from windrow.sources.zarr.local.single_records import single_record_reader
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
 from windrow.sources.zarr.names import ChosenTree, Found, choose
+from windrow.sources.zarr.plain import (
+    PlainStore,
+    PlainStoreReader,
+    box_chunk,
+    is_read_by_row,
+    plain_box_reader,
+    row_reader,
+)
 from windrow.sources.zarr.remote import RemoteArray
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
@@ -45,7 +51,7 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
 _Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf is an array's number
-Backend: TypeAlias = PlainArray | StoreArray | PythonArray
+Backend: TypeAlias = PlainStore | StoreArray | PythonArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +62,7 @@ class OpenArray:
         found: How it was found, with its name in the source.
         part: Its rows.
         chunk: Shape of its chunks; None along an axis where it is unknown.
-        backend: A `PlainArray` is decoded directly, TensorStore reads a `StoreArray`, and
+        backend: The native core decodes a `PlainStore`, TensorStore reads a `StoreArray`, and
             zarr-python a `PythonArray`.
         why: The reason why it is not decoded directly; '' if that needs no explanation.
     """
@@ -95,20 +101,20 @@ class OpenArray:
     @property
     def is_remote_source(self) -> bool:
         """Whether it is read over a network."""
-        return not isinstance(self.backend, PlainArray) and self.backend.is_remote_source
+        return not isinstance(self.backend, PlainStore) and self.backend.is_remote_source
 
     @property
     def fill_value(self) -> Any:
         """The value of cells that are not stored; None if it is unknown."""
         backend = self.backend
-        return backend.fill if isinstance(backend, PlainArray) else backend.fill_value
+        return backend.plain.fill if isinstance(backend, PlainStore) else backend.fill_value
 
     @property
     def missing_value(self) -> Any:
         """The fill value of an array of Zarr v2, which marks missing values for xarray."""
         backend, metadata = self.backend, self.found.metadata
-        if isinstance(backend, PlainArray):
-            metadata = backend.presence.metadata
+        if isinstance(backend, PlainStore):
+            metadata = backend.plain.presence.metadata
         if metadata is not None:
             return metadata.get("fill_value") if metadata.get("zarr_format") == 2 else None
         if isinstance(backend, StoreArray) and spec_of(backend.store).get("driver") == "zarr":
@@ -141,17 +147,20 @@ class OpenArray:
             shift=shift,
         )
 
-    def box_reader(
-        self, *, most_open: int | None = None
-    ) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
+    def box_reader(self) -> tuple[BoxReader, tuple[int, ...], tuple[int, ...]]:
         """As `box_readers.box_reader`."""
-        return box_reader(self.backend, self.chunk, most_open=most_open)
+        backend = self.backend
+        if isinstance(backend, PlainStore):
+            return plain_box_reader(backend), box_chunk(backend.plain), (0,) * len(self.shape)
+        return box_reader(backend, self.chunk)
 
     @property
     def way(self) -> str:
         """How it is read, for people."""
-        if isinstance(self.backend, PlainArray):
-            return "decoded directly" + (" without the native core" if is_missing() else "")
+        if isinstance(self.part.reader, PlainStoreReader):
+            return f"read by {LIBRARY} (without the native core)"
+        if isinstance(self.backend, PlainStore):
+            return "decoded directly"
         library = LIBRARY if isinstance(self.backend, StoreArray) else "zarr-python"
         return f"read by {library}" + (f" ({self.why})" if self.why else "")
 
@@ -322,18 +331,23 @@ def open_arrays(
     left = [
         item
         for item, array in zip(found, plain, strict=True)
-        if isinstance(array, str) and item not in python
+        if item not in python and (isinstance(array, str) or native_chunks(array) is None)
     ]
     stores = iter(_with_remotes(left, open_each(left)))
     opened = []
     for item, array in zip(found, plain, strict=True):
-        if not isinstance(array, str):
-            opened.append(_open_directly(item, array))
+        if not isinstance(array, str) and item not in left:
+            opened.append(_open_directly(item, PlainStore(array, partial(_opened, item))))
         elif item in python:
             opened.append(_open_by_python(item, python[item]))
         else:
             opened.append(_open_by_store(item, *next(stores), array))
     return tuple(opened)
+
+
+def _opened(found: Found) -> Any:
+    """The open store of an array, or the SourceError if TensorStore cannot open it."""
+    return open_each([found])[0]
 
 
 def _why_fsspec(found: Found) -> str:
@@ -421,18 +435,12 @@ def _plain_or_reason(what: str, found: Found, direct: bool | None) -> PlainArray
     return "" if found.folder is None else plain
 
 
-def _open_directly(found: Found, plain: PlainArray) -> OpenArray:
-    single = single_record_reader(plain, found.name, found.where)
-    reader = _row_reader(plain, single)
-    part = _part(found, plain, plain.chunk_shape[0], reader, alone=single is not None)
-    return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, plain)
-
-
-def _row_reader(plain: PlainArray, single: RunReader | None) -> RowReader:
-    reader = DirectReader(plain) if single is None else CheckedReader(single, plain)
-    # Single records that are not encoded are copied from mapped files.
-    chunks = native_chunks(plain) if plain.codecs or single is None else None
-    return reader if chunks is None else NativeRowReader(plain, chunks, reader)
+def _open_directly(found: Found, store: PlainStore) -> OpenArray:
+    plain, reader = store.plain, row_reader(store)
+    alone = is_read_by_row(plain) and not isinstance(reader, PlainStoreReader)
+    part = _part(found, plain, plain.chunk_shape[0], reader, alone=alone)
+    fitting = _with_fitting_dims(found, plain.shape)
+    return OpenArray(fitting, part, plain.chunk_shape, store)
 
 
 def _open_by_python(found: Found, why: str) -> OpenArray:
@@ -444,7 +452,7 @@ def _open_by_python(found: Found, why: str) -> OpenArray:
 
 def _part(
     found: Found,
-    array: Backend,
+    array: PlainArray | StoreArray | PythonArray,
     chunk_rows: int,
     reader: RowReader,
     *,
@@ -468,9 +476,14 @@ def _with_fitting_dims(found: Found, shape: Sequence[int]) -> Found:
     return found if len(found.dims) == len(shape) else dataclasses.replace(found, dims=())
 
 
-def _open_by_store(found: Found, store: Any, remote: RemoteArray | None, why: str) -> OpenArray:
+def _open_by_store(
+    found: Found, store: Any, remote: RemoteArray | None, why: PlainArray | str
+) -> OpenArray:
+    """Opens an array of TensorStore; `why` is the reason, or the plain array if there is no core."""
     if isinstance(store, SourceError):
         return _open_instead(found, store)
+    if isinstance(why, PlainArray):
+        return _open_directly(found, PlainStore(why, lambda: store))
     array = store_array(store, found.name, found.where, remote)
     part = _part(found, array, array.read_rows, StoreReader(array), shift=array.shift)
     chunk = tuple(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
@@ -491,7 +504,7 @@ def _described(found: Found, store: Any) -> Found:
 def _ways(opened: tuple[OpenArray, ...]) -> str:
     """How the arrays are read, for people."""
     by_way: dict[str, list[str]] = {}
-    for array in sorted(opened, key=lambda array: not isinstance(array.backend, PlainArray)):
+    for array in sorted(opened, key=lambda array: not isinstance(array.backend, PlainStore)):
         by_way.setdefault(array.way, []).append(array.name)
     if len(by_way) == 1:
         return next(iter(by_way))

@@ -1,1 +1,1 @@
-"""Local Zarr arrays read without a library: metadata, presence, codecs, chunks and shards."""
+"""Local Zarr arrays that the native core reads: metadata, presence, codecs and chunks."""

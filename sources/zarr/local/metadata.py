@@ -1,4 +1,4 @@
-"""Plain arrays: local Zarr arrays that are simple enough to be decoded without TensorStore.
+"""Plain arrays: local Zarr arrays that are simple enough for the native core to decode.
 
 Invariant: an array is plain only if this module knows everything in its metadata, and each entry
 has one meaning. Any other array goes to TensorStore, with the reason as a message. Nothing that is
@@ -8,7 +8,6 @@ read is ever evaluated.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -115,11 +114,6 @@ class PlainArray:
         return tuple(n // c for n, c in zip(whole, self.chunk_shape, strict=True))
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of a chunk in the order of its axes in storage."""
-        return tuple(self.chunk_shape[axis] for axis in self.axes)
-
-    @property
     def chunk_bytes(self) -> int:
         """Bytes of one decoded chunk, which is a whole chunk even at the array's end."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
@@ -128,13 +122,6 @@ class PlainArray:
     def row_bytes(self) -> int:
         """Bytes of one row in memory."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
-    def is_native_order(self) -> bool:
-        """Whether the values of a decoded chunk are in C order and in this machine's byte order."""
-        return self.stored_dtype == self.dtype and all(
-            a < b for a, b in itertools.pairwise([k for k in self.axes if self.chunk_shape[k] > 1])
-        )
 
 
 def plain_array(folder: str, name: str = "") -> PlainArray | str:

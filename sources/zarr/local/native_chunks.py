@@ -1,7 +1,7 @@
 """Chunks of plain local arrays, read and decoded by the native core without the interpreter's lock.
 
-The core reads what is well-formed. What it refuses is read again by the caller's own way, which decides
-whether it is damaged and names file and records. So an error is the same with and without the core.
+The core reads what is well-formed. What it refuses the caller reads again by TensorStore, whose error
+names file and records.
 
 Invariant: a read fills all of the requested memory or has an error.
 """
@@ -10,36 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, Protocol, TypeAlias
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from windrow.core import buffer_pool
 from windrow.core.native import native
-from windrow.core.threads import InlineExecutor
 from windrow.sources.base import IntArray
-from windrow.sources.chunks import (
-    AnyArray,
-    Box,
-    BoxReader,
-    RowReader,
-    Scattered,
-    Span,
-    WindowRows,
-)
-from windrow.sources.scan import Checks
+from windrow.sources.chunks import AnyArray, Box, Scattered, Span
 from windrow.sources.zarr.local.metadata import PlainArray
 
 Failures: TypeAlias = list[int]
-
-
-class CheckingReader(RowReader, Protocol):
-    """A reader of rows that also checks the chunks of its array."""
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        ...
 
 
 class NativeRead(Future[None]):
@@ -148,6 +129,15 @@ class NativeChunks:
         wanted = [(box.first, _memory(box.out)) for box in boxes]
         return self._array.start_boxes(wanted, inline=inline)
 
+    def read_boxes(self, boxes: Sequence[Box]) -> tuple[list[str], bool]:
+        """Read boxes, each in one chunk. Waits.
+
+        Returns why chunks could not be read, and whether some chunk is not stored.
+        """
+        reading = self.start_boxes(boxes, inline=len(boxes) == 1)
+        reading.wait(help=True)
+        return [why for _, why in reading.failures()], reading.missing()
+
     def gather(self, first: IntArray, size: int, out: AnyArray) -> tuple[bool, bool]:
         """Read rows `[first[k], first[k] + size)` into `out`, one after the other, each chunk once.
 
@@ -174,114 +164,3 @@ def native_chunks(plain: PlainArray) -> NativeChunks | None:
         return NativeChunks(plain, core)
     except (ValueError, OverflowError):
         return None
-
-
-class NativeRowReader:
-    """Reads rows by the core, and once more by another reader if the core refuses them."""
-
-    def __init__(self, plain: PlainArray, chunks: NativeChunks, other: CheckingReader) -> None:
-        """Read `plain` by its `chunks`; `other` reads the same array, or reports what is wrong."""
-        self._plain, self._chunks, self._other = plain, chunks, other
-        # Shards stay open, and can still be read after the array was replaced.
-        self._stays_open = plain.shard_shape is not None
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return self._other.checks()
-
-    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
-        """Start reading spans on the core's threads; the future has a ReadError if one fails."""
-        return self.start_scattered(spans)
-
-    def output(
-        self,
-        out: AnyArray,
-        chunks: int,
-        which: IntArray,
-        sources: IntArray,
-        targets: IntArray,
-        lengths: IntArray | None,
-    ) -> Any:
-        """Describe where rows of chunks go in `out`; see `ScatterReader`."""
-        return self._chunks.output(out, chunks, which, sources, targets, lengths)
-
-    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
-        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
-        items = list(wanted)
-
-        def finish(failed: Failures, missing: bool) -> None:
-            for item in failed:
-                self._read_again(items[item])
-            self._check(missing)
-
-        return NativeRead(self._chunks.start(items), finish)
-
-    def _read_again(self, item: Span | Scattered) -> None:
-        if isinstance(item, Span):
-            self._other.start([item], InlineExecutor()).result()
-            return
-        size, rows = self._plain.chunk_shape[0], self._plain.shape[0]
-        first = item.chunk * size
-        item.put(self._other.read(np.arange(first, min(first + size, rows))))
-
-    def read(self, rows: IntArray) -> AnyArray:
-        """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
-        found = self._gathered(rows, 1)
-        return self._other.read(rows) if found is None else found
-
-    def read_runs(self, first: IntArray, size: int) -> AnyArray:
-        """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
-        found = self._gathered(first, size)
-        if found is not None:
-            return found.reshape(len(first), size, *found.shape[1:])
-        windows = WindowRows(first, size)
-        return windows.taken_from(self._other.read(windows.rows))
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in storage; may be an estimate."""
-        return self._other.stored_bytes(chunks)
-
-    def _gathered(self, first: IntArray, size: int) -> AnyArray | None:
-        plain = self._plain
-        out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
-        if not out.size:
-            return out
-        are_read, missing = self._chunks.gather(first, size, out)
-        if not are_read:
-            return None
-        self._check(missing)
-        return out
-
-    def _check(self, missing: bool) -> None:
-        if missing or self._stays_open:
-            self._plain.presence.refuse_gone(self._plain.folder)
-
-
-class NativeBoxReader:
-    """Reads boxes by the core, and once more by another reader if the core refuses them."""
-
-    def __init__(self, plain: PlainArray, chunks: NativeChunks, other: BoxReader) -> None:
-        """Read `plain` by its `chunks`; `other` reads the same array, or reports what is wrong."""
-        self._plain, self._chunks, self._other = plain, chunks, other
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        checks: Checks = self._other.checks()  # type: ignore[attr-defined]
-        return checks
-
-    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
-        """Start reading boxes on the core's threads; the future has a ReadError if one fails."""
-        wanted = [box for box in boxes if box.out.size]
-
-        def finish(failed: Failures, missing: bool) -> None:
-            if failed:
-                self._other.start(wanted, InlineExecutor()).result()
-            elif missing or self._plain.shard_shape is not None:
-                self._plain.presence.refuse_gone(self._plain.folder)
-
-        inline = isinstance(pool, InlineExecutor)
-        return NativeRead(self._chunks.start_boxes(wanted, inline=inline), finish, inline=inline)
-
-    def stored_bytes(self, chunks: IntArray) -> IntArray:
-        """Bytes of chunks in storage; may be an estimate."""
-        return self._other.stored_bytes(chunks)

@@ -21,6 +21,7 @@ import tensorstore as ts
 import xarray as xr
 import zarr
 
+from tests.zarr_layouts import DIRECTLY
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError
 from windrow.sources import WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.tree import ArrayTree, OpenArray, open_arrays
@@ -112,7 +113,7 @@ def test_where_all_are_coordinates_all_are_taken(tmp_path: Path) -> None:
     coordinates.to_zarr(tmp_path / "g", zarr_format=3)
     source = ZarrDataSource(tmp_path / "g")
     assert source[3] == {"time": 3}
-    assert repr(source).endswith("/g/time, decoded directly; coordinates: level)")
+    assert repr(source).endswith(f"/g/time, {DIRECTLY}; coordinates: level)")
     xr.Dataset(coords={"level": 3.0}).to_zarr(tmp_path / "h", zarr_format=3)
     with pytest.raises(SourceError, match=r"every array that was found has shape \(\)"):
         ZarrDataSource(tmp_path / "h")

@@ -21,6 +21,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zarr_layouts import DIRECTLY
 from windrow.errors import (
     ArgumentError,
     ConversionError,
@@ -409,7 +410,7 @@ def test_fingerprint_and_repr(tmp_path: Path) -> None:
     source = ZarrDataSource(path)
     assert source.fingerprint == "zarr(float32 [100, 4] chunks [16, 4])"
     assert ZarrDataSource(other).fingerprint == source.fingerprint
-    assert repr(source) == f"ZarrDataSource(100 records of float32 [4] in {path}, decoded directly)"
+    assert repr(source) == f"ZarrDataSource(100 records of float32 [4] in {path}, {DIRECTLY})"
     wide = ZarrDataSource({f"name{i}": path for i in range(20)})
     assert wide.fingerprint.startswith("zarr(100 records, 20 arrays, sha256:")
     assert "and 16 more arrays" in repr(wide)
@@ -431,7 +432,7 @@ def test_a_group_is_shown_by_its_own_folder(tmp_path: Path) -> None:
     for name in ("image", "imagination"):
         array = zarr.create_array(tmp_path / "g.zarr" / name, shape=(4, 2), dtype="float32")
         array[:] = 1
-    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith("/g.zarr, decoded directly)")
+    assert repr(ZarrDataSource(tmp_path / "g.zarr")).endswith(f"/g.zarr, {DIRECTLY})")
 
 
 def test_blocks_of_a_group_are_the_chunks_that_spare_the_others(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zarr_layouts import DIRECTLY
 from windrow import MapDataset, verify
 from windrow.errors import NotFoundError, ReadError, SourceError
 from windrow.sources import WindowDataSource, ZarrDataSource
@@ -201,9 +202,7 @@ def test_a_group_read_in_three_ways(tmp_path: Path) -> None:
     got = source.read(np.array([30, 3]))
     for name in "abc":
         np.testing.assert_array_equal(got[name], INTEGERS[[30, 3]])
-    assert "decoded directly: a; read by zarr-python (filter 'delta'): b; read by Ten" in repr(
-        source
-    )
+    assert f"{DIRECTLY}: a; read by zarr-python (filter 'delta'): b; read by Ten" in repr(source)
 
 
 def test_out_of_key_value_stores(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import pickle
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -23,12 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import zstd
 
+from tests.zarr_layouts import DIRECTLY
+from windrow.core.native import native
 from windrow.errors import ArgumentError, ReadError, SourceError
 from windrow.sources import ArrayPart, Span, ZarrDataSource
-from windrow.sources.zarr.local import chunks
-from windrow.sources.zarr.local.chunks import DirectReader, run_on_threads
-from windrow.sources.zarr.local.codecs import ChunkDecoder
-from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 
 AnyArray = npt.NDArray[Any]
 
@@ -201,10 +200,6 @@ def test_direct_and_through_tensorstore(
         )
         got, expected = source.read(wanted), other.read(wanted)
         same(got, expected)
-        plain = plain_array(folder)
-        assert isinstance(plain, PlainArray)
-        # Also where the source has a reader of single records.
-        same(DirectReader(plain).read(wanted), expected)
         same(
             got[(wanted >= written[0]) & (wanted < written[1])],
             values[wanted[(wanted >= written[0]) & (wanted < written[1])]],
@@ -272,7 +267,10 @@ def test_what_zarr_python_writes(tmp_path: Path, layout: dict[str, Any]) -> None
     order = np.random.default_rng(0).integers(0, 40, 60)
     np.testing.assert_array_equal(source.read(order), ROWS[order])
     assert source.read(order).dtype == np.float32
-    assert repr(source).endswith(f"in {tmp_path}/a, decoded directly)")
+    way = DIRECTLY
+    if native() is None and isinstance(layout.get("compressors"), numcodecs.LZ4):
+        way = "read by zarr-python (TensorStore cannot open it)"
+    assert repr(source).endswith(f"in {tmp_path}/a, {way})")
 
 
 def spoiled(kind: str, stored: bytes) -> bytes:
@@ -324,13 +322,13 @@ def test_a_damaged_chunk_is_the_same_error_both_ways(tmp_path: Path, name: str, 
     for direct in (True, False):
         source = ZarrDataSource({"x": path}, direct=direct)
         for wanted in (EVERY, EVERY[::-3], np.array([17])):
-            with pytest.raises(ReadError, match=told + str(chunk)):
+            with pytest.raises(ReadError, match=told + re.escape(str(chunk))):
                 source.read(wanted)
         (part,) = source.parts
         out = np.empty((24, 3), "f4")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             whole = part.reader.start(spans_of(part, 0, 24, out), pool)
-            with pytest.raises(ReadError, match=told + str(chunk)):
+            with pytest.raises(ReadError, match=told + re.escape(str(chunk))):
                 whole.result(LIMIT_S)
             part.reader.start(spans_of(part, 0, 16, out[:16]), pool).result(LIMIT_S)
         np.testing.assert_array_equal(out[:16], ROWS[:16])
@@ -364,13 +362,13 @@ def test_a_damaged_inner_chunk_of_a_shard(tmp_path: Path, direct: bool) -> None:
 def test_the_setting_and_what_repr_says(tmp_path: Path) -> None:
     plain = chunked(tmp_path / "a", ROWS)
     packed = chunked(tmp_path / "b", ROWS, zarr_format=2, compressors=numcodecs.BZ2())
-    assert repr(ZarrDataSource(plain)).endswith("/a, decoded directly)")
+    assert repr(ZarrDataSource(plain)).endswith(f"/a, {DIRECTLY})")
     assert repr(ZarrDataSource(plain, direct=False)).endswith(
         "/a, read by TensorStore (direct=False))"
     )
     assert repr(ZarrDataSource(packed)).endswith("/b, read by TensorStore (codec 'bz2'))")
     both = ZarrDataSource({"x": plain, "y": packed})
-    assert repr(both).endswith("decoded directly: x; read by TensorStore (codec 'bz2'): y)")
+    assert repr(both).endswith(f"{DIRECTLY}: x; read by TensorStore (codec 'bz2'): y)")
     same(both.read(EVERY)["x"], both.read(EVERY)["y"])
     with pytest.raises(SourceError, match=r"array 'y' in .*/b cannot .* directly: codec 'bz2'"):
         ZarrDataSource({"x": plain, "y": packed}, direct=True)
@@ -425,24 +423,6 @@ def test_an_array_of_unknown_chunks_has_chunks_too() -> None:
     np.testing.assert_array_equal(by_spans(source, 3, 40), ROWS[3:])
 
 
-@pytest.mark.usefixtures("without_core")
-def test_each_chunk_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-
-    class Counting(ChunkDecoder):
-        def decode(self, data: Any, out: Any) -> None:
-            decoded.append(len(out))
-            super().decode(data, out)
-
-    monkeypatch.setattr(chunks, "ChunkDecoder", Counting)
-    source = ZarrDataSource(chunked(tmp_path / "a", ROWS), direct=True)
-    assert decoded == []
-    for wanted in (EVERY[10:30], np.random.default_rng(0).permutation(EVERY[8:32]).repeat(2)):
-        decoded.clear()
-        np.testing.assert_array_equal(source.read(wanted), ROWS[wanted])
-        assert len(decoded) == 3
-
-
 def test_large_reads_on_many_threads(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 9, (300, 40, 256)).astype("u1")
     path = chunked(tmp_path / "a", values, rows=16, chunks=(16, 30, 256))
@@ -458,16 +438,6 @@ def test_large_reads_on_many_threads(tmp_path: Path) -> None:
         (path / chunk).write_bytes(b"x")
     with pytest.raises(ReadError, match="records 112 to 127"):
         source.read(order)
-
-
-def test_run_on_threads_raises_the_first_failure() -> None:
-    def work(k: int) -> None:
-        if k in (3, 5, 90):
-            raise ValueError(f"item {k}")
-
-    for threads in (1, 4):
-        with pytest.raises(ValueError, match="item 3"):
-            run_on_threads(work, 100, threads=threads)
 
 
 @pytest.mark.parametrize("layout", [{"shards": (16, 3)}, {"shards": (16, 3), "compressors": None}])
@@ -496,6 +466,7 @@ def test_spans_of_an_array_that_is_gone(tmp_path: Path, shards: Any) -> None:
             by_spans(source, 0, 40)
 
 
+@pytest.mark.skipif(native() is None, reason="to TensorStore a folder is a missing chunk")
 def test_a_file_that_can_not_be_opened(tmp_path: Path) -> None:
     path = chunked(tmp_path / "a", ROWS)
     (path / "c" / "2" / "0").unlink()

@@ -18,11 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, lz4, zstd
 
+from windrow.core.native import native
+from windrow.errors import ReadError
 from windrow.sources import ZarrDataSource
-from windrow.sources.zarr.local.codecs import ChunkDamageError, ChunkDecoder, Codec
 from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 
 PLAIN = bytes(range(64))
+needs_core = pytest.mark.skipif(
+    native() is None, reason="TensorStore does not read checksums that follow the values of gzip"
+)
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -66,40 +70,6 @@ DECODED: list[tuple[str, bytes, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "right", "wrong"), DECODED)
-def test_a_codec_fills_the_memory_or_refuses(name: str, right: bytes, wrong: bytes) -> None:
-    decoder = ChunkDecoder([Codec(name, {})], len(PLAIN))
-    out = np.zeros(len(PLAIN), np.uint8)
-    decoder.decode(right if decoder.takes_bytes else memoryview(bytearray(right)), out)
-    assert out.tobytes() == PLAIN
-    with pytest.raises(ChunkDamageError, match=r"."):
-        decoder.decode(wrong, out)
-
-
-@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
-def test_no_prefix_and_no_garbage_is_decoded(name: str, data: st.DataObject) -> None:
-    size = data.draw(st.sampled_from([1, 64, 100_000]))
-    values = (np.arange(size) // 3).astype(np.uint8).tobytes()
-    pack = {
-        "zstd": lambda v: zstd.compress(v, 1),
-        "blosc": lambda v: blosc.compress(v, b"lz4", 5, 1),
-        "lz4": lz4.compress,
-        "gzip": gzip.compress,
-        "zlib": zlib.compress,
-    }[name]
-    stored = pack(values)
-    decoder = ChunkDecoder([Codec(name, {})], size)
-    out = np.empty(size, np.uint8)
-    decoder.decode(stored, out)
-    assert out.tobytes() == values
-    with pytest.raises(ChunkDamageError, match=r"."):
-        decoder.decode(stored[: data.draw(st.integers(0, len(stored) - 1))], out)
-    with pytest.raises(ChunkDamageError, match=r"."):
-        decoder.decode(data.draw(st.binary(max_size=40)), out)
-
-
 V2: dict[str, Any] = {
     "zarr_format": 2,
     "shape": [40, 3],
@@ -140,6 +110,58 @@ def described(path: Path, meta: dict[str, Any]) -> PlainArray | str:
     file = path / (".zarray" if meta["zarr_format"] == 2 else "zarr.json")
     file.write_text(json.dumps(meta))
     return plain_array(str(path))
+
+
+def reading(folder: Path, codec: str, stored: bytes, size: int) -> bytes:
+    """The values that a chunk of `size` bytes has, by a source that reads it."""
+    meta = {**V2, "shape": [size], "chunks": [size], "dtype": "|u1", "fill_value": 0}
+    meta["compressor"] = {"id": codec}
+    if codec == "crc32c":
+        grid = {"name": "regular", "configuration": {"chunk_shape": [size]}}
+        meta = {**V3, "shape": [size], "data_type": "uint8", "chunk_grid": grid, "fill_value": 0}
+        meta["codecs"] = [LITTLE, {"name": codec}]
+    assert isinstance(described(folder, meta), PlainArray)
+    chunk = folder / ("c/0" if codec == "crc32c" else "0")
+    chunk.parent.mkdir(exist_ok=True)
+    chunk.write_bytes(stored)
+    values = ZarrDataSource(folder).read(np.arange(size))
+    assert isinstance(values, np.ndarray)
+    return values.tobytes()
+
+
+@needs_core
+@pytest.mark.parametrize(("name", "right", "wrong"), DECODED)
+def test_a_codec_fills_the_memory_or_refuses(
+    tmp_path: Path, name: str, right: bytes, wrong: bytes
+) -> None:
+    assert reading(tmp_path, name, right, len(PLAIN)) == PLAIN
+    with pytest.raises(ReadError, match=r"records 0 to 63 cannot be read"):
+        reading(tmp_path, name, wrong, len(PLAIN))
+
+
+@needs_core
+@pytest.mark.parametrize("name", ["zstd", "blosc", "lz4", "gzip", "zlib"])
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_no_prefix_and_no_garbage_is_decoded(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("codec")
+    size = data.draw(st.sampled_from([1, 64, 100_000]))
+    values = (np.arange(size) // 3).astype(np.uint8).tobytes()
+    pack = {
+        "zstd": lambda v: zstd.compress(v, 1),
+        "blosc": lambda v: blosc.compress(v, b"lz4", 5, 1),
+        "lz4": lz4.compress,
+        "gzip": gzip.compress,
+        "zlib": zlib.compress,
+    }[name]
+    stored = pack(values)
+    assert reading(folder, name, stored, size) == values
+    with pytest.raises(ReadError, match=r"cannot be read"):
+        reading(folder, name, stored[: data.draw(st.integers(0, len(stored) - 1))], size)
+    with pytest.raises(ReadError, match=r"cannot be read"):
+        reading(folder, name, data.draw(st.binary(max_size=40)), size)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,10 @@ use crate::codecs::{Chain, fit};
 use crate::memory::{Axis, Copier};
 use crate::pool::{Found, Scratch};
 use crate::zarr::files::{self, Shards, Stored};
+use crate::zarr::scatter::Run;
+
+/// One more read of a file costs about as much as reading these bytes with another read.
+const READ_BYTES: usize = 4 << 10;
 
 /// Cells of one chunk and where they go.
 pub struct Piece {
@@ -99,11 +103,11 @@ impl Array {
 
     /// Decodes the chunk at `at` into `out`, which has its bytes, or into `scratch.decoded`.
     ///
-    /// Of a chunk that is not encoded, only the bytes `part` are read.
+    /// Of a chunk that is not encoded, only the bytes `parts` are read, which lie in it.
     pub fn decode(
         &self,
         at: &[usize],
-        part: Range<usize>,
+        parts: &[Range<usize>],
         out: Option<&mut [u8]>,
         scratch: &mut Scratch,
     ) -> Result<Found, String> {
@@ -113,18 +117,27 @@ impl Array {
         }
         let Scratch { stored: memory, decoded, between, tools, .. } = scratch;
         let out = out.unwrap_or_else(|| &mut decoded[..self.chunk_bytes]);
-        let part = if self.chain.is_plain() { part } else { 0..out.len() };
         if self.chain.is_plain() {
-            stored.read(&mut out[part.clone()], part.start)?;
+            for part in parts {
+                stored.read(&mut out[part.clone()], part.start)?;
+                self.refuse_others(&out[part.clone()])?;
+            }
         } else {
             fit(memory, stored.bytes)?;
             stored.read(&mut memory[..stored.bytes], 0)?;
             self.chain.decode(&memory[..stored.bytes], out, between, tools)?;
-        }
-        if self.bools {
-            refuse_others(&out[part])?;
+            self.refuse_others(out)?;
         }
         Ok(Found::Stored)
+    }
+
+    /// Refuses bytes that are not bools: Python would take them for true and return them as they are.
+    fn refuse_others(&self, values: &[u8]) -> Result<(), String> {
+        let most = if self.bools { values.iter().copied().max() } else { None };
+        match most {
+            Some(most @ 2..) => Err(format!("one of its bytes is {most}, which is not a bool")),
+            _ => Ok(()),
+        }
     }
 
     /// The stored bytes of the chunk at `at`, of a size that a chunk can have.
@@ -157,6 +170,25 @@ impl Array {
         start.min(stop)..stop.min(self.chunk_bytes)
     }
 
+    /// The bytes that runs of its rows need of a chunk that is not encoded: each run's own, or all
+    /// where that costs less.
+    pub fn parts<'a>(&self, runs: impl Iterator<Item = &'a Run>) -> Vec<Range<usize>> {
+        let (row, rows) = (self.strides[0], self.chunk[0]);
+        let mut cost = 0;
+        let mut parts = Vec::new();
+        for run in runs {
+            let part = run.source as usize * row..run.stop().min(rows) * row;
+            cost += part.len() + READ_BYTES;
+            if row * rows != self.chunk_bytes || cost >= self.chunk_bytes || part.is_empty() {
+                parts.clear();
+                parts.push(0..self.chunk_bytes);
+                return parts;
+            }
+            parts.push(part);
+        }
+        parts
+    }
+
     /// Whether a piece is a whole chunk whose bytes are the values as they are wanted.
     pub fn is_whole(&self, piece: &Piece) -> bool {
         piece.shape == self.chunk
@@ -180,13 +212,5 @@ impl Array {
             // SAFETY: as the caller says.
             unsafe { copier.copy(from.as_ptr(), piece.to) }
         }
-    }
-}
-
-/// Refuses bytes that are not bools: Python would take them for true and return them as they are.
-fn refuse_others(values: &[u8]) -> Result<(), String> {
-    match values.iter().copied().max() {
-        Some(most @ 2..) => Err(format!("one of its bytes is {most}, which is not a bool")),
-        _ => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: `Reading` holds all memory that its tasks write to, and ends them before it lets go.
 
+use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,8 +111,8 @@ impl Tasks for ChunkTasks {
         match targets {
             Targets::Pieces(pieces) => self.pieces(at, pieces, scratch),
             Targets::Scattered(outputs) => {
-                let part = 0..self.array.chunk_bytes;
-                let found = self.array.decode(at, part, None, scratch)?;
+                let parts = self.parts(outputs)?;
+                let found = self.array.decode(at, &parts, None, scratch)?;
                 for (output, chunk) in outputs {
                     output.copy(&self.array, at, &found, &scratch.decoded, *chunk)?;
                 }
@@ -123,6 +124,18 @@ impl Tasks for ChunkTasks {
 }
 
 impl ChunkTasks {
+    /// The bytes of a chunk that outputs want, if it is not encoded.
+    fn parts(&self, outputs: &[(Arc<Scattering>, usize)]) -> Result<Vec<Range<usize>>, String> {
+        let mut runs = Vec::new();
+        if !self.array.chain.is_plain() {
+            return Ok(Vec::new());
+        }
+        for (output, chunk) in outputs {
+            runs.push(output.of_chunk(*chunk)?);
+        }
+        Ok(self.array.parts(runs.into_iter().flatten()))
+    }
+
     fn pieces(
         &self,
         at: &[usize],
@@ -134,7 +147,7 @@ impl ChunkTasks {
         let whole = pieces.first().filter(|piece| pieces.len() == 1 && array.is_whole(piece));
         // SAFETY: it has the cells of a whole chunk in one run, and only this task writes there.
         let out = whole.map(|piece| unsafe { from_raw_parts_mut(piece.to, array.chunk_bytes) });
-        let found = array.decode(at, part, out, scratch)?;
+        let found = array.decode(at, &[part], out, scratch)?;
         if whole.is_none() || matches!(found, Found::Missing) {
             // SAFETY: `Reads` checked that the cells lie in the chunk, and they are this task's alone.
             unsafe { array.put(pieces, &found, &scratch.decoded) };

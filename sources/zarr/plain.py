@@ -1,0 +1,517 @@
+"""Readers of plain arrays: the native core reads them, and TensorStore what the core refuses.
+
+TensorStore reads again what the core refuses, and its error says what is wrong. A chunk that TensorStore
+accepts and the core refuses twice, such as one with other bytes after its end, is an error with the
+core's reason. Without the core TensorStore reads everything.
+
+Invariants: a read fills all of the requested memory or has a `ReadError`. A chunk that is not stored
+reads as the fill value only while the array is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final
+
+import numpy as np
+
+from windrow.core import buffer_pool
+from windrow.core.threads import InlineExecutor, then
+from windrow.errors import ReadError, SourceError
+from windrow.sources.base import IntArray
+from windrow.sources.chunks import AnyArray, Box, BoxReader, RowReader, Scattered, Span, WindowRows
+from windrow.sources.scan import Checks
+from windrow.sources.zarr.box_readers import StoreBoxReader
+from windrow.sources.zarr.local.metadata import (
+    PlainArray,
+    damaged,
+    held_cells,
+    held_records,
+    plain_array,
+)
+from windrow.sources.zarr.local.native_chunks import (
+    Failures,
+    NativeChunks,
+    NativeRead,
+    native_chunks,
+)
+from windrow.sources.zarr.local.presence import orphan_chunks
+from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
+
+Cells = tuple[int, ...]
+
+# A record in more chunks than this costs much more than its bytes.
+_MOST_CELLS: Final = 16
+_ENTRY_BYTES: Final = 16
+_CHECKSUM_BYTES: Final = 4
+_WRONG_SIZE: Final = "it has {:,} bytes, and a chunk must have {:,}"
+_WRONG_SIZE_OF_ROWS: Final = "it has {:,} bytes, not the {:,} of a chunk"
+
+
+class PlainStore:
+    """A plain array, and the same array in TensorStore once it is needed. Thread-safe."""
+
+    def __init__(self, plain: PlainArray, opened: Callable[[], Any]) -> None:
+        """Open nothing yet; `opened` returns the open store, or the SourceError if that fails."""
+        self.plain = plain
+        self._opened = opened
+        self._array: StoreArray | None = None
+        self._lock = threading.Lock()
+        self._object_bytes: int | None = None
+
+    def array(self) -> StoreArray | None:
+        """The array in TensorStore; None if TensorStore cannot open it.
+
+        Raises:
+            ReadError: If the array is gone.
+        """
+        plain = self.plain
+        with self._lock:
+            if self._array is None:
+                plain.presence.refuse_gone(plain.folder)
+                store = self._opened()
+                if isinstance(store, SourceError):
+                    return None
+                array = store_array(store, plain.name, plain.folder)
+                one = math.prod(plain.grid[1:]) == 1
+                self._array = dataclasses.replace(
+                    array, presence=plain.presence, offset_of=self._offset_of_row if one else None
+                )
+            return self._array
+
+    def must_open(self) -> StoreArray:
+        """The array in TensorStore.
+
+        Raises:
+            ReadError: If the array is gone, or TensorStore cannot open it.
+        """
+        array = self.array()
+        if array is None:
+            raise ReadError(f"the array in {self.plain.folder} cannot be opened by TensorStore")
+        return array
+
+    def boxes(self, array: StoreArray) -> StoreBoxReader:
+        """A reader of boxes through TensorStore, in the chunks of the plain array."""
+        return StoreBoxReader(array, box_chunk(self.plain), (0,) * len(self.plain.shape))
+
+    def stored_bytes(self, chunks: int, *, single: bool = False) -> int:
+        """Bytes of some chunks in storage, estimated from the first stored object.
+
+        Args:
+            chunks: Their number.
+            single: Whether to round down, as for chunks of single records.
+        """
+        if self._object_bytes is None:
+            try:
+                self._object_bytes = os.stat(self.file((0,) * len(self.plain.shape))).st_size
+            except OSError:
+                self._object_bytes = self.plain.chunk_bytes * math.prod(self.plain.shard_grid)
+        per_object = math.prod(self.plain.shard_grid)
+        up = 0 if single else per_object - 1
+        return (self._object_bytes * chunks + up) // per_object
+
+    def file(self, at: Cells) -> str:
+        """Path of the stored object that the chunk at coordinates `at` belongs in."""
+        sizes = zip(at, self.plain.shard_grid, strict=True)
+        return os.path.join(self.plain.folder, self.plain.key([k // n for k, n in sizes]))
+
+    def size(self, at: Cells) -> tuple[int, int] | None:
+        """Bytes of the file of a chunk and the bytes that it must have; None if it may have any size."""
+        plain = self.plain
+        if plain.shard_shape is not None or any(codec.name != "crc32c" for codec in plain.codecs):
+            return None
+        try:
+            found = os.stat(self.file(at)).st_size
+        except OSError:
+            return None
+        return found, plain.chunk_bytes + _CHECKSUM_BYTES * len(plain.codecs)
+
+    def _offset_of_row(self, row: int) -> int | None:
+        return self.offset((row // self.plain.chunk_shape[0], *(0 for _ in self.plain.shape[1:])))
+
+    def offset(self, at: Cells) -> int | None:
+        """The byte of its file at which a chunk begins; None if the index of its shard has none."""
+        plain = self.plain
+        if plain.shard_shape is None:
+            return 0
+        within = 0
+        for k, count in zip(at, plain.shard_grid, strict=True):
+            within = within * count + k % count
+        length = _ENTRY_BYTES * math.prod(plain.shard_grid)
+        length += _CHECKSUM_BYTES if plain.index_codecs else 0
+        try:
+            with open(self.file(at), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = 0 if plain.index_location == "start" else size - length
+                file.seek(max(0, begin) + _ENTRY_BYTES * within)
+                offset = int.from_bytes(file.read(8), "little")
+        except OSError:
+            return None
+        return offset if offset <= size else None
+
+
+class SecondLook:
+    """Reads again what the core refused; TensorStore says what is wrong with what it refuses twice."""
+
+    def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
+        """Read the array of `store`, whose `chunks` the core reads."""
+        self._store, self._plain, self._chunks = store, store.plain, chunks
+
+    def rows(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        plain = self._plain
+        across = map(range, plain.grid[1:])
+        coords = itertools.product(np.unique(rows // plain.chunk_shape[0]).tolist(), *across)
+        self.refuse(coords, wrong_size=_WRONG_SIZE_OF_ROWS)
+        found = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
+        if not self._chunks.gather(rows, 1, found)[0]:
+            raise self._changing(held_records(int(rows.min()), int(rows.max()) + 1))
+        return found
+
+    def boxes(self, boxes: Sequence[Box]) -> None:
+        """Fill boxes. Waits; raises ReadError."""
+        sizes = self._plain.chunk_shape
+        coords = {tuple(map(int.__floordiv__, box.first, sizes)): None for box in boxes}
+        self.refuse(coords, cells=True)
+        if self._chunks.read_boxes(boxes)[0]:
+            raise self._changing("some cells")
+
+    def refuse(
+        self, coords: Iterable[Cells], *, cells: bool = False, wrong_size: str = _WRONG_SIZE
+    ) -> None:
+        """Read chunks again.
+
+        Args:
+            coords: Coordinates of the chunks.
+            cells: Whether the message names cells instead of records.
+            wrong_size: The reason for a file of another size than a chunk has.
+
+        Raises:
+            ReadError: If the core refuses one of them: TensorStore's error, or with the core's reason
+                if TensorStore accepts the chunk or cannot open the array.
+        """
+        for at in coords:
+            box = whole_chunk(self._plain, at)
+            failures, missing = self._chunks.read_boxes([box])
+            if failures:
+                found, wanted = self._store.size(at) or (0, 0)
+                if found != wanted:
+                    raise self._damaged(at, wrong_size.format(found, wanted), cells=cells)
+                self._ask_store(at, box, cells=cells)
+                raise self._damaged(at, failures[0], cells=cells)
+            check_presence(self._plain, missing)
+
+    def _ask_store(self, at: Cells, box: Box, *, cells: bool) -> None:
+        array = self._store.array()
+        if array is not None and cells:
+            self._store.boxes(array).start([box], InlineExecutor()).result()
+        elif array is not None:
+            number = int(np.ravel_multi_index(at, self._plain.grid))
+            StoreReader(array).checks().check(number)
+
+    def _damaged(self, at: Cells, why: str, *, cells: bool) -> ReadError:
+        plain, file = self._plain, self._store.file(at)
+        sizes = zip(at, plain.chunk_shape, plain.shape, strict=True)
+        spans = [(k * c, min((k + 1) * c, n)) for k, c, n in sizes]
+        held = held_cells(spans) if cells else held_records(*spans[0])
+        records = None if cells else spans[0]
+        return damaged(
+            plain.name,
+            plain.folder,
+            held,
+            f"{file}: {why}",
+            file=file,
+            offset=self._store.offset(at),
+            records=records,
+        )
+
+    def _changing(self, held: str) -> ReadError:
+        plain = self._plain
+        return damaged(plain.name, plain.folder, held, "it changes while it is read")
+
+
+class PlainStoreReader(StoreReader):
+    """Reads rows of a plain array through TensorStore, where there is no core."""
+
+    def __init__(self, store: PlainStore) -> None:
+        """Open the array in TensorStore. Raises ReadError if that fails."""
+        super().__init__(store.must_open())
+        self._store = store
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._store, None)
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading spans; the future has a ReadError if one fails or the array is gone."""
+        return _then_present(super().start(spans, pool), self._store.plain)
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        found = super().read(rows)
+        if len(rows):
+            check_presence(self._store.plain, missing=False)
+        return found
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage, estimated from the first stored object."""
+        return _stored_rows(self._store, chunks)
+
+
+class NativeRowReader:
+    """Reads rows by the core, and once more by TensorStore if the core refuses them."""
+
+    def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
+        """Read the array of `store` by its `chunks`."""
+        self._store, self._plain, self._chunks = store, store.plain, chunks
+        self._second = SecondLook(store, chunks)
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._store, self._chunks)
+
+    def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
+        """Start reading spans on the core's threads; the future has a ReadError if one fails."""
+        return self.start_scattered(spans)
+
+    def output(
+        self,
+        out: AnyArray,
+        chunks: int,
+        which: IntArray,
+        sources: IntArray,
+        targets: IntArray,
+        lengths: IntArray | None,
+    ) -> Any:
+        """Describe where rows of chunks go in `out`; see `ScatterReader`."""
+        return self._chunks.output(out, chunks, which, sources, targets, lengths)
+
+    def start_scattered(self, wanted: Sequence[Span | Scattered]) -> Future[None]:
+        """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
+        items = list(wanted)
+
+        def finish(failed: Failures, missing: bool) -> None:
+            for item in failed:
+                self._read_again(items[item])
+            check_presence(self._plain, missing)
+
+        return NativeRead(self._chunks.start(items), finish)
+
+    def _read_again(self, item: Span | Scattered) -> None:
+        if isinstance(item, Span):
+            item.out[...] = self._second.rows(np.arange(item.first, item.stop))
+            return
+        size, rows = self._plain.chunk_shape[0], self._plain.shape[0]
+        first = item.chunk * size
+        item.put(self._second.rows(np.arange(first, min(first + size, rows))))
+
+    def read(self, rows: IntArray) -> AnyArray:
+        """Rows `(n, ...)` in new memory, each chunk decoded once. Waits; raises ReadError."""
+        found = self._gathered(rows, 1)
+        return self._second.rows(rows) if found is None else found
+
+    def read_runs(self, first: IntArray, size: int) -> AnyArray:
+        """Runs `(n, size, ...)` of rows in new memory. Waits; raises ReadError."""
+        found = self._gathered(first, size)
+        if found is not None:
+            return found.reshape(len(first), size, *found.shape[1:])
+        windows = WindowRows(first, size)
+        return windows.taken_from(self._second.rows(windows.rows))
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage, estimated from the first stored object."""
+        return _stored_rows(self._store, chunks)
+
+    def _gathered(self, first: IntArray, size: int) -> AnyArray | None:
+        plain = self._plain
+        out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
+        if not out.size:
+            return out
+        are_read, missing = self._chunks.gather(first, size, out)
+        if not are_read:
+            return None
+        check_presence(plain, missing)
+        return out
+
+
+class PlainStoreBoxReader(StoreBoxReader):
+    """Reads boxes of a plain array through TensorStore, where there is no core."""
+
+    def __init__(self, store: PlainStore) -> None:
+        """Open the array in TensorStore. Raises ReadError if that fails."""
+        plain = store.plain
+        super().__init__(store.must_open(), box_chunk(plain), (0,) * len(plain.shape))
+        self._store = store
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._store, None)
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading boxes; the future has a ReadError if one fails or the array is gone."""
+        return _then_present(super().start(boxes, pool), self._store.plain)
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage, estimated from the first stored object."""
+        return _stored_boxes(self._store, chunks)
+
+
+class NativeBoxReader:
+    """Reads boxes by the core, and once more by TensorStore if the core refuses them."""
+
+    def __init__(self, store: PlainStore, chunks: NativeChunks) -> None:
+        """Read the array of `store` by its `chunks`."""
+        self._store, self._plain, self._chunks = store, store.plain, chunks
+        self._second = SecondLook(store, chunks)
+
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self._store, self._chunks)
+
+    def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
+        """Start reading boxes on the core's threads; the future has a ReadError if one fails."""
+        wanted = [box for box in boxes if box.out.size]
+
+        def finish(failed: Failures, missing: bool) -> None:
+            if failed:
+                self._second.boxes(wanted)
+            else:
+                check_presence(self._plain, missing)
+
+        inline = isinstance(pool, InlineExecutor)
+        return NativeRead(self._chunks.start_boxes(wanted, inline=inline), finish, inline=inline)
+
+    def stored_bytes(self, chunks: IntArray) -> IntArray:
+        """Bytes of chunks in storage, estimated from the first stored object."""
+        return _stored_boxes(self._store, chunks)
+
+
+class PlainChecks(Checks):
+    """The chunks of a plain array."""
+
+    def __init__(self, store: PlainStore, chunks: NativeChunks | None) -> None:
+        """Read nothing yet; without `chunks` TensorStore reads."""
+        plain = store.plain
+        rest = (0,) * len(plain.shape)
+        super().__init__(plain.shape, plain.chunk_shape, rest, plain.dtype.itemsize)
+        self._store, self._plain, self._chunks = store, plain, chunks
+
+    @property
+    def waits(self) -> bool:
+        return self._chunks is None
+
+    def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
+        if self._chunks is None:
+            return self._in_store().check_run(first, stop)
+        wanted = [whole_chunk(self._plain, self.coords(number)) for number in range(first, stop)]
+        failures, missing = self._chunks.read_boxes(wanted)
+        if failures or missing:
+            return None
+        check_presence(self._plain, missing)
+        return 0, 0
+
+    def check(self, number: int) -> bool | None:
+        at = self.coords(number)
+        try:
+            if self._chunks is None:
+                return self._in_store().check(number)
+            failures, missing = self._chunks.read_boxes([whole_chunk(self._plain, at)])
+            if failures:
+                SecondLook(self._store, self._chunks).refuse([at])
+        except ReadError as error:
+            if error.file is not None and error.offset is None:
+                error.offset = self._store.offset(at)
+            raise
+        check_presence(self._plain, missing)
+        return not missing
+
+    def is_stored(self, number: int) -> bool | None:
+        if self._plain.shard_shape is not None:
+            return self._in_store().is_stored(number)
+        stored = os.path.lexists(self.file(number))
+        check_presence(self._plain, not stored)
+        return stored
+
+    def file(self, number: int) -> str:
+        return self._store.file(self.coords(number))
+
+    def orphans(self) -> list[str]:
+        # An array may grow while it is read.
+        now = plain_array(self._plain.folder, self._plain.name)
+        if isinstance(now, str) or len(now.shape) != len(self._plain.shape):
+            return []
+        objects = now.shard_shape or now.chunk_shape
+        grid = [-(-n // c) for n, c in zip(now.shape, objects, strict=True)]
+        return orphan_chunks(now.folder, now.prefix, now.separator, grid)
+
+    def _in_store(self) -> Checks:
+        return StoreReader(self._store.must_open()).checks()
+
+
+def row_reader(store: PlainStore) -> RowReader:
+    """The reader of the rows of a plain array. Raises ReadError without core and TensorStore."""
+    chunks = native_chunks(store.plain)
+    return PlainStoreReader(store) if chunks is None else NativeRowReader(store, chunks)
+
+
+def plain_box_reader(store: PlainStore) -> BoxReader:
+    """The reader of boxes of a plain array. Raises ReadError without core and TensorStore."""
+    chunks = native_chunks(store.plain)
+    return PlainStoreBoxReader(store) if chunks is None else NativeBoxReader(store, chunks)
+
+
+def is_read_by_row(plain: PlainArray) -> bool:
+    """Whether the core reads a single record of chunks that are not encoded for its bytes alone."""
+    if plain.codecs or not plain.row_bytes or math.prod(plain.grid[1:]) > _MOST_CELLS:
+        return False
+    return plain.shape[0] > 0 and (plain.chunk_shape[0] == 1 or plain.axes[0] == 0)
+
+
+def box_chunk(plain: PlainArray) -> Cells:
+    """The shape of the chunks that boxes are read in."""
+    sizes = zip(plain.chunk_shape, plain.shape, strict=True)
+    return tuple(max(1, min(c, n)) for c, n in sizes)
+
+
+def whole_chunk(plain: PlainArray, at: Cells) -> Box:
+    """A request to read all cells of the array in the chunk at coordinates `at`, to new memory."""
+    first = tuple(k * c for k, c in zip(at, plain.chunk_shape, strict=True))
+    sizes = zip(first, plain.chunk_shape, plain.shape, strict=True)
+    return Box(first, buffer_pool.empty(tuple(min(c, n - f) for f, c, n in sizes), plain.dtype))
+
+
+def check_presence(plain: PlainArray, missing: bool) -> None:
+    """Check that the array is still there; `missing` says that some chunk was not stored.
+
+    Raises:
+        ReadError: If it is gone.
+    """
+    # Shards stay open, and can still be read after the array was replaced.
+    if missing or plain.shard_shape is not None:
+        plain.presence.refuse_gone(plain.folder)
+
+
+def _then_present(read: Future[None], plain: PlainArray) -> Future[None]:
+    """The read, and after it the check that the array is still there."""
+
+    def ended(read: Future[None]) -> None:
+        read.result()
+        check_presence(plain, missing=False)
+
+    return then(read, ended)
+
+
+def _stored_rows(store: PlainStore, chunks: IntArray) -> IntArray:
+    single = store.plain.chunk_shape[0] == 1
+    size = store.stored_bytes(math.prod(store.plain.grid[1:]), single=single)
+    return np.full(len(chunks), size, np.int64)
+
+
+def _stored_boxes(store: PlainStore, chunks: IntArray) -> IntArray:
+    return np.full(len(chunks), store.stored_bytes(1), np.int64)

@@ -21,7 +21,6 @@ Not thread-safe: one thread plans, starts and gathers; the reads themselves run 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import heapq
 import operator
@@ -34,10 +33,9 @@ import numpy.typing as npt
 
 from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
-from windrow.engine.chunk_cache import (
-    ChunkCache,
-    ChunkPlace,
-)
+from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket
+from windrow.sources.chunks import ArrayPart
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
@@ -55,63 +53,6 @@ TICKET_BYTES = 4_096
 EARLY_BYTES = 64 << 20
 # In place of the future of a read whose chunks the chunk cache has taken over.
 _TAKEN: Future[Any] = Future()
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Chunk(ChunkPlace):
-    """A chunk that is wanted, being read or in the chunk cache."""
-
-    due: int = 0  # the place of the first read batch that wants it
-    # Read batches that want it, and which chunk it is there.
-    uses: list[tuple[_Ticket, int]] = dataclasses.field(default_factory=list)
-    read: _ChunkRead | None = None
-
-    @property
-    def next_use(self) -> int:
-        return self.uses[0][0].place
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _ChunkRead:
-    """A read under way of some chunks."""
-
-    chunks: list[_Chunk]
-    future: Future[Any]
-    done: bool = False
-    error: Exception | None = None
-
-
-class _Ticket:
-    """The records of one part that one read batch wants."""
-
-    def __init__(
-        self, number: int, place: int, count: int, fragments: Any, which: IntArray
-    ) -> None:
-        self.round = number
-        self.place = place  # records that were planned before its read batch
-        self.count = count
-        self.fragments = fragments
-        self.which = which  # per fragment, which of the ticket's chunks
-        self.chunks: list[_Chunk] = []
-        self.served: set[int] = set()
-        self.out: Any = None
-        self.targets: Any = None  # in `out`
-        self.is_early = False  # whether `out` was made before the read batch
-
-    @functools.cached_property
-    def _by_chunk(self) -> tuple[IntArray, IntArray]:
-        order = np.argsort(self.which, kind="stable")
-        return order, np.searchsorted(self.which[order], np.arange(len(self.chunks) + 1))
-
-    @property
-    def chunk_count(self) -> int:
-        """Number of chunks that the read batch wants."""
-        return len(self.chunks)
-
-    def of_chunk(self, at: int) -> IntArray:
-        """The fragments that lie in chunk `at`."""
-        order, bounds = self._by_chunk
-        return order[bounds[at] : bounds[at + 1]]
 
 
 class ChunkPrefetcher:
@@ -138,16 +79,16 @@ class ChunkPrefetcher:
         # are planned, chunks have slots.
         self._hands_out = False
         self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
-        self._known: dict[int, _Chunk] = {}
+        self._known: dict[int, PlannedChunk] = {}
         # In the chunk cache, wanted by no planned read batch; oldest first.
-        self._idle: dict[int, _Chunk] = {}
+        self._idle: dict[int, PlannedChunk] = {}
         # With a slot, by next use, when `_sorted_at` records were made.
-        self._by_next_use: list[_Chunk] = []
+        self._by_next_use: list[PlannedChunk] = []
         self._sorted_at = -1
         # Chunks to be read, in the order in which they are due, and how many are due when.
-        self._queue: collections.deque[_Chunk] = collections.deque()
+        self._queue: collections.deque[PlannedChunk] = collections.deque()
         self._dues: dict[int, int] = {}
-        self._reads: collections.deque[_ChunkRead] = collections.deque()
+        self._reads: collections.deque[ChunkRead] = collections.deque()
         self._in_flight = 0
         # Chunks of a small store that fits are kept from the start, chunks of a larger store once a
         # chunk comes back. Otherwise a chunk that is done with gives up its slot at once: memory in
@@ -167,7 +108,7 @@ class ChunkPrefetcher:
         self._handed_out: dict[int, int] = {}
         self._place = 0  # of the read batch being planned
         self.planned = self._made = 0  # records, since the start of the stream
-        self._tickets: dict[int, list[_Ticket]] = {}  # of planned read batches
+        self._tickets: dict[int, list[Ticket]] = {}  # of planned read batches
         counters.has_cache(self)
 
     # --- planning --------------------------------------------------------------------------------
@@ -179,7 +120,8 @@ class ChunkPrefetcher:
         if number not in self._tickets:
             self._tickets[number] = []
             self._place = self.planned
-        ticket = _Ticket(number, self._place, len(indices), fragments, which)
+        ticket = Ticket(number, self._place, len(indices), fragments, which)
+        rows = ticket.rows(len(distinct)) if self.room.scatters else None
         entered = self.entered
         self._tickets[number].append(ticket)
         self.planned += ticket.count
@@ -187,7 +129,7 @@ class ChunkPrefetcher:
         for at, chunk in enumerate(distinct.tolist()):
             found = self._known.get(chunk)
             if found is None:
-                found = _Chunk(chunk, due=ticket.place)
+                found = PlannedChunk(chunk, due=ticket.place)
                 if self._handed_out.pop(chunk, -1) >= self._made:
                     self.crowded_out += 1
                 self._known[chunk] = found
@@ -199,6 +141,7 @@ class ChunkPrefetcher:
             elif not found.uses:
                 self._idle.pop(chunk, None)
             found.uses.append((ticket, at))
+            found.rows += 0 if rows is None else rows[at]
             ticket.chunks.append(found)
         self._counters.wanted(len(distinct), self.entered - entered)
         return functools.partial(self._finish, ticket)
@@ -210,7 +153,7 @@ class ChunkPrefetcher:
         else:
             self._entered_once[chunk] = True
 
-    def _account(self, ticket: _Ticket, sign: int) -> None:
+    def _account(self, ticket: Ticket, sign: int) -> None:
         self.planned_bytes += sign * ticket.count * self._record_bytes
         self.index_bytes += sign * (TICKET_BYTES + len(ticket.fragments) * self._index_bytes)
 
@@ -253,8 +196,7 @@ class ChunkPrefetcher:
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if self._hands_out:
-            lead = self._most_in_flight * self._chunk_bytes // max(1, self._record_bytes)
-            self._hand_out(self._made + max(2 * records, min(lead, self.outstanding // 2)))
+            self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)
             self.begin()
@@ -268,6 +210,10 @@ class ChunkPrefetcher:
 
     def step(self, number: int, steps: int) -> None:
         """Start the reads due by step `number` of the `steps` to the next read batch."""
+        if self._hands_out:
+            if number == 0:
+                self._hand_out(0)
+            return
         wanted = self._share * (number + 1) // steps - self._started
         if wanted > 0 and self._queue:
             self._collect()
@@ -275,7 +221,7 @@ class ChunkPrefetcher:
 
     def _begin(self, count: int, *, wait: bool) -> None:
         """Start up to `count` reads, as far as there is room; with `wait`, one at least."""
-        starting: list[_Chunk] = []
+        starting: list[PlannedChunk] = []
         while len(starting) < count and self._queue:
             must = wait and not starting
             if self._in_flight + len(starting) >= self._most_in_flight:
@@ -295,14 +241,18 @@ class ChunkPrefetcher:
         for begin in range(0, len(starting), per_task):
             self._start(starting[begin : begin + per_task])
 
-    def _hand_out(self, soon: int) -> None:
-        """Start reading the chunks that are due before record `soon`, for all that is planned.
+    def _hand_out(self, records: int) -> None:
+        """Start reading the chunks of the next `records` records, for all that is planned.
 
-        A read that starts later serves more. In windows of half the horizon, all that wants a chunk is
-        planned half a horizon before the first read batch that does.
+        And of as many records as may be read at a time, while all rows of the chunks are planned: a
+        read of one that is not serves more if it starts later.
         """
-        starting: list[_Chunk] = []
-        while self._queue and self._queue[0].due < soon:
+        lead = self._most_in_flight * self._chunk_bytes // max(1, self._record_bytes)
+        starting: list[PlannedChunk] = []
+        while self._queue:
+            chunk, far = self._queue[0], self._queue[0].due - self._made
+            if far >= records and (far >= lead or chunk.rows < self._rows_of(chunk)):
+                break
             chunk = self._next()
             if chunk.uses:
                 self._handed_out[chunk.number] = chunk.uses[-1][0].place
@@ -312,6 +262,12 @@ class ChunkPrefetcher:
                 del self._known[chunk.number]
         if starting:
             self._start(starting)
+
+    def _rows_of(self, chunk: PlannedChunk) -> int:
+        if not isinstance(self._part, ArrayPart):
+            raise TypeError(f"prefetcher: {type(self._part).__name__} has chunks without rows")
+        first, stop = self._part.bounds(chunk.number)
+        return stop - first
 
     def _share_of(self, records: int) -> int:
         """Return how many reads to start while `records` records are made, at an even pace.
@@ -340,7 +296,7 @@ class ChunkPrefetcher:
         self._credit = min(self._credit + share, share + 1)
         return max(late, int(self._credit))
 
-    def _next(self) -> _Chunk:
+    def _next(self) -> PlannedChunk:
         chunk = self._queue.popleft()
         left = self._dues[chunk.due] - 1
         if left:
@@ -349,20 +305,20 @@ class ChunkPrefetcher:
             del self._dues[chunk.due]
         return chunk
 
-    def _start(self, chunks: list[_Chunk]) -> None:
+    def _start(self, chunks: list[PlannedChunk]) -> None:
         self._counters.started([chunk.number for chunk in chunks])
         try:
             future = self._cache.start(chunks, self._pool)
         except Exception as error:  # of a source that does not put it into the future
             future = Future()
             future.set_exception(error)
-        read = _ChunkRead(chunks, future)
+        read = ChunkRead(chunks, future)
         for chunk in chunks:
             chunk.read, chunk.out = read, None
         self._reads.append(read)
         self._in_flight += len(chunks)
 
-    def _direct(self, chunk: _Chunk) -> list[Any] | None:
+    def _direct(self, chunk: PlannedChunk) -> list[Any] | None:
         """The places where read batches want a chunk, if it is read straight there."""
         cache = self._cache
         if not chunk.uses:
@@ -377,7 +333,7 @@ class ChunkPrefetcher:
             return None
         return self._targets(chunk)
 
-    def _targets(self, chunk: _Chunk) -> list[Any]:
+    def _targets(self, chunk: PlannedChunk) -> list[Any]:
         """Where read batches want a chunk, which then has no slot."""
         cache = self._cache
         chosen: list[Any] = []
@@ -391,16 +347,16 @@ class ChunkPrefetcher:
         del self._known[chunk.number]
         return chosen
 
-    def _give_column(self, ticket: _Ticket) -> None:
+    def _give_column(self, ticket: Ticket) -> None:
         if ticket.out is None:
             ticket.out = self._cache.empty(ticket.count)
             self._given_bytes += self._column_bytes(ticket)
             ticket.is_early = True
 
-    def _column_bytes(self, ticket: _Ticket) -> int:
+    def _column_bytes(self, ticket: Ticket) -> int:
         return ticket.count * self._record_bytes
 
-    def _is_last(self, chunk: _Chunk) -> bool:
+    def _is_last(self, chunk: PlannedChunk) -> bool:
         """Whether the read batches that want a chunk are likely to be the last ones to do so.
 
         They are the last ones if planning has ended. In a store that does not fit, they are also
@@ -433,15 +389,15 @@ class ChunkPrefetcher:
         self._spill(chunk)
         return self._taken_from(chunk)
 
-    def _taken_from(self, chunk: _Chunk) -> int:
+    def _taken_from(self, chunk: PlannedChunk) -> int:
         slot, chunk.slot = chunk.slot, -1
         return slot
 
-    def _release(self, chunk: _Chunk) -> None:
+    def _release(self, chunk: PlannedChunk) -> None:
         if chunk.slot >= 0:
             heapq.heappush(self._free, self._taken_from(chunk))
 
-    def _farthest(self) -> _Chunk | None:
+    def _farthest(self) -> PlannedChunk | None:
         """The chunk in the chunk cache, read already, whose next use is farthest."""
         for again in (False, True):
             if again or self._sorted_at != self._made:
@@ -457,7 +413,7 @@ class ChunkPrefetcher:
                         return chunk
         return None
 
-    def _spill(self, chunk: _Chunk) -> None:
+    def _spill(self, chunk: PlannedChunk) -> None:
         """Copy a chunk's records to the read batches that want them, to free its slot."""
         del self._known[chunk.number]
         self.crowded_out += 1
@@ -488,7 +444,7 @@ class ChunkPrefetcher:
                 else:
                     self._reads.append(read)
 
-    def _take(self, read: _ChunkRead) -> None:
+    def _take(self, read: ChunkRead) -> None:
         self._pool.help_begin(read.future)
         try:
             self._cache.arrived([chunk.slot for chunk in read.chunks], read.future)
@@ -504,7 +460,7 @@ class ChunkPrefetcher:
         for chunk in read.chunks:
             self._rest(chunk)  # its read batch failed meanwhile
 
-    def _wait(self, chunks: Sequence[_Chunk]) -> None:
+    def _wait(self, chunks: Sequence[PlannedChunk]) -> None:
         """Wait until chunks have come; raises the error of one that could not be read."""
         self._collect()
         missing = []
@@ -527,7 +483,7 @@ class ChunkPrefetcher:
 
     # --- gathering -------------------------------------------------------------------------------
 
-    def _finish(self, ticket: _Ticket) -> Any:
+    def _finish(self, ticket: Ticket) -> Any:
         try:
             while self._queue and self._queue[0].due <= ticket.place:
                 self._begin(self._dues[self._queue[0].due], wait=True)
@@ -541,7 +497,7 @@ class ChunkPrefetcher:
         for ticket in list(self._tickets.get(number, ())):
             self._let_go(ticket)
 
-    def _let_go(self, ticket: _Ticket) -> None:
+    def _let_go(self, ticket: Ticket) -> None:
         self._made += ticket.count
         handed_out = self._handed_out
         while handed_out and handed_out[first := next(iter(handed_out))] < self._made:
@@ -558,12 +514,12 @@ class ChunkPrefetcher:
                 chunk.uses.remove((ticket, at))
                 self._rest(chunk)
 
-    def _rest(self, chunk: _Chunk) -> None:
+    def _rest(self, chunk: PlannedChunk) -> None:
         """Free a chunk's slot for another chunk if no read batch wants the chunk and its read is done."""
         if not chunk.uses and chunk.slot >= 0 and chunk.read is not None and chunk.read.done:
             self._idle[chunk.number] = chunk
 
-    def _column(self, ticket: _Ticket) -> Any:
+    def _column(self, ticket: Ticket) -> Any:
         slots = np.array([chunk.slot for chunk in ticket.chunks], np.int64)[ticket.which]
         if not ticket.served:
             ticket.out = self._cache.gather(ticket.count, ticket.fragments, slots)

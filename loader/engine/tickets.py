@@ -1,0 +1,82 @@
+"""What a prefetcher has planned: the chunks that read batches want, and the reads of chunks.
+
+A ticket and its chunks hold each other until the read batch is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.engine.chunk_cache import ChunkPlace
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class PlannedChunk(ChunkPlace):
+    """A chunk that is wanted, being read or in the chunk cache."""
+
+    due: int = 0  # the place of the first read batch that wants it
+    # Read batches that want it, and which chunk it is there.
+    uses: list[tuple[Ticket, int]] = dataclasses.field(default_factory=list)
+    read: ChunkRead | None = None
+    rows: int = 0  # that these read batches want of it, where chunks go straight to them
+
+    @property
+    def next_use(self) -> int:
+        """The place of the next read batch that wants it."""
+        return self.uses[0][0].place
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ChunkRead:
+    """A read under way of some chunks."""
+
+    chunks: list[PlannedChunk]
+    future: Future[Any]
+    done: bool = False
+    error: Exception | None = None
+
+
+class Ticket:
+    """The records of one part that one read batch wants."""
+
+    def __init__(
+        self, number: int, place: int, count: int, fragments: Any, which: IntArray
+    ) -> None:
+        self.round = number
+        self.place = place  # records that were planned before its read batch
+        self.count = count
+        self.fragments = fragments
+        self.which = which  # per fragment, which of the ticket's chunks
+        self.chunks: list[PlannedChunk] = []
+        self.served: set[int] = set()
+        self.out: Any = None
+        self.targets: Any = None  # in `out`
+        self.is_early = False  # whether `out` was made before the read batch
+
+    @functools.cached_property
+    def _by_chunk(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.which, kind="stable")
+        return order, np.searchsorted(self.which[order], np.arange(len(self.chunks) + 1))
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that the read batch wants."""
+        return len(self.chunks)
+
+    def of_chunk(self, at: int) -> IntArray:
+        """The fragments that lie in chunk `at`."""
+        order, bounds = self._by_chunk
+        return order[bounds[at] : bounds[at + 1]]
+
+    def rows(self, chunks: int) -> list[int]:
+        """How many rows the read batch wants of each of its `chunks` chunks."""
+        found = np.bincount(self.which, self.fragments.lengths, minlength=chunks)
+        return list(found.astype(np.int64).tolist())

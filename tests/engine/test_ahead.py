@@ -36,9 +36,9 @@ class Counting:
 
 
 def windrow_threads() -> list[threading.Thread]:
-    """Threads of iterators: not the shared pool of `core.threads`, which lives as long as the process."""
+    """Threads of iterators: not those of the readers' pools, which live as long as the process."""
     threads = [t for t in threading.enumerate() if t.name.startswith("windrow")]
-    return [t for t in threads if not t.name.startswith("windrow-zarr")]
+    return [t for t in threads if not t.name.startswith(("windrow-zarr", "windrow-array-record"))]
 
 
 def endless(function: Any) -> windrow.MapDataset[Any]:

@@ -44,7 +44,7 @@ _MOST_AGAIN_S: Final = 0.12
 _MOST_SLOW_S: Final = 0.4
 # The share by which reads vary with their order, if chunks make room for others.
 _CHANCE: Final = 0.03
-_FEW_READS: Final = 3
+_FEW_READS: Final = 8
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 

@@ -103,6 +103,8 @@ class ChunkPrefetcher:
         self.entered = 0  # chunks that were put into the queue
         # Chunks that had to be read again, or evicted, for lack of room.
         self.crowded_out = 0
+        # Reads that were started before chunks went straight to read batches.
+        self.started_early = 0
         # Chunks that went straight to read batches, with the place of the last read batch until it
         # is made.
         self._handed_out: dict[int, int] = {}
@@ -307,6 +309,7 @@ class ChunkPrefetcher:
 
     def _start(self, chunks: list[PlannedChunk]) -> None:
         self._counters.started([chunk.number for chunk in chunks])
+        self.started_early += 0 if self._hands_out else len(chunks)
         try:
             future = self._cache.start(chunks, self._pool)
         except Exception as error:  # of a source that does not put it into the future

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, TypeAlias
@@ -30,7 +31,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
-from windrow.engine.read_batches import ReadBatch
+from windrow.engine.read_batches import GOAL_S, ReadBatch
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError
 from windrow.explain.null_executor import (
@@ -64,7 +65,7 @@ from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, nbytes
 
 IntArray = npt.NDArray[np.int64]
-Pace: TypeAlias = Literal["quick", "slow storage", "slow functions"]
+Pace: TypeAlias = Literal["quick", "uneven", "slow storage", "slow functions"]
 
 # Seconds that a usual machine takes to plan a read batch, each of its records, and each chunk that
 # it wants, without the order. They decide where a long run is cut, on every machine alike.
@@ -81,6 +82,8 @@ _STOPPED_S: Final = 0.025
 # The least advance of the clock while reads are waited for, and the duration of slow functions.
 _TICK_S: Final = 1.1e-3
 _LONG_S: Final = 1e6
+# How many times as long as the last one a read batch may be, where they are uneven.
+_UNEVEN: Final = (0.1, 4.0)
 # The most records of an element that are computed.
 MOST_RECORDS: Final = 1 << 17
 
@@ -91,7 +94,8 @@ class Setting:
 
     Args:
         pace: Read batches are as long as their bytes allow where functions and storage are 'quick';
-            as long as 0.1 s allow of 'slow storage'; and as short as can be with 'slow functions'.
+            as long as 0.1 s allow of 'slow storage'; of any length on a machine that does other
+            work as well, 'uneven'; and as short as can be with 'slow functions'.
         waits: Whether reads and workers end only when the run waits for them; otherwise they end at
             once.
         keeps: Whether filters keep all elements; otherwise they keep none.
@@ -142,6 +146,7 @@ class DryRun(RunContext):
         self.varies = False  # whether a read batch was longer than the first one
         self._shortest = 0
         self._spent_s = self._took_s = 0.0
+        self._random = random.Random(0)  # the same lengths in every run
         self._null_executors: dict[int, NullExecutor] = {}
         # The chunks of parts that were planned, and those that finished read batches used.
         self.wanted: dict[int, set[int]] = collections.defaultdict(set)
@@ -248,6 +253,8 @@ class DryRun(RunContext):
                 return 0.0
             case "slow storage":
                 return took_s if self.aheads else _STOPPED_S + took_s
+            case "uneven":
+                return GOAL_S / self._random.uniform(*_UNEVEN)
             case _:
                 return _LONG_S
 

@@ -45,6 +45,8 @@ _MOST_SLOW_S: Final = 0.4
 # The share by which reads vary with their order, if chunks make room for others.
 _CHANCE: Final = 0.03
 _FEW_READS: Final = 8
+# The share by which more chunks may be read before they go straight to read batches.
+_EARLY: Final = 0.25
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 
@@ -144,24 +146,29 @@ def _by_chance(
     epoch: tuple[SourceCosts, ...], runs: Sequence[RunFigures], sources: Sequence[Any]
 ) -> tuple[SourceCosts, ...]:
     """Widen the costs of runs in which chunks make room for others, which depends on chance."""
-    spilled = {
-        id(own.room.source)
-        for run in runs
-        for parts in run.parts.values()
-        for own in parts
-        if own.crowded_out and (run.varies or own.room.slots > _LEAST_SLOTS)
-    }
+    early: dict[int, float] = {}
+    for run in runs:
+        for own in (own for parts in run.parts.values() for own in parts):
+            if own.crowded_out and (run.varies or own.room.slots > _LEAST_SLOTS):
+                key = id(own.room.source)
+                started = own.started_early if own.room.scatters else 0
+                early[key] = max(early.get(key, 0), started)
     return tuple(
-        _of_chance(costs) if id(source) in spilled else costs
+        _of_chance(costs, early[id(source)]) if id(source) in early else costs
         for costs, source in zip(epoch, sources, strict=True)
     )
 
 
-def _of_chance(costs: SourceCosts) -> SourceCosts:
+def _of_chance(costs: SourceCosts, early: float) -> SourceCosts:
+    """Widen costs; `early` chunks were read before chunks went straight to read batches.
+
+    How many of these are read once more depends on the lengths of the first read batches.
+    """
     reads = costs.reads
-    more = max(_FEW_READS, _CHANCE * reads.high)
-    least = max(min(costs.chunks.low, reads.low), reads.low - more)
-    return _with_hits(costs.with_reads(Amount(least, reads.high + more)), more)
+    chance = max(_FEW_READS, _CHANCE * reads.high)
+    less, more = max(chance, early), max(chance, _EARLY * early)
+    least = max(min(costs.chunks.low, reads.low), reads.low - less)
+    return _with_hits(costs.with_reads(Amount(least, reads.high + more)), max(less, more))
 
 
 def _with_hits(costs: SourceCosts, more: float) -> SourceCosts:
@@ -235,6 +242,8 @@ def _runs(node: Node, share: float) -> tuple[RunFigures, ...]:
     if first.parts or has_workers or is_large:
         settings.append(Setting(waits=True, is_large=is_large))
     takes_long = _takes_long(node)
+    if first.varies and first.is_crowded:
+        settings.append(Setting("uneven", waits=True, is_large=is_large))
     if first.varies or is_large:
         if takes_long or first.parts or may_end_early(node):
             settings.append(Setting("slow functions", waits=True, is_large=is_large))
@@ -287,11 +296,13 @@ class PartRun(NamedTuple):
         held: The most slots in use.
         crowded_out: Chunks that made room for others while read batches wanted them, or were read
             again since some read batches that wanted them were not planned.
+        started_early: Reads that were started before chunks went straight to read batches.
     """
 
     room: CacheRoom
     held: int
     crowded_out: int
+    started_early: int
 
 
 def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
@@ -299,7 +310,7 @@ def _most_of(found: Iterable[PartRun]) -> list[PartRun]:
     parts: dict[int, PartRun] = {}
     for own in found:
         other = parts.get(id(own.room.part), own)
-        most = max(own.held, other.held), max(own.crowded_out, other.crowded_out)
+        most = map(max, own[1:], other[1:])
         parts[id(own.room.part)] = PartRun(own.room, *most)
     return list(parts.values())
 
@@ -334,6 +345,12 @@ class RunFigures:
     varies: bool
     longest_s: float
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether chunks made room for others, where they go straight to read batches."""
+        found = (own for parts in self.parts.values() for own in parts)
+        return any(own.crowded_out and own.room.scatters for own in found)
+
 
 def _figures(node: Node, setting: Setting, share: float, most_s: float) -> RunFigures:
     """Return the results of a dry run; `share` is the part of each element that it made."""
@@ -364,7 +381,12 @@ def _parts(run: DryRun) -> dict[int, list[PartRun]]:
     found: dict[int, list[PartRun]] = {}
     for node, prefetcher in run.aheads:
         found.setdefault(id(node), []).extend(
-            PartRun(ahead.room, ahead.cache_bytes // ahead.room.chunk_bytes, ahead.crowded_out)
+            PartRun(
+                ahead.room,
+                ahead.cache_bytes // ahead.room.chunk_bytes,
+                ahead.crowded_out,
+                ahead.started_early,
+            )
             for ahead in prefetcher.parts
         )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from benchmarks import advice
 from tests.laid_out import pieced
 from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
+from windrow.engine.read_batches import GOAL_S, BlockSize
 from windrow.quality.batch_sample import added_up
 from windrow.sources import ZarrDataSource
 from windrow.stats.costs import Amount, SourceCosts, known
@@ -43,13 +45,19 @@ ORDERS: dict[str, Callable[[MapDataset[Any]], MapDataset[Any]]] = {
 }
 
 
-def told_and_found(dataset: IterDataset[Any]) -> tuple[SourceCosts, SourceCosts]:
-    """The predicted costs of a chain's only source, and the counted ones, which must lie inside."""
-    (told,) = dataset.explain().epoch
+def counted(dataset: IterDataset[Any]) -> SourceCosts:
+    """The counted costs of a chain's only source."""
     with iter(dataset) as iterator:
         for _ in iterator:
             pass
         (found,) = iterator.stats().sources
+    return found
+
+
+def told_and_found(dataset: IterDataset[Any]) -> tuple[SourceCosts, SourceCosts]:
+    """The predicted costs of a chain's only source, and the counted ones, which must lie inside."""
+    (told,) = dataset.explain().epoch
+    found = counted(dataset)
     assert found.reads.low in told.reads
     assert known(found.decoded_bytes).low in known(told.decoded_bytes)
     return told, found
@@ -68,6 +76,28 @@ def test_reads_lie_in_what_is_told(store: Path, order: str, resident: float) -> 
     told, found = told_and_found(dataset)
     assert found.chunks == told.chunks
     assert told.reads.is_exact or order != "in order"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("resident", [0.6, 0.9, 1.2])
+def test_reads_of_a_machine_that_stops_lie_in_what_is_told(
+    store: Path, resident: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each fifth read batch takes up to four times as long as one may, so later ones are shorter.
+    rng, saw = random.Random(seed), BlockSize.saw
+
+    def stops(self: BlockSize, rows: int, size_bytes: int, took_s: float, **more: Any) -> None:
+        stopped_s = rng.uniform(1, 4) * GOAL_S if rng.random() < 0.2 else 0.0
+        saw(self, rows, size_bytes, took_s + stopped_s, **more)
+
+    options = ReadOptions(
+        resident_bytes=int(ROWS * ROW_BYTES * resident), in_flight_bytes=4 * CHUNK * ROW_BYTES
+    )
+    chain = ORDERS["shuffle"](MapDataset.source(ZarrDataSource(store)))
+    dataset = chain.batch(8).to_iter_dataset(options)
+    (told,) = dataset.explain().epoch
+    monkeypatch.setattr(BlockSize, "saw", stops)
+    assert counted(dataset).reads.low in told.reads
 
 
 def little(resident: float = 0.8) -> ReadOptions:

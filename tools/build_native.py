@@ -43,6 +43,9 @@ def build() -> int:
         beside = MODULE.with_suffix(".new")
         shutil.copy2(library(), beside)
         os.replace(beside, MODULE)
+        for other in MODULE.parent.glob("_native.*"):  # which Python would import first
+            if other != MODULE:
+                other.unlink()
     return done.returncode
 
 

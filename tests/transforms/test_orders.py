@@ -8,6 +8,8 @@ import math
 import pickle
 import sys
 import threading
+from typing import Any
+from unittest import mock
 
 import grain
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import benchmarks.orders
+from windrow.core import native
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import orders
 from windrow.transforms.random import IndexedRandom, default_seed, philox_key
@@ -454,3 +457,44 @@ def test_what_a_stream_is_given_is_its_own() -> None:
     expected = first.copy()
     first[:] = 0
     assert np.array_equal(orders.shuffled(np.arange(1000, 2000), 10**6, 5), expected)
+
+
+@pytest.mark.skipif(native.native() is None, reason="compares the native core with NumPy")
+@settings(max_examples=60)
+@given(st.data())
+def test_the_core_and_numpy_give_the_same_orders(data: st.DataObject) -> None:
+    bits = data.draw(st.integers(1, 62))
+    length = data.draw(st.integers(2, 2**bits + 1))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    offsets = np.array(data.draw(st.lists(st.integers(0, length - 1), max_size=100)), np.int64)
+    found = orders.shuffled(offsets, length, seed)
+    with (
+        mock.patch.object(native, "native", return_value=None),
+        mock.patch.object(orders, "_tables", orders.OrderTables(1 << 20)),
+    ):
+        assert orders.shuffled(offsets, length, seed).tolist() == found.tolist()
+
+
+@pytest.mark.skipif(native.native() is None, reason="a test of the native core")
+@pytest.mark.parametrize(
+    ("offsets", "length", "half_bits", "message"),
+    [
+        (np.array([3, -1]), 10, 8, "offsets must be 0 to 9"),
+        (np.array([10]), 10, 8, "offsets must be 0 to 9"),
+        (np.array([0]), 0, 8, "0 records do not fit"),
+        (np.array([0]), 2**16 + 1, 8, "65537 records do not fit"),
+        (np.array([0]), 10, 7, "8 to 32 bits"),
+        (np.array([0], np.int32), 10, 8, "takes int64 in a row"),
+        (np.arange(8)[::2], 10, 8, "takes int64 in a row"),
+        (np.zeros((2, 2), np.int64), 10, 8, "takes int64 in a row"),
+    ],
+)
+def test_the_core_refuses_what_it_cannot_shuffle(
+    offsets: np.ndarray[Any, Any], length: int, half_bits: int, message: str
+) -> None:
+    core = native.native()
+    assert core is not None
+    before = offsets.copy()
+    with pytest.raises(ValueError, match=message):
+        core.shuffle(offsets, length, half_bits, (1, 2, 3, 4))
+    assert offsets.tolist() == before.tolist()

@@ -9,6 +9,7 @@ mod array_record;
 mod codecs;
 mod guard;
 mod memory;
+mod orders;
 mod pool;
 mod zarr;
 
@@ -20,6 +21,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     guard::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
+    orders::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

@@ -137,6 +137,7 @@ bench: $(READY)
 
 bench-small: $(READY)
 	@$(PY) -m benchmarks --small
+	@$(PY) -m benchmarks.steady --small
 
 bench-steady: $(READY)
 	@$(PY) -m benchmarks.steady

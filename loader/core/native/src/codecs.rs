@@ -9,9 +9,14 @@ use std::ptr;
 
 use blosc_src as blosc;
 use libdeflate_sys as deflate;
-use zstd_safe::DCtx;
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 const CHECKSUM_BYTES: usize = 4;
+/// The most bytes of a block of zstd, which is decoded as a whole.
+const ZSTD_BLOCK_BYTES: usize = 128 << 10;
+/// The least and the largest memory for a window of zstd, as powers of two.
+const ZSTD_LEAST_BITS: u32 = 10;
+const ZSTD_MOST_BITS: u32 = 31;
 
 /// A reason why bytes are not the chunk that they should be.
 pub type Damage = String;
@@ -99,17 +104,25 @@ impl Chain {
         self.compressor.is_none().then_some(whole)
     }
 
-    /// Fills all of `out`, which has the bytes of a decoded chunk, from `data`.
+    /// Fills the first `wanted` bytes of `out`, or more, from `data`; `out` has the bytes of a decoded chunk.
     ///
     /// `between` is memory to use where checksums lie inside of the compressed bytes.
     pub fn decode(
         &self,
         data: &[u8],
         out: &mut [u8],
+        wanted: usize,
         between: &mut Vec<u8>,
         tools: &mut Tools,
     ) -> Result<(), Damage> {
         let data = without_checksums(data, self.outer)?;
+        let is_worth_it = wanted.saturating_add(ZSTD_BLOCK_BYTES) <= out.len() / 2;
+        let is_zstd = self.compressor == Some(Codec::Zstd) && self.inner == 0;
+        if is_zstd && is_worth_it && !has_checksum(data) {
+            zstd_frame(data, out.len())?;
+            let size = out.len();
+            return zstd_beginning(data, &mut out[..wanted], size, &mut tools.zstd);
+        }
         let Some(codec) = self.compressor else {
             return copied(without_checksums(data, self.inner)?, out);
         };
@@ -170,19 +183,57 @@ fn decompress(codec: Codec, data: &[u8], out: &mut [u8], tools: &mut Tools) -> R
     if found == out.len() { Ok(()) } else { Err(other_size(found, out.len())) }
 }
 
-fn zstd(data: &[u8], out: &mut [u8], context: &mut DCtx<'static>) -> Result<usize, Damage> {
-    let named = |code| format!("zstd: {}", zstd_safe::get_error_name(code));
+fn zstd_error(code: usize) -> Damage {
+    format!("zstd: {}", zstd_safe::get_error_name(code))
+}
+
+/// Whether a frame has a checksum of all that it decodes to.
+fn has_checksum(data: &[u8]) -> bool {
+    const DESCRIPTOR: usize = 4;
+    data.get(DESCRIPTOR).is_some_and(|flags| flags & 4 != 0)
+}
+
+/// Checks that `data` is one frame that may decode to `size` bytes.
+fn zstd_frame(data: &[u8], size: usize) -> Result<(), Damage> {
     match zstd_safe::get_frame_content_size(data) {
-        Ok(Some(size)) if size != out.len() as u64 => {
-            return Err(other_size(usize::try_from(size).unwrap_or(usize::MAX), out.len()));
+        Ok(Some(found)) if found != size as u64 => {
+            return Err(other_size(usize::try_from(found).unwrap_or(usize::MAX), size));
         }
         Ok(_) => {}
         Err(_) => return Err("it does not begin with a zstd frame".to_owned()),
     }
-    if zstd_safe::find_frame_compressed_size(data).map_err(named)? != data.len() {
+    if zstd_safe::find_frame_compressed_size(data).map_err(zstd_error)? != data.len() {
         return Err("other bytes follow its zstd frame".to_owned());
     }
-    context.decompress(out, data).map_err(named)
+    Ok(())
+}
+
+fn zstd(data: &[u8], out: &mut [u8], context: &mut DCtx<'static>) -> Result<usize, Damage> {
+    zstd_frame(data, out.len())?;
+    context.decompress(out, data).map_err(zstd_error)
+}
+
+/// Fills `out` with the first bytes of a frame; `size` is that of the whole, and bounds the memory for it.
+fn zstd_beginning(
+    data: &[u8],
+    out: &mut [u8],
+    size: usize,
+    context: &mut DCtx<'static>,
+) -> Result<(), Damage> {
+    let bits = size.next_power_of_two().ilog2().clamp(ZSTD_LEAST_BITS, ZSTD_MOST_BITS);
+    context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
+    context.set_parameter(DParameter::WindowLogMax(bits)).map_err(zstd_error)?;
+    let (wanted, mut from) = (out.len(), InBuffer::around(data));
+    let mut to = OutBuffer::around(out);
+    while to.pos() < wanted {
+        let before = (from.pos(), to.pos());
+        let left = context.decompress_stream(&mut to, &mut from).map_err(zstd_error)?;
+        let is_stuck = (from.pos(), to.pos()) == before;
+        if to.pos() < wanted && (left == 0 || is_stuck) {
+            return Err(other_size(to.pos(), size));
+        }
+    }
+    context.reset(ResetDirective::SessionOnly).map(drop).map_err(zstd_error)
 }
 
 fn lz4(data: &[u8], out: &mut [u8]) -> Result<usize, Damage> {
@@ -262,7 +313,7 @@ mod tests {
     fn decoded(codecs: &[Codec], data: &[u8], size: usize) -> Result<Vec<u8>, Damage> {
         let chain = Chain::new(codecs, size).unwrap();
         let mut out = vec![0; size];
-        chain.decode(data, &mut out, &mut Vec::new(), &mut Tools::new())?;
+        chain.decode(data, &mut out, size, &mut Vec::new(), &mut Tools::new())?;
         Ok(out)
     }
 
@@ -287,6 +338,30 @@ mod tests {
         assert!(decoded(&[Codec::Zstd], &frame[..frame.len() - 1], data.len()).is_err());
         assert!(decoded(&[Codec::Zstd], &[&frame[..], b"x"].concat(), data.len()).is_err());
         assert!(decoded(&[Codec::Zstd], b"", data.len()).is_err());
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_is_as_in_the_whole() {
+        let data: Vec<u8> = (0..1_000_000u32).map(|k| (k.wrapping_mul(k) >> 3) as u8).collect();
+        let (frame, chain) = (zstd_frame(&data), Chain::new(&[Codec::Zstd], data.len()).unwrap());
+        let mut tools = Tools::new();
+        let mut decoded = |frame: &[u8], wanted| {
+            let mut out = vec![0; data.len()];
+            chain.decode(frame, &mut out, wanted, &mut Vec::new(), &mut tools).map(|()| out)
+        };
+        for wanted in [0, 1, 1_000, 128 << 10, 300_000, 1_000_000, 7] {
+            assert_eq!(decoded(&frame, wanted).unwrap()[..wanted], data[..wanted]);
+        }
+        assert_eq!(decoded(&frame, 300_000).unwrap()[300_000..], vec![0; 700_000]);
+        assert!(decoded(&frame[..frame.len() - 1], 1_000).is_err());
+        assert!(decoded(&zstd_frame(&data[1..]), 1_000).is_err());
+        assert!(decoded(&[&frame[..], b"x"].concat(), 1_000).is_err());
+        let mut wrong = frame.clone();
+        for at in 12..200 {
+            wrong[at] ^= 0x55;
+        }
+        assert!(decoded(&wrong, 1_000).is_err());
+        assert_eq!(decoded(&frame, data.len()).unwrap(), data);
     }
 
     #[test]

@@ -435,3 +435,35 @@ def test_windows_are_read_by_the_core(tmp_path: Path) -> None:
     rows_of(tmp_path / "a", VALUES, **DAMAGED["3 zstd"])
     source = WindowDataSource(str(tmp_path / "a"), {0: 5})
     np.testing.assert_array_equal(np.asarray(source[3]).reshape(5, 40), VALUES[15:20])
+
+
+def large_chunks(path: Path, codec: codecs.ZstdCodec) -> np.ndarray[Any, Any]:
+    """Numbers in two chunks of 1 MB, and the last bytes of the second one damaged."""
+    values = np.random.default_rng(0).integers(0, 200, 500_000).astype("u4")
+    zarr.create_array(str(path), data=values, chunks=(250_000,), compressors=[codec])
+    file = path / "c" / "1"
+    data = bytearray(file.read_bytes())
+    data[-100:-20] = bytes(80)
+    file.write_bytes(data)
+    return values
+
+
+def test_the_rest_of_a_chunk_is_not_decoded_for_its_first_rows(tmp_path: Path) -> None:
+    values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1))
+    windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
+    # One window lies on both sides of the border, and one begins at it.
+    for number in (499, 500, 501):
+        expected = values[500 * number :][:1_000]
+        np.testing.assert_array_equal(windows.read(np.array([number]))[0], expected)
+    with pytest.raises(ReadError, match="c/1"):
+        windows.read(np.array([900]))
+    with pytest.raises(ReadError, match="c/1"):
+        windows.read(np.array([500, 900]))
+
+
+def test_a_chunk_with_a_checksum_is_decoded_to_its_end(tmp_path: Path) -> None:
+    values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1, checksum=True))
+    windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
+    np.testing.assert_array_equal(windows.read(np.array([3]))[0], values[1_500:2_500])
+    with pytest.raises(ReadError, match="c/1"):
+        windows.read(np.array([500]))

@@ -103,7 +103,8 @@ impl Array {
 
     /// Decodes the chunk at `at` into `out`, which has its bytes, or into `scratch.decoded`.
     ///
-    /// Of a chunk that is not encoded, only the bytes `parts` are read, which lie in it.
+    /// Only the bytes `parts` are wanted, which lie in it: of a chunk that is not encoded no others are
+    /// read, and of a compressed one those after them may not be decoded.
     pub fn decode(
         &self,
         at: &[usize],
@@ -125,8 +126,9 @@ impl Array {
         } else {
             fit(memory, stored.bytes)?;
             stored.read(&mut memory[..stored.bytes], 0)?;
-            self.chain.decode(&memory[..stored.bytes], out, between, tools)?;
-            self.refuse_others(out)?;
+            let wanted = parts.iter().map(|part| part.end).max().unwrap_or(0);
+            self.chain.decode(&memory[..stored.bytes], out, wanted, between, tools)?;
+            self.refuse_others(&out[..wanted])?;
         }
         Ok(Found::Stored)
     }
@@ -170,10 +172,15 @@ impl Array {
         start.min(stop)..stop.min(self.chunk_bytes)
     }
 
-    /// The bytes that runs of its rows need of a chunk that is not encoded: each run's own, or all
-    /// where that costs less.
+    /// The bytes that runs of its rows need of a chunk. If it is not encoded, these are each run's own,
+    /// or all where that costs less.
     pub fn parts<'a>(&self, runs: impl Iterator<Item = &'a Run>) -> Vec<Range<usize>> {
         let (row, rows) = (self.strides[0], self.chunk[0]);
+        if !self.chain.is_plain() {
+            let stop = runs.map(Run::stop).max().unwrap_or(0).min(rows);
+            let is_in_order = row * rows == self.chunk_bytes;
+            return vec![0..if is_in_order { stop * row } else { self.chunk_bytes }];
+        }
         let mut cost = 0;
         let mut parts = Vec::new();
         for run in runs {

@@ -124,12 +124,9 @@ impl Tasks for ChunkTasks {
 }
 
 impl ChunkTasks {
-    /// The bytes of a chunk that outputs want, if it is not encoded.
+    /// The bytes of a chunk that outputs want.
     fn parts(&self, outputs: &[(Arc<Scattering>, usize)]) -> Result<Vec<Range<usize>>, String> {
         let mut runs = Vec::new();
-        if !self.array.chain.is_plain() {
-            return Ok(Vec::new());
-        }
         for (output, chunk) in outputs {
             runs.push(output.of_chunk(*chunk)?);
         }

@@ -7,6 +7,7 @@ use crate::codecs::{Chain, fit};
 use crate::memory::{Axis, Copier};
 use crate::pool::{Found, Scratch};
 use crate::zarr::files::{self, Shards, Stored};
+use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::Run;
 
 /// One more read of a file costs about as much as reading these bytes with another read.
@@ -33,6 +34,8 @@ pub struct Array {
     /// Chunks along each axis of one stored object.
     pub per_object: Vec<usize>,
     pub shards: Option<Shards>,
+    /// Files of chunks that are not encoded, of which single rows are read.
+    pub files: OpenFiles,
     pub chain: Chain,
     pub chunk_bytes: usize,
     pub itemsize: usize,
@@ -146,6 +149,7 @@ impl Array {
     fn stored(&self, at: &[usize], path: &mut Vec<u8>) -> Result<Option<Stored>, String> {
         let number = self.path(at, path)?;
         let found = match &self.shards {
+            None if self.chain.is_plain() => Stored::kept(&self.files, number, path)?,
             None => Stored::whole(path)?,
             Some(shards) => shards.find(number, self.within(at), path)?,
         };
@@ -179,7 +183,8 @@ impl Array {
         if !self.chain.is_plain() {
             let stop = runs.map(Run::stop).max().unwrap_or(0).min(rows);
             let is_in_order = row * rows == self.chunk_bytes;
-            return vec![0..if is_in_order { stop * row } else { self.chunk_bytes }];
+            let part = 0..if is_in_order { stop * row } else { self.chunk_bytes };
+            return Vec::from([part]);
         }
         let mut cost = 0;
         let mut parts = Vec::new();

@@ -1,7 +1,7 @@
 //! Stored objects: one file per chunk, or shards of many chunks with an index.
 //!
 //! Invariants: sizes and offsets come from the system or were checked against it. A file that ends
-//! early is an error. At most `MOST_OPEN` shards stay open, over all arrays.
+//! early is an error.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -9,18 +9,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codecs::fit;
+use crate::zarr::open_files::{Kept, OpenFiles, Place};
 
 const CHECKSUM_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 16;
 const NO_CHUNK: u64 = u64::MAX;
 /// Bytes of the indices of one array that are kept.
 const INDEX_BYTES: usize = 256 << 20;
-const MOST_OPEN: usize = 256;
-static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Largest stored size of a chunk; larger objects are not even read.
 pub fn most_stored_bytes(decoded_bytes: usize) -> usize {
@@ -60,16 +58,8 @@ fn read_at(file: &File, out: &mut [u8], offset: u64) -> Result<(), String> {
 pub struct Shard {
     /// Offset and size of each chunk; `NO_CHUNK` twice where it is not stored.
     entries: Vec<(u64, u64)>,
-    file: Option<File>,
+    file: Option<(File, Place)>,
     bytes: u64,
-}
-
-impl Drop for Shard {
-    fn drop(&mut self) {
-        if self.file.is_some() {
-            OPEN.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Shard {
@@ -92,6 +82,7 @@ impl Shard {
 
 enum Handle {
     Own(File),
+    Kept(Arc<Kept>),
     Shard(Arc<Shard>),
 }
 
@@ -110,11 +101,31 @@ impl Stored {
         Ok(Some(Stored { handle: Handle::Own(file), offset: 0, bytes }))
     }
 
+    /// The same; the file stays open if it may, so its bytes are found again without opening it.
+    pub fn kept(files: &OpenFiles, number: u64, path: &[u8]) -> Result<Option<Stored>, String> {
+        let kept = match files.find(number) {
+            Some(kept) => kept,
+            None => {
+                let Some(file) = open(path)? else { return Ok(None) };
+                let bytes = size_of(&file)?;
+                match files.keep(number, file, bytes) {
+                    Ok(kept) => kept,
+                    Err(file) => {
+                        return Ok(Some(Stored { handle: Handle::Own(file), offset: 0, bytes }));
+                    }
+                }
+            }
+        };
+        let bytes = kept.bytes;
+        Ok(Some(Stored { handle: Handle::Kept(kept), offset: 0, bytes }))
+    }
+
     /// Fills `out` from byte `begin` on.
     pub fn read(&self, out: &mut [u8], begin: usize) -> Result<(), String> {
         let file = match &self.handle {
             Handle::Own(file) => file,
-            Handle::Shard(shard) => shard.file.as_ref().ok_or("its shard is closed")?,
+            Handle::Kept(kept) => &kept.file,
+            Handle::Shard(shard) => &shard.file.as_ref().ok_or("its shard is closed")?.0,
         };
         read_at(file, out, self.offset + begin as u64)
     }
@@ -146,11 +157,8 @@ impl ShardForm {
         let (numbers, _) = index.as_chunks::<8>();
         let number = |k: usize| u64::from_le_bytes(numbers[k]);
         let entries = (0..self.chunks).map(|k| (number(2 * k), number(2 * k + 1))).collect();
-        let keeps = OPEN.fetch_add(1, Ordering::Relaxed) < MOST_OPEN;
-        if !keeps {
-            OPEN.fetch_sub(1, Ordering::Relaxed);
-        }
-        Ok(Some(Shard { entries, file: keeps.then_some(file), bytes: bytes as u64 }))
+        let file = Place::take().map(|place| (file, place));
+        Ok(Some(Shard { entries, file, bytes: bytes as u64 }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod array;
 mod files;
+mod open_files;
 mod reading;
 mod scatter;
 

@@ -17,6 +17,7 @@ use crate::memory::{Memory, fence};
 use crate::pool::{self, Found, Scratch, Tasks, Work};
 use crate::zarr::array::{Array, Piece};
 use crate::zarr::files::{ShardForm, Shards};
+use crate::zarr::open_files::OpenFiles;
 use crate::zarr::scatter::{Columns, Run, Scattering, column, gathered};
 
 /// Chunks smaller than this are taken several at a time.
@@ -214,6 +215,7 @@ impl ZarrArray {
                 chunk,
                 per_object,
                 shards: index.map(|index| Shards::new(form(index))),
+                files: OpenFiles::default(),
                 chain: chain.ok_or_else(|| refused("an unknown codec"))?,
                 chunk_bytes,
                 itemsize,

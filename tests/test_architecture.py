@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names what exists, and its list of files to edit is enough for toys of each kind."""
+"""ARCHITECTURE.md names what exists, and its list of files to edit has tests of each kind."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.rooms import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-# Where a toy of each kind goes through the whole package.
-TOYS = {
+# What shows for each kind that the list is enough: toys of nodes, sources and formats.
+SHOWN = {
     "a node": "tests/transforms/test_own_nodes.py",
     "a source": "tests/sources/test_sources_docs.py",
     "a format of the command line": "tests/inspection/test_formats.py",
     "a codec of local Zarr chunks": "tests/sources/zarr/local/test_zarr_local_chunks.py",
     "a conversion": "tests/converters/test_converters_declared.py",
-    "a cost per source": "tests/stats/test_stats_reads.py",
-    "another statistic": "tests/stats/test_stats.py",
+    "a cost per source (chunks, reads, bytes)": "tests/stats/test_stats_reads.py",
+    "another statistic (time or memory of an iterator)": "tests/stats/test_stats.py",
 }
 
 
@@ -61,10 +61,10 @@ def test_every_room_is_on_the_page() -> None:
     assert missing == []
 
 
-def test_every_kind_of_thing_to_add_has_a_toy() -> None:
+def test_every_kind_of_thing_to_add_has_a_test() -> None:
     rows = re.findall(r"^\| (an?(?:other)? [^|]+?) \|", section("To add X, edit these"), flags=re.M)
-    assert rows == list(TOYS)
-    assert [path for path in TOYS.values() if not (ROOT / path).exists()] == []
+    assert rows == list(SHOWN)
+    assert [path for path in SHOWN.values() if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,11 @@ def test_every_kind_of_thing_to_add_has_a_toy() -> None:
         ("loader/cli/convert.py", "CONVERSIONS"),
         ("converters/job/declared.py", "OPTIONS"),
         ("sources/zarr/local/codecs.py", "PLAIN_CODECS"),
+        ("sources/zarr/local/codecs.py", "COMPRESSORS"),
+        ("sources/chunks.py", "LaidOutSource"),
+        ("sources/chunks.py", "Scattered"),
         ("loader/explain/explanation.py", "_COLUMNS"),
+        ("loader/explain/explanation.py", "_BYTES"),
         ("loader/stats/read_counters.py", "ReadCounters"),
         ("loader/stats/stats.py", "Stats"),
     ],

@@ -10,6 +10,8 @@ mod codecs;
 mod guard;
 mod memory;
 mod pool;
+mod tf_example;
+mod varint;
 mod zarr;
 
 /// The names that Python sees: one line per module.
@@ -20,6 +22,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     guard::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
+    tf_example::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

@@ -54,6 +54,11 @@ impl Memory {
         usize::try_from(self.view.itemsize).unwrap_or(0)
     }
 
+    pub fn is_contiguous(&self) -> bool {
+        // SAFETY: filled by PyObject_GetBuffer.
+        unsafe { ffi::PyBuffer_IsContiguous(&raw const *self.view, b'C' as _) == 1 }
+    }
+
     fn rank(&self) -> usize {
         usize::try_from(self.view.ndim).unwrap_or(0)
     }

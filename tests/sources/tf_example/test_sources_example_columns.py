@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
 from windrow.converters import decode_example, encode_example
+from windrow.converters.zarr import example_encode
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
 from windrow.sources.tf_example import rows as example_rows
@@ -128,10 +129,11 @@ def by_protobuf(records: Sequence[bytes], features: Mapping[str, Feature]) -> di
 
 @pytest.fixture(scope="module", params=["core", "protobuf"])
 def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The core decodes what it takes, or protobuf decodes every record."""
+    """The core encodes, and decodes what it takes; or protobuf decodes every record."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "protobuf":
             patch.setattr(example_rows, "native", lambda: None)
+            patch.setattr(example_encode, "native", lambda: None)
         yield
 
 

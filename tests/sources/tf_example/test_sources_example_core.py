@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.example_bytes import Stored, Style, example, field, mutated, varint
+from windrow.converters.zarr import example_encode
+from windrow.converters.zarr.example_encode import encode_examples
 from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources.tf_example import rows as example_rows
 from windrow.sources.tf_example.columns import decode_examples
-from windrow.sources.tf_example.features import Feature, Ragged
+from windrow.sources.tf_example.features import Column, Feature, Ragged
 from windrow.sources.tf_example.rows import ExampleRows
 
 pytestmark = pytest.mark.skipif(native() is None, reason="there is no native core")
@@ -246,6 +248,21 @@ def test_many_records_are_decoded_by_several_threads() -> None:
     assert [row.tolist() for row in found["a"]] == [[n] * (n % 3) for n in numbers]
 
 
+def test_many_rows_are_encoded_as_they_are_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 9000
+    features = {"n": Feature("int64", (None,)), "x": Feature("float32", (80,))}
+    draw = np.random.default_rng(0)
+    offsets = np.cumsum(np.r_[0, draw.integers(0, 9, rows)])
+    whole = draw.integers(-(2**62), 2**62, int(offsets[-1])) >> draw.integers(0, 62, offsets[-1])
+    columns: dict[str, Column] = {
+        "n": Ragged(whole, offsets),
+        "x": draw.random((rows, 80), np.float32),
+    }
+    found = encode_examples(columns, features)
+    monkeypatch.setattr(example_encode, "native", lambda: None)
+    assert found == encode_examples(columns, features)
+
+
 FORM = ("a", "int64", 8, True, True)
 
 
@@ -263,6 +280,15 @@ FORM = ("a", "int64", 8, True, True)
         lambda core: core.Examples([b""] * 3, [FORM], False).fill([0], [bytearray(8)], [np.array([2**62] * 3)]),
         lambda core: core.Examples([b""], [FORM], False).fill([0], [np.zeros(16, "u1")[::2]], [np.array([8])]),
         lambda core: core.Examples([b""], [FORM], False).fill([0], [bytearray(8)], [np.array([8], "i4")]),
+        lambda core: core.encode_examples([("a", 0x22, b"", np.zeros(2, int))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(0, int))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 3]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([-1, 2]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 2, 1]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.zeros(2, "i4"))]),
+        lambda core: core.encode_examples([("a", 0x12, bytes(8), np.array([0, 6]))]),
+        lambda core: core.encode_examples([("a", 0x1A, bytes(12), np.array([0, 12]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(n, int)) for n in (1, 2)]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(call: Callable[[object], object]) -> None:

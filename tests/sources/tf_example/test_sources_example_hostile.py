@@ -200,6 +200,8 @@ HOSTILE = {
     "a length of 2 GB": b"\x0a\xff\xff\xff\xff\x07" + FINE[2:],
     "a length of 16 EB": b"\x0a" + varint(2**64 - 1) + FINE[2:],
     "a length without an end": b"\x0a" + b"\xff" * 40,
+    "a length in five bytes": field(0x0A, FINE[3:], too_long=3),
+    "a length in six bytes": field(0x0A, FINE[3:], too_long=4),
     "field number 0": b"\x02\x00" + FINE,
     "wire type 6": b"\x0e" + FINE,
     "wire type 7": b"\x0f" + FINE,

@@ -3,8 +3,8 @@
 use crate::varint::Cursor;
 
 /// The first field of any message here that has a length: features, entries, names, values.
-const FIRST: u8 = 0x0a;
-const SECOND: u8 = 0x12;
+pub const FIRST: u8 = 0x0a;
+pub const SECOND: u8 = 0x12;
 /// Numbers that are not packed: a float has four bytes, an int64 is a varint.
 const FLOAT: u8 = 0x0d;
 const INT64: u8 = 0x08;
@@ -20,6 +20,23 @@ pub enum Kind {
     Bytes,
     Floats,
     Ints,
+}
+
+impl Kind {
+    /// The kind whose lists have this tag.
+    #[inline]
+    pub fn of(tag: u8) -> Option<Kind> {
+        [Kind::Bytes, Kind::Floats, Kind::Ints].into_iter().find(|kind| kind.tag() == tag)
+    }
+
+    /// The tag of the list in its feature.
+    pub fn tag(self) -> u8 {
+        match self {
+            Kind::Bytes => 0x0a,
+            Kind::Floats => 0x12,
+            Kind::Ints => 0x1a,
+        }
+    }
 }
 
 /// The list of a feature, as it is stored.
@@ -155,12 +172,7 @@ fn pair(entry: &[u8]) -> Option<(&[u8], &[u8])> {
 fn list(feature: &[u8]) -> Option<Option<List<'_>>> {
     let mut cursor = Cursor::new(feature);
     let Some(tag) = cursor.byte() else { return Some(None) };
-    let kind = match tag {
-        0x0a => Kind::Bytes,
-        0x12 => Kind::Floats,
-        0x1a => Kind::Ints,
-        _ => return None,
-    };
+    let kind = Kind::of(tag)?;
     let bytes = sized(&mut cursor)?;
     cursor.is_empty().then_some(Some(List { kind, bytes }))
 }

@@ -17,7 +17,7 @@ use crate::pool;
 const BLOCK_BYTES: usize = 128 << 10;
 const RECORD_BYTES: usize = 64;
 
-fn refused(why: impl Into<String>) -> PyErr {
+pub fn refused(why: impl Into<String>) -> PyErr {
     PyValueError::new_err(why.into())
 }
 
@@ -49,7 +49,7 @@ impl Examples {
             let features = features_of(features)?;
             let held = records.to_tuple();
             let records: Vec<&'static [u8]> = held.iter().map(|record| bytes_of(&record)).collect();
-            let blocks = blocks(&records);
+            let blocks = blocks(records.iter().map(|record| record.len()));
             let done: Vec<OnceLock<Rows<'static>>> =
                 blocks.iter().map(|_| OnceLock::new()).collect();
             pool::each(py, blocks.len(), |block| {
@@ -186,12 +186,13 @@ fn bytes_of(record: &Bound<'_, PyAny>) -> &'static [u8] {
     unsafe { slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
 }
 
-/// Runs of records with about `BLOCK_BYTES`.
-fn blocks(records: &[&[u8]]) -> Vec<Range<usize>> {
+/// Runs of records of these sizes that have about `BLOCK_BYTES`.
+pub fn blocks(sizes: impl ExactSizeIterator<Item = usize>) -> Vec<Range<usize>> {
     let (mut found, mut begin, mut bytes) = (Vec::new(), 0, 0);
-    for (number, record) in records.iter().enumerate() {
-        bytes += record.len() + RECORD_BYTES;
-        if bytes >= BLOCK_BYTES || number + 1 == records.len() {
+    let records = sizes.len();
+    for (number, size) in sizes.enumerate() {
+        bytes += size + RECORD_BYTES;
+        if bytes >= BLOCK_BYTES || number + 1 == records {
             found.push(begin..number + 1);
             (begin, bytes) = (number + 1, 0);
         }

@@ -1,4 +1,4 @@
-"""tf.train.Examples of one layout to columns: ours, a loop over protobuf's upb, and the floor.
+"""tf.train.Examples to columns: ours, a loop over protobuf's upb, and the floor.
 
 The records hold a picture of 32 x 32 x 3 bytes, a label and 8 floats. In the second case labels have
 one to three bytes, so that lengths are mixed. Ours and upb give the same columns; the floor copies

@@ -1,7 +1,6 @@
 """Columns to Examples: one serialised tf.train.Example per row.
 
-Rows whose features have the same sizes differ in their values alone. The bytes between the values
-are made once, and NumPy puts the values of many rows in their places.
+The native core writes many rows at once. Without it each row is put together by itself.
 
 Invariant: equal rows give equal bytes, the same as `encode_example` gives for the same values.
 `decode_examples` makes the same columns of them.
@@ -10,32 +9,35 @@ Invariant: equal rows give equal bytes, the same as `encode_example` gives for t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core.native import native
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.columns import check_features
-from windrow.sources.tf_example.features import Array, Column, Feature, Ragged, cast
+from windrow.sources.tf_example.features import (
+    Array,
+    Column,
+    Feature,
+    Ragged,
+    cast,
+    offsets_of,
+)
 from windrow.sources.tf_example.wire import (
     BYTES_LIST,
     FIRST_FIELD,
     FLOAT_LIST,
     INT64_LIST,
     entry_head,
-    field_head,
+    framed,
     write_varints,
 )
 
-_Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Rows: TypeAlias = npt.NDArray[np.int64]
-
-# A block stays in the processor's cache between being put together and being taken apart.
-_BLOCK_BYTES: Final = 1 << 20
-# Fewer rows of the same sizes are put together one by one.
-_FEWEST: Final = 16
 
 
 def encode_examples(columns: Mapping[str, Column], features: Mapping[str, Feature]) -> list[bytes]:
@@ -65,53 +67,46 @@ def encode_examples(columns: Mapping[str, Column], features: Mapping[str, Featur
             " feature for each column"
         )
     parts = [_part(name, features[name], columns[name]) for name in sorted(features)]
-    rows = len(parts[0].sizes)
+    rows = parts[0].rows
     for part in parts:
-        if len(part.sizes) != rows:
+        if part.rows != rows:
             raise ArgumentError(
-                f"encode_examples: column {part.name!r} has {len(part.sizes)} rows, and"
+                f"encode_examples: column {part.name!r} has {part.rows} rows, and"
                 f" {parts[0].name!r} {rows}; all have to have as many"
             )
-    out = [b""] * rows
-    for some in _of_one_size(parts):
-        for row, record in zip(some.tolist(), _records(parts, some), strict=True):
-            out[row] = record
-    return out
+    core = native()
+    if core is None:
+        return [
+            framed(FIRST_FIELD, b"".join(row)) for row in zip(*map(_entries, parts), strict=True)
+        ]
+    wanted = [(p.name, p.kind, p.values, p.bounds * p.values.itemsize) for p in parts]
+    records: list[bytes] = core.encode_examples(wanted)
+    return records
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _FeatureBytes:
-    """A feature's values as they are stored: row `i` is `data[starts[i] : starts[i] + sizes[i]]`."""
+class _FeatureValues:
+    """A feature's values, flat: row `i` is `values[bounds[i] : bounds[i + 1]]`.
+
+    They are uint8, float32 or int64, by the `kind` of the list.
+    """
 
     name: str
     kind: int
-    data: _Bytes
-    starts: _Rows
-    sizes: _Rows
+    values: Array
+    bounds: _Rows
 
-    def head(self, size: int) -> bytes:
-        """Return the bytes that stand before `size` bytes of values."""
-        # A list without numbers has no field for them.
-        head = field_head(FIRST_FIELD, size) if size or self.kind == BYTES_LIST else b""
-        return entry_head(self.name, self.kind, len(head) + size) + head
-
-    def row(self, row: int) -> bytes:
-        """The values of one row."""
-        start = self.starts[row]
-        return bytes(self.data[start : start + self.sizes[row]])
-
-    def rows(self, rows: _Rows, size: int) -> _Bytes:
-        """The values of rows of one size, uint8 `(rows, size)`."""
-        shape = (len(self.data) - size + 1, size)
-        windows: _Bytes = np.lib.stride_tricks.as_strided(self.data, shape, (1, 1), writeable=False)
-        return windows[self.starts[rows]]
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.bounds) - 1
 
 
-def _part(name: str, feature: Feature, column: Column) -> _FeatureBytes:
+def _part(name: str, feature: Feature, column: Column) -> _FeatureValues:
     values, offsets = _checked(name, feature, column)
     if feature.in_bytes:
         data = values.reshape(-1).view(np.uint8)
-        return _of_bounds(name, BYTES_LIST, data, offsets * feature.item_bytes)
+        return _FeatureValues(name, BYTES_LIST, data, offsets * feature.item_bytes)
     is_whole = values.dtype.kind in "iub"
     stored, fits = cast(values.reshape(-1), np.dtype(np.int64 if is_whole else np.float32))
     if fits is not None and not fits.all():
@@ -119,15 +114,22 @@ def _part(name: str, feature: Feature, column: Column) -> _FeatureBytes:
             f"encode_examples: column {name!r} has the number {values.reshape(-1)[~fits][0]!s},"
             f" which {stored.dtype} cannot hold; give the feature raw=True"
         )
-    bounds = offsets * feature.items
-    if not is_whole:
-        return _of_bounds(name, FLOAT_LIST, stored.view(np.uint8), bounds * 4)
-    data, sizes = write_varints(stored)
-    return _of_bounds(name, INT64_LIST, data, np.concatenate([[0], np.cumsum(sizes)])[bounds])
+    kind = INT64_LIST if is_whole else FLOAT_LIST
+    return _FeatureValues(name, kind, stored, offsets * feature.items)
 
 
-def _of_bounds(name: str, kind: int, data: _Bytes, bounds: _Rows) -> _FeatureBytes:
-    return _FeatureBytes(name, kind, data, bounds[:-1], np.diff(bounds))
+def _entries(part: _FeatureValues) -> Iterator[bytes]:
+    """Yields each row as an entry in an Example's map."""
+    data, bounds = part.values, part.bounds
+    if part.kind == INT64_LIST:
+        data, sizes = write_varints(data)
+        bounds = offsets_of(sizes)[bounds]
+    stored = data.tobytes()
+    for start, stop in itertools.pairwise((bounds * data.itemsize).tolist()):
+        # A list without numbers has no field for them.
+        has_field = stop > start or part.kind == BYTES_LIST
+        values = framed(FIRST_FIELD, stored[start:stop]) if has_field else b""
+        yield entry_head(part.name, part.kind, len(values)) + values
 
 
 def _checked(name: str, feature: Feature, column: Column) -> tuple[Array, _Rows]:
@@ -161,42 +163,3 @@ def _checked(name: str, feature: Feature, column: Column) -> tuple[Array, _Rows]
     else:
         offsets = np.arange(len(values) + 1)
     return np.ascontiguousarray(values, feature.numpy_dtype).reshape(values.shape), offsets
-
-
-def _of_one_size(parts: Sequence[_FeatureBytes]) -> Iterator[_Rows]:
-    """The rows in groups, in which no part changes its size."""
-    key = np.zeros(len(parts[0].sizes), np.int64)
-    for part in parts:
-        found, place = np.unique(part.sizes, return_inverse=True)
-        if len(found) > 1:
-            # Numbered anew each time, so that it does not overflow.
-            key = np.unique(key * len(found) + place, return_inverse=True)[1]
-    rows = np.argsort(key, kind="stable")
-    start = 0
-    for stop in (np.flatnonzero(np.diff(key[rows], append=-1)) + 1).tolist():
-        yield rows[start:stop]
-        start = stop
-
-
-def _records(parts: Sequence[_FeatureBytes], rows: _Rows) -> Iterator[bytes]:
-    """The records of rows of the same sizes."""
-    sizes = [int(part.sizes[rows[0]]) for part in parts]
-    heads = [part.head(size) for part, size in zip(parts, sizes, strict=True)]
-    heads[0] = field_head(FIRST_FIELD, sum(map(len, heads)) + sum(sizes)) + heads[0]
-    if len(rows) < _FEWEST:
-        for row in rows.tolist():
-            values = (part.row(row) for part in parts)
-            yield b"".join(piece for pair in zip(heads, values, strict=True) for piece in pair)
-        return
-    record_bytes = sum(map(len, heads)) + sum(sizes)
-    step = max(_BLOCK_BYTES // record_bytes, 1)
-    block = np.empty((min(step, len(rows)), record_bytes), np.uint8)
-    for at in range(0, len(rows), step):
-        some = rows[at : at + step]
-        start = 0
-        for part, head, size in zip(parts, heads, sizes, strict=True):
-            block[:, start : start + len(head)] = np.frombuffer(head, np.uint8)
-            start += len(head)
-            block[: len(some), start : start + size] = part.rows(some, size)
-            start += size
-        yield from block[: len(some)].view(np.dtype((np.void, record_bytes)))[:, 0].tolist()

@@ -1,7 +1,8 @@
 """Decodes the features of many serialised tf.train.Examples at once, to columns.
 
-NumPy cuts up records of one layout. All others, and records with a value that its feature does not
-take, are parsed by protobuf one by one. A record is found bad only there.
+The native core decodes records that are written in a usual way. All others, records with a value
+that its feature does not take, and all records where the core is missing are parsed by protobuf one
+by one. A record is found bad only there.
 
 Invariant: the values of a record depend on that record and the features alone, not on the other
 records. Both ways give the same bits.
@@ -15,9 +16,9 @@ from typing import Final, NoReturn
 import numpy as np
 
 from windrow.errors import ArgumentError, ConversionError, ReadError
-from windrow.sources.tf_example.blocks import Filling, fill_by_layouts
-from windrow.sources.tf_example.features import Array, Column, Feature, cast
+from windrow.sources.tf_example.features import Column, Feature, cast
 from windrow.sources.tf_example.message import Values, parsed, values_of
+from windrow.sources.tf_example.rows import ExampleRows, Row
 
 # The way out of errors of records, for callers that declare the features.
 GIVE_FEATURES: Final = "; give features= that fit all records"
@@ -69,20 +70,16 @@ def decode_examples(
         ((1, 2), "feature 'pixels' has 3 bytes, and uint8 (2, 2) raw takes 4")
     """
     check_features("decode_examples", features)
-    fillings = {name: Filling(feature, len(records)) for name, feature in features.items()}
-    kept = np.ones(len(records), np.bool_)
-    for number in fill_by_layouts(records, fillings, exact=exact).tolist():
+    rows = ExampleRows(records, features, exact=exact)
+    others: dict[int, Row] = {}
+    for number in np.flatnonzero(~rows.taken).tolist():
         try:
-            row = _row(records[number], fillings, exact=exact)
+            others[number] = _row(records[number], features, exact=exact)
         except ReadError as error:
             if bad is None:
                 raise _numbered(error, number) from error
             bad.append(_numbered(error, number))
-            kept[number] = False
-        else:
-            for name, value in row.items():
-                fillings[name].put_row(number, value)
-    return {name: filling.column(kept) for name, filling in fillings.items()}
+    return rows.columns(others)
 
 
 def infer_features(records: Sequence[bytes]) -> dict[str, Feature]:
@@ -152,42 +149,40 @@ def _numbered(error: ReadError, number: int) -> ReadError:
     return ReadError(f"record {number}: {error.why}", records=(number, number + 1), why=error.why)
 
 
-def _row(
-    record: bytes, fillings: Mapping[str, Filling], *, exact: bool
-) -> dict[str, Array | bytes]:
-    """Decodes the values of one record, as `Filling.put_row` takes them."""
+def _row(record: bytes, features: Mapping[str, Feature], *, exact: bool) -> Row:
+    """Decodes the values of one record."""
     found = parsed(record)
-    others = [name for name in found if name not in fillings] if exact else []
+    others = [name for name in found if name not in features] if exact else []
     if names := sorted(name for name in others if values_of(found[name]) is not None):
         why = f"has the features {names!r:.200} too, which are not known; give features= with all"
         raise ReadError(why, why=why)
     return {
-        name: _value(name, filling, values_of(found[name]) if name in found else None)
-        for name, filling in fillings.items()
+        name: _value(name, feature, values_of(found[name]) if name in found else None)
+        for name, feature in features.items()
     }
 
 
-def _value(name: str, filling: Filling, values: Values | None) -> Array | bytes:
-    feature = filling.feature
+def _value(name: str, feature: Feature, values: Values | None) -> bytes:
     if values is None:
         if feature.may_be_missing:
-            return np.empty(0, filling.dtype)
+            return b""
         _refuse(name, "is missing", f"{feature} has to be in every record")
     if feature.in_bytes:
         return _from_bytes(name, feature, values)
-    if isinstance(values, list) or (values.dtype == np.int64) != (filling.dtype.kind in "iub"):
-        kind = "int64" if filling.dtype.kind in "iub" else "float32"
+    dtype = feature.numpy_dtype
+    if isinstance(values, list) or (values.dtype == np.int64) != (dtype.kind in "iub"):
+        kind = "int64" if dtype.kind in "iub" else "float32"
         _refuse(name, f"is of {_kind(values)}", f"{feature} takes {kind}")
-    items = filling.items
+    items = feature.items
     if len(values) != items and (not feature.ragged or len(values) % items):
         _refuse(name, f"has {len(values)} numbers", f"{feature} takes {_size(feature, items)}")
-    out, fits = cast(values, filling.dtype)
+    out, fits = cast(values, dtype)
     if fits is not None and not fits.all():
         _refuse(name, f"has the number {values[~fits][0]!s}", f"{feature} cannot hold it")
-    return out
+    return out.tobytes()
 
 
-def _from_bytes(name: str, feature: Feature, values: Values) -> Array | bytes:
+def _from_bytes(name: str, feature: Feature, values: Values) -> bytes:
     if not isinstance(values, list) or len(values) != 1:
         found = f"has {len(values)} values" if isinstance(values, list) else "is"
         _refuse(name, f"{found} of {_kind(values)}", f"{feature} takes one value of bytes")
@@ -199,7 +194,7 @@ def _from_bytes(name: str, feature: Feature, values: Values) -> Array | bytes:
         _refuse(name, f"has {len(data)} bytes", f"{feature} takes {_size(feature, size)}")
     if feature.dtype == "bool" and data.strip(b"\0\1"):
         _refuse(name, "has a byte other than 0 and 1", f"{feature} cannot hold it")
-    return np.frombuffer(data, feature.numpy_dtype)
+    return data
 
 
 def _size(feature: Feature, size: int) -> str:

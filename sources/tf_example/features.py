@@ -11,6 +11,7 @@ float32 stay NaNs, and may have other bits.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -103,7 +104,7 @@ class Feature:
     @property
     def items(self) -> int:
         """Number of values in `item_shape`: 1 for `()`."""
-        return math.prod(self.item_shape)
+        return _product(self.shape[self.may_be_missing :])
 
     @property
     def item_bytes(self) -> int:
@@ -224,6 +225,7 @@ def features_from_json(value: object, *, where: str) -> dict[str, Feature]:
     }
 
 
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype with a name from `DTYPES`."""
     return np.dtype(getattr(ml_dtypes, name, name))
@@ -247,6 +249,12 @@ def cast(values: Array, dtype: np.dtype[Any]) -> tuple[Array, npt.NDArray[np.boo
         return out, fits & ((out < 0) == (values < 0))
     # The two zeros compare equal, but have different bits.
     return out, fits & (np.signbit(back) == np.signbit(values)) | np.isnan(back) & np.isnan(values)
+
+
+@functools.lru_cache(maxsize=1024)
+def _product(sizes: tuple[int, ...]) -> int:
+    """The product of `sizes`, kept since every record may need it."""
+    return math.prod(sizes)
 
 
 def _wrong(dtype: object, shape: object, raw: object) -> str:

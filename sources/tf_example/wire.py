@@ -1,9 +1,9 @@
-"""Reads and writes the wire format of Examples: tags, frames, and many varints at a time.
+"""Writes the wire format of Examples: tags, frames, and many varints at a time.
 
 An int64 is stored as a varint: seven bits a byte, the lowest first. The top bit says that another
 byte follows. A negative number takes ten bytes.
 
-Invariant: protobuf reads the same numbers as this module. Written bytes depend on the values alone.
+Invariant: protobuf reads the numbers that were written. Written bytes depend on the values alone.
 """
 
 from __future__ import annotations
@@ -25,45 +25,6 @@ _BITS: Final = 0x7F
 _MAX_BYTES: Final = 10
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-
-_NO_ROWS: Final[Int64s] = np.empty(0, np.int64)
-
-
-def read_varints(
-    block: npt.NDArray[np.uint8],
-) -> tuple[Int64s, Int64s, Int64s]:
-    """Reads the varints in each row of `block`, uint8 `(rows, bytes)`.
-
-    Returns:
-        The numbers of all rows, one after another; their count in each row; and the rows that hold
-        anything other than varints. The numbers of such rows mean nothing.
-
-    Example:
-        >>> block = np.array([[5, 7], [0x96, 1], [0, 0x80]], np.uint8)
-        >>> read_varints(block)
-        (array([  5,   7, 150,   0,   0]), array([2, 1, 2]), array([2]))
-    """
-    rows, width = block.shape
-    if block.max(initial=0) < _MORE:
-        return block.astype(np.int64).reshape(-1), np.full(rows, width), _NO_ROWS
-    block = block.copy()  # contiguous, and to be written to
-    # A row that does not end must not run on into the next.
-    endless = np.flatnonzero(block[:, -1] >= _MORE)
-    block[endless, -1] = 0
-    flat = block.reshape(-1)
-    ends = np.flatnonzero(flat < _MORE)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    sizes = ends - starts + 1
-    row_of = ends // width
-    # The tenth byte has one bit left. Rows with more bits are left to protobuf.
-    odd = (sizes > _MAX_BYTES) | ((sizes == _MAX_BYTES) & (flat[ends] > 1))
-    values = np.zeros(len(ends), np.uint64)
-    for place in range(min(int(sizes.max()), _MAX_BYTES)):
-        has = np.flatnonzero(sizes > place)
-        bits = (flat[starts[has] + place] & _BITS).astype(np.uint64)
-        values[has] |= bits << np.uint64(7 * place)
-    counts = np.bincount(row_of, minlength=rows)
-    return values.view(np.int64), counts, np.concatenate([endless, row_of[odd]])
 
 
 def write_varints(values: Int64s) -> tuple[npt.NDArray[np.uint8], Int64s]:

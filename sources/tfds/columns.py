@@ -1,8 +1,7 @@
 """Decodes the records of a tfds dataset, which are serialised Examples, to columns.
 
-`decode_examples` decodes all records at once where layouts can cut them up. Protobuf reads sequences
-of bytes from each record. Then lengths are checked, bytes become numbers or images, and values become
-the rows of columns.
+`decode_examples` decodes all records at once. Protobuf reads sequences of bytes from each record.
+Then lengths are checked, bytes become numbers or images, and values become the rows of columns.
 
 Invariant: values have the bits that `tfds.data_source` gives. So do decoded images, where tfds decodes
 them by Pillow and a file has the channels of its feature (see `tfds.images`). The values of a record
@@ -151,7 +150,7 @@ class _ExampleBatch:
         return of_values(leaf, column, lengths, absent)
 
     def _decoded(self, wanted: Mapping[str, Feature], leaves: Sequence[Leaf]) -> dict[str, Column]:
-        """The columns that layouts can decode. Values that may be absent, and are, get a blank."""
+        """The columns of `wanted`. Values that may be absent, and are, get a blank."""
         if not wanted:
             return {}
         bad: list[ReadError] = []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,17 +15,15 @@ from hypothesis import strategies as st
 from benchmarks import example_side
 from tests.example_bytes import Stored, Style, example, signalling_nan
 from windrow.converters import decode_example, encode_example
+from windrow.converters.zarr import example_encode
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError
-from windrow.sources.tf_example import blocks
-from windrow.sources.tf_example import columns as example_columns
+from windrow.sources.tf_example import rows as example_rows
 from windrow.sources.tf_example.columns import decode_examples, infer_features
 from windrow.sources.tf_example.features import DTYPES, Array, Column, Feature, Ragged
-from windrow.sources.tf_example.message import parsed
 
 SEEDS = st.integers(0, 2**32)
 FLOATS = ("float16", "float64", "bfloat16", "float8_e4m3fn")
-# NumPy decodes this many records of one layout; protobuf decodes a single record.
 MANY = 24
 
 
@@ -131,15 +127,17 @@ def by_protobuf(records: Sequence[bytes], features: Mapping[str, Feature]) -> di
     return out
 
 
-@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
-def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """From how many bytes on values are copied by themselves."""
+@pytest.fixture(scope="module", params=["core", "protobuf"])
+def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The core encodes, and decodes what it takes; or protobuf decodes every record."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_LARGE_BYTES", request.param)
+        if request.param == "protobuf":
+            patch.setattr(example_rows, "native", lambda: None)
+            patch.setattr(example_encode, "native", lambda: None)
         yield
 
 
-@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.usefixtures("decoders")
 @settings(max_examples=100)
 @given(any_features(), SEEDS, st.sampled_from([0, 1, 7, MANY, 90]))
 def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: int) -> None:
@@ -158,7 +156,7 @@ def test_round_trip_bit_for_bit(features: dict[str, Feature], seed: int, rows: i
 
 
 @pytest.mark.jobs
-@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.usefixtures("decoders")
 @settings(max_examples=100)
 @given(any_features(), SEEDS)
 def test_any_way_of_writing_is_what_protobuf_says(features: dict[str, Feature], seed: int) -> None:
@@ -181,7 +179,7 @@ def test_any_way_of_writing_is_what_protobuf_says(features: dict[str, Feature], 
     draw.shuffle(records)
     found = decode_examples(records, features)
     assert same(found, by_protobuf(records, features))
-    # Alone, no record has company of its layout.
+    # The values of a record depend on it alone.
     alone = [decode_examples([record], features) for record in records]
     assert same(found, joined(features, alone))
 
@@ -196,54 +194,6 @@ def joined(
         sizes = [len(c.values) for c in columns if isinstance(c, Ragged)]
         out[name] = Ragged(flat, np.cumsum([0, *sizes])) if feature.ragged else flat
     return out
-
-
-WITHOUT_PROTOBUF = """
-import sys
-sys.modules["google.protobuf"] = None
-import numpy as np
-from windrow.sources.tf_example.columns import decode_examples
-from windrow.converters.zarr.example_encode import encode_examples
-from windrow.sources.tf_example.features import Feature
-from windrow.errors import MissingExtraError
-rows = 3000
-draw = np.random.default_rng(0)
-features = {
-    "pixels": Feature("uint8", (30, 30), raw=True),
-    "label": Feature("int64"),
-    "box": Feature("float32", (4,)),
-    "name": Feature("bytes"),
-}
-names = np.frombuffer(b"".join(b"%06d" % i for i in range(rows)), np.uint8)
-from windrow.sources.tf_example.features import Ragged
-columns = {
-    "pixels": draw.integers(0, 256, (rows, 30, 30), np.uint8),
-    "label": draw.integers(-1, 300, rows),
-    "box": draw.random((rows, 4), np.float32),
-    "name": Ragged(names, np.arange(rows + 1) * 6),
-}
-records = encode_examples(columns, features)
-for order in (records, records[::-1]):
-    found = decode_examples(order, features)
-    step = 1 if order is records else -1
-    assert np.array_equal(found["pixels"], columns["pixels"][::step])
-    assert np.array_equal(found["label"], columns["label"][::step])
-    assert np.array_equal(found["box"], columns["box"][::step])
-    assert found["name"][0].tobytes() == (b"000000" if step == 1 else b"%06d" % (rows - 1))
-try:
-    decode_examples(records[:3], features)
-except MissingExtraError as error:
-    assert "tf.train.Example needs protobuf, which is not installed" in str(error), error
-else:
-    raise SystemExit("three records of a length are few: those go through protobuf")
-"""
-
-
-def test_one_layout_needs_no_protobuf() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PROTOBUF], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_nans_that_signal_keep_their_bits() -> None:
@@ -473,12 +423,11 @@ def test_columns_in_any_order_of_memory_and_bytes() -> None:
     assert same(found, {"x": np.ascontiguousarray(values, "int32")})
 
 
-@pytest.mark.parametrize("layout", ["one", "few", "hopeless"])
-def test_the_order_of_features_may_differ_by_record(layout: str) -> None:
+@pytest.mark.parametrize("orders", [1, 3, 400])
+def test_the_order_of_features_may_differ_by_record(orders: int) -> None:
     draw = random.Random(0)
     names = [f"f{n}" for n in range(6)]
     features = {name: Feature("int64") for name in names}
-    orders = {"one": 1, "few": 3, "hopeless": 400}[layout]
     seeds = [draw.randrange(orders) for _ in range(400)]
     records = [
         example(
@@ -491,44 +440,6 @@ def test_the_order_of_features_may_differ_by_record(layout: str) -> None:
     found = decode_examples(records, features)
     for k, name in enumerate(names):
         assert np.asarray(found[name]).tolist() == [(i * 7 + k) % 100 for i in range(400)]
-
-
-class Counting:
-    """Protobuf, and how often it was asked."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, record: bytes) -> Mapping[str, Any]:
-        self.calls += 1
-        return parsed(record)
-
-
-def test_odd_records_in_front_do_not_keep_others_from_their_layout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    protobuf = Counting()
-    monkeypatch.setattr(example_columns, "parsed", protobuf)
-    features = {"label": Feature("uint8"), "pixels": FIXED["pixels"]}
-    fine: dict[str, Stored] = {"label": np.array([200]), "pixels": [b"1234"]}
-    wrong: dict[str, Stored] = {**fine, "label": np.array([300])}
-    # All of one length: three without a layout, ten bad ones, and ninety good ones in another order.
-    odd = [example(fine, Style(value_first=True), random.Random(0))] * 3
-    records = [example(wrong, Style(), random.Random(0))] * 10
-    records += [example(fine, Style(shuffled=True), random.Random(1))] * 90
-    assert len({*map(len, records)}) == 1
-    assert records[0].index(b"label") < records[0].index(b"pixels")
-    assert records[-1].index(b"label") > records[-1].index(b"pixels")
-    bad: list[ReadError] = []
-    decode_examples(records, features, bad=bad)
-    assert (len(bad), protobuf.calls) == (10, 10)
-    assert len(odd[0]) == len(records[0])
-    decode_examples([*odd, *records], features, bad=bad)
-    assert (len(bad), protobuf.calls) == (20, 23)
-    # A layout of too few records does not help: then protobuf decodes them all.
-    monkeypatch.setattr(blocks, "_LEAST_SHARE", 0.95)
-    decode_examples(records, features, bad=bad)
-    assert (len(bad), protobuf.calls) == (30, 123)
 
 
 @pytest.mark.parametrize("case", example_side.LABELS)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.example_bytes import Stored, Style, example, field, mutated, varint
 from windrow.converters import decode_example
 from windrow.errors import ConversionError, ReadError, SourceError
-from windrow.sources.tf_example import blocks
-from windrow.sources.tf_example.blocks import layout_of
+from windrow.sources.tf_example import rows
 from windrow.sources.tf_example.columns import decode_examples, infer_features
 from windrow.sources.tf_example.features import Feature, Ragged
 
@@ -28,12 +27,11 @@ FEATURES = {
     "pixels": Feature("int16", (None, 2), raw=True),
     "text": Feature("bytes"),
 }
-# NumPy decodes this many records of one layout.
 MANY = 24
 
 
 def row(draw: random.Random) -> dict[str, Stored]:
-    """Values of few sizes, so that records of one layout are many."""
+    """Values of every feature, and one more."""
     return {
         "other": np.array([draw.getrandbits(7), draw.getrandbits(63)], np.int64),
         "box": np.frombuffer(draw.randbytes(8), np.float32),
@@ -112,7 +110,7 @@ def check(records: Sequence[bytes]) -> int:
 
 
 def attack(draw: random.Random) -> None:
-    """Among records of one layout, some that were changed: alone, and in numbers."""
+    """Among records as a program writes them, some that were changed: alone, and in numbers."""
     style = draw.choice([Style(), Style.drawn(draw)])
     order = draw.getrandbits(32)
     records = [example(row(draw), style, random.Random(order)) for _ in range(MANY)]
@@ -138,15 +136,16 @@ def errors(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[in
     return {error.records[0]: error.why for error in bad if error.records}
 
 
-@pytest.fixture(scope="module", params=[4, 256], ids=["most values large", "as it is"])
-def large_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """From how many bytes on values are copied by themselves."""
+@pytest.fixture(scope="module", params=["core", "protobuf"])
+def decoders(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The core decodes what it takes, or protobuf decodes every record."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_LARGE_BYTES", request.param)
+        if request.param == "protobuf":
+            patch.setattr(rows, "native", lambda: None)
         yield
 
 
-@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.usefixtures("decoders")
 @settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_changed_records_are_what_protobuf_says(seed: int) -> None:
@@ -154,7 +153,7 @@ def test_changed_records_are_what_protobuf_says(seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.usefixtures("decoders")
 def test_changed_records_are_what_protobuf_says_many_times(moments: random.Random) -> None:
     for _ in range(30):
         attack(moments)
@@ -164,7 +163,6 @@ def test_changed_records_are_what_protobuf_says_many_times(moments: random.Rando
 @given(st.binary(max_size=60), st.integers(1, 3))
 def test_bytes_that_are_anything(data: bytes, times: int) -> None:
     check([data] * (MANY if times == 3 else times))
-    layout_of(data)
 
 
 def whole(features: Mapping[str, Stored], **style: bool) -> bytes:
@@ -202,6 +200,8 @@ HOSTILE = {
     "a length of 2 GB": b"\x0a\xff\xff\xff\xff\x07" + FINE[2:],
     "a length of 16 EB": b"\x0a" + varint(2**64 - 1) + FINE[2:],
     "a length without an end": b"\x0a" + b"\xff" * 40,
+    "a length in five bytes": field(0x0A, FINE[3:], too_long=3),
+    "a length in six bytes": field(0x0A, FINE[3:], too_long=4),
     "field number 0": b"\x02\x00" + FINE,
     "wire type 6": b"\x0e" + FINE,
     "wire type 7": b"\x0f" + FINE,
@@ -241,7 +241,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.usefixtures("large_bytes")
+@pytest.mark.usefixtures("decoders")
 @pytest.mark.parametrize("times", [1, MANY])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_records(name: str, times: int) -> None:

@@ -11,6 +11,8 @@ mod guard;
 mod memory;
 mod orders;
 mod pool;
+mod tf_example;
+mod varint;
 mod zarr;
 
 /// The names that Python sees: one line per module.
@@ -22,6 +24,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(module)?;
     array_record::register(module)?;
     orders::register(module)?;
+    tf_example::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

@@ -54,6 +54,20 @@ impl Memory {
         usize::try_from(self.view.itemsize).unwrap_or(0)
     }
 
+    pub fn is_contiguous(&self) -> bool {
+        // SAFETY: filled by PyObject_GetBuffer.
+        unsafe { ffi::PyBuffer_IsContiguous(&raw const *self.view, b'C' as _) == 1 }
+    }
+
+    /// The bytes of memory in C order. Nobody may write to it meanwhile.
+    pub fn content(&self) -> &[u8] {
+        if self.bytes() == 0 || !self.is_contiguous() {
+            return &[];
+        }
+        // SAFETY: the buffer has this many bytes, one behind the other.
+        unsafe { slice::from_raw_parts(self.pointer(), self.bytes()) }
+    }
+
     fn rank(&self) -> usize {
         usize::try_from(self.view.ndim).unwrap_or(0)
     }

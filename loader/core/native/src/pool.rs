@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::ptr;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::codecs::Tools;
@@ -281,6 +283,44 @@ pub fn help(work: &Work) {
         Ok(mut scratch) => work.run(&mut scratch),
         Err(_) => work.run(&mut Scratch::new()),
     });
+}
+
+/// Tasks that borrow what they work on.
+struct Borrowed(*const (dyn Fn(usize) + Sync));
+
+// SAFETY: what it points to may be called by any thread, and `each` keeps it.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above.
+unsafe impl Sync for Borrowed {}
+
+impl Tasks for Borrowed {
+    fn run(&self, task: usize, _: &mut Scratch) -> Result<Found, String> {
+        // SAFETY: `each` does not return before the last task is over.
+        unsafe { (*self.0)(task) };
+        Ok(Found::Stored)
+    }
+}
+
+/// Does `task` for the numbers below `count`, here and on the threads of this process.
+///
+/// Other threads of the interpreter run meanwhile. A panic in a task is a `RuntimeError`.
+pub fn each(py: Python<'_>, count: usize, task: impl Fn(usize) + Sync) -> PyResult<()> {
+    type Task<'t> = *const (dyn Fn(usize) + Sync + 't);
+    // SAFETY: only the lifetime differs; the work is over before `task` goes.
+    let task = unsafe { mem::transmute::<Task<'_>, Task<'static>>(&raw const task) };
+    let work = Arc::new(Work::new(Box::new(Borrowed(task)), count, 1));
+    if count > 1 {
+        // Without threads this one does it all.
+        let _ = submit(&work);
+    }
+    py.detach(|| {
+        help(&work);
+        while !work.wait(Duration::from_secs(1)) {}
+    });
+    match work.failures().into_iter().next() {
+        Some((_, why)) => Err(PyRuntimeError::new_err(why)),
+        None => Ok(()),
+    }
 }
 
 /// Cores that this process may use, by its affinity and the limits of its cgroup.

@@ -4,7 +4,7 @@ use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, Sta
 use zstd_safe::{DCtx, WriteBuf};
 
 use super::damage::{Damage, Found, commas, damaged};
-use super::varint::Cursor;
+use crate::varint::Cursor;
 
 /// Bytes that any few bytes may decompress to.
 const SPARE: u64 = 1 << 16;

@@ -18,6 +18,5 @@ mod python;
 mod read;
 mod simple;
 mod transposed;
-mod varint;
 
 pub use python::register;

@@ -17,8 +17,8 @@ use super::codecs::{Codec, Room};
 use super::hash::hash;
 use super::parallel::{Failure, Workspace, caught, cores, each};
 use super::read::{Chunk, Prepared, Stored, Wanted, read_at, read_one};
-use super::varint::Cursor;
 use crate::guard::guarded;
+use crate::varint::Cursor;
 
 /// Stored bytes of groups that are held at a time.
 const PORTION_BYTES: usize = 8 << 20;

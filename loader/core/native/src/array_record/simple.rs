@@ -2,7 +2,7 @@
 
 use super::codecs::{Codec, Stream, Zstd, reserve};
 use super::damage::{Found, commas, damaged};
-use super::varint::Cursor;
+use crate::varint::Cursor;
 
 /// The most bytes that the length of a record takes.
 const SIZE_BYTES: u64 = 10;

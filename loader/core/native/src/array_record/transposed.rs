@@ -9,7 +9,7 @@
 
 use super::codecs::{Codec, MOST_BYTES, Zstd, reserve};
 use super::damage::{Damage, Found, commas, damaged};
-use super::varint::Cursor;
+use crate::varint::Cursor;
 
 const NO_OP: u32 = 0;
 const NON_PROTO: u32 = 1;

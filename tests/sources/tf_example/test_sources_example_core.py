@@ -1,0 +1,329 @@
+"""The native core and protobuf: equal columns and errors, and which records the core takes."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.example_bytes import Stored, Style, example, field, mutated, varint
+from windrow.converters.zarr import example_encode
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.core.native import native
+from windrow.errors import ReadError
+from windrow.sources.tf_example import rows as example_rows
+from windrow.sources.tf_example.columns import decode_examples
+from windrow.sources.tf_example.features import Column, Feature, Ragged
+from windrow.sources.tf_example.rows import ExampleRows
+
+pytestmark = pytest.mark.skipif(native() is None, reason="there is no native core")
+
+# Every form, width and kind of row that the core knows, and floats that are cast after it.
+FEATURES = {
+    "a": Feature("int64", (None,)),
+    "b": Feature("bytes"),
+    "c": Feature("float32", (2,)),
+    "d": Feature("uint8"),
+    "e": Feature("float16", (None, 2)),
+    "f": Feature("bool", (None,), raw=True),
+    "g": Feature("int16", (None,)),
+    "h": Feature("uint32", (0, 2)),
+    "i": Feature("float64", (None,)),
+    "j": Feature("bool", (None,)),
+    "k": Feature("uint64", (None,)),
+    "l": Feature("bfloat16", (None,), raw=True),
+}
+HALVES = np.array([0.5, -0.0, 3, np.inf, 65504, 2**-24, np.nan, 0.1, 70000], np.float32)
+
+
+def any_row(draw: random.Random) -> dict[str, Stored]:
+    """Values that the features mostly take."""
+
+    def ints(count: int, bits: int, *, signed: bool = True) -> np.ndarray:
+        shift = draw.randrange(bits)
+        low = -(1 << bits - 1 >> shift) if signed else 0
+        numbers = [draw.randint(low, (1 << bits - 1 >> shift) - 1) for _ in range(count)]
+        return np.array(numbers, np.int64)
+
+    good = 6 if draw.random() < 0.8 else len(HALVES)
+    some = draw.randrange(3)
+    out: dict[str, Stored] = {
+        "a": ints(some, 64),
+        "b": [draw.randbytes(draw.randrange(200))],
+        "c": np.frombuffer(draw.randbytes(8), np.float32),
+        "d": ints(1, 9, signed=draw.random() < 0.05),
+        "e": np.array(draw.choices(HALVES[:good].tolist(), k=2 * some), np.float32),
+        "f": [bytes(draw.choices([0, 1, 2], [9, 9, 1], k=some))],
+        "g": ints(some, 17 if draw.random() < 0.05 else 16),
+        "h": np.empty(0, np.int64),
+        "i": np.frombuffer(draw.randbytes(4 * some), np.float32),
+        "j": ints(some, 2, signed=False),
+        "k": ints(some, 64, signed=draw.random() < 0.05),
+        "l": [draw.randbytes(2 * some + (draw.random() < 0.05))],
+    }
+    for name in [name for name in out if FEATURES[name].may_be_missing and draw.random() < 0.2]:
+        del out[name]
+    if draw.random() < 0.1:
+        out["other"] = ints(some, 64)
+    return out
+
+
+def outcome(
+    records: Sequence[bytes], features: Mapping[str, Feature], *, exact: bool
+) -> tuple[object, ...]:
+    """All that a caller sees, in bytes and text."""
+    bad: list[ReadError] = []
+    found = decode_examples(records, features, exact=exact, bad=bad)
+    first = None
+    try:
+        decode_examples(records, features, exact=exact)
+    except ReadError as error:
+        first = str(error), error.records, error.why
+    columns = []
+    for name, column in found.items():
+        offsets = column.offsets.tolist() if isinstance(column, Ragged) else None
+        values = column.values if isinstance(column, Ragged) else column
+        columns.append((name, offsets, values.dtype.name, values.shape, values.tobytes()))
+    return columns, [(str(e), e.records, e.why) for e in bad], first
+
+
+def agree(records: Sequence[bytes], features: Mapping[str, Feature], *, exact: bool) -> int:
+    """Both ways give the same; returns how many records are good."""
+    found = outcome(records, features, exact=exact)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example_rows, "native", lambda: None)
+        expected = outcome(records, features, exact=exact)
+    assert found == expected
+    return len(records) - len(found[1])  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_records_are_what_protobuf_says(seed: int) -> None:
+    draw = random.Random(seed)
+    records = [
+        example(any_row(draw), draw.choice([Style(), Style.drawn(draw)]), draw) for _ in range(30)
+    ]
+    records += [mutated(record, draw) for record in draw.choices(records, k=10)]
+    names = draw.sample(list(FEATURES), draw.randint(1, len(FEATURES)))
+    features = {name: FEATURES[name] for name in names}
+    assert agree(records, features, exact=draw.random() < 0.3) >= 0
+
+
+# Every wire type of fields 0, 1, 2, 3 and 15, and the first tags of two bytes.
+TAGS = [bytes([number << 3 | kind]) for number in (0, 1, 2, 3, 15) for kind in range(8)]
+TAGS += [b"\x82\x01", b"\x8a\x00", b"\x92\x80\x00"]
+
+
+def wild(draw: random.Random, depth: int) -> bytes:
+    """Fields of a message, `depth` messages deep: the right ones mostly, and any other."""
+    out = b""
+    for _ in range(draw.choice([0, 1, 1, 1, 2, 2, 3])):
+        if depth == 0:
+            inside = draw.choice([b"a", b"b", b"d", b"", b"\x05", b"\x80\x01", draw.randbytes(4)])
+        else:
+            inside = wild(draw, depth - 1)
+        tag = (
+            draw.choice(TAGS) if draw.random() < 0.15 else bytes([draw.choice(b"\x0a\x0a\x12\x1a")])
+        )
+        length = varint(len(inside), too_long=draw.choice([0, 0, 0, 0, 1, 3, 4, 5]))
+        match tag[0] & 7:
+            case 0:
+                out += tag + varint(draw.getrandbits(draw.choice([3, 30, 64])))
+            case 1 | 5:
+                out += tag + draw.randbytes(8 if tag[0] & 7 == 1 else 4)
+            case _:
+                out += tag + length + inside
+    return out
+
+
+def wild_example(draw: random.Random) -> bytes:
+    """An Example with an entry, something in which is wild."""
+    depth = draw.randrange(5)
+    one = wild(draw, max(3 - depth, 0))
+    if depth >= 3:  # the list's fields
+        tag = draw.choice(b"\x0a\x12\x1a")
+        one = field(tag, one if draw.random() < 0.5 else b"\x08\x07" + one)
+    if depth >= 2:  # the feature's fields
+        name = draw.choice([b"a", b"b", b"c", b"d", b"other", b"\xff"])
+        one = field(0x0A, name) + field(0x12, one)
+        one += draw.choice([b"", b"", field(0x0A, name), field(0x12, b""), b"\x78\x05"])
+    if depth >= 1:  # the entry's fields
+        one = field(0x0A, one) * draw.choice([1, 1, 2])
+    return field(0x0A, one) + (one if depth == 0 else b"")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_fields_of_any_kind_are_what_protobuf_says(seed: int) -> None:
+    draw = random.Random(seed)
+    features = {"a": FEATURES["a"], "f": FEATURES["f"], "i": FEATURES["i"]}
+    records = [wild_example(draw) for _ in range(40)]
+    agree(records, features, exact=draw.random() < 0.3)
+    agree(records, {draw.choice("abcd"): FEATURES[draw.choice("abd")]}, exact=False)
+
+
+ROW: dict[str, Stored] = {
+    "a": np.array([1, -2, 300], np.int64),
+    "b": [b"bytes"],
+    "c": np.array([1.5, np.nan], np.float32),
+    "d": np.array([200], np.int64),
+    "other": np.array([5, 2**40], np.int64),
+}
+SOME = {name: FEATURES[name] for name in "abcd"}
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        Style(),
+        Style(shuffled=True),
+        Style(unpacked=True),
+        Style(long_lengths=True),
+        Style(long_numbers=True),
+        Style(value_first=True),
+        Style(said_before=True),
+    ],
+    ids=repr,
+)
+def test_core_takes_records_of_many_programs(style: Style) -> None:
+    # A value said before, of another kind, leaves its record to protobuf.
+    others = ROW if not style.said_before else {name: ROW[name] for name in ("b", "other")}
+    features = {name: SOME[name] for name in others if name in SOME}
+    for draw in map(random.Random, range(20)):
+        record = example(others, style, draw)
+        taken = ExampleRows([record], features, exact=False).taken
+        assert taken.all() or (style.said_before and record.count(b"b\x12") > 1)
+        assert agree([record], features, exact=False) == 1
+    half = len(ROW) // 2
+    parts = [dict(list(ROW.items())[:half]), dict(list(ROW.items())[half:])]
+    two = b"".join(example(part, Style(), random.Random(0)) for part in parts)
+    assert ExampleRows([two], SOME, exact=False).taken.all()
+    assert agree([two], SOME, exact=False) == 1
+
+
+def test_core_leaves_records_that_it_does_not_take() -> None:
+    fine = example(ROW, Style(), random.Random(0))
+    wrong = {
+        "cut": fine[:-1],
+        "not a name": fine.replace(b"other", b"oth\xff\xff"),
+        "a group": b"\x0b\x0c" + fine,
+        "out of range": example({**ROW, "d": np.array([256])}, Style(), random.Random(0)),
+        "missing": example({"a": ROW["a"]}, Style(), random.Random(0)),
+        "not bytes": bytearray(fine),
+    }
+    records: list[Any] = [fine, *wrong.values(), fine]
+    rows = ExampleRows(records, SOME, exact=False)
+    assert rows.taken.tolist() == [True, *[False] * len(wrong), True]
+    assert agree(records, SOME, exact=False) == 4
+    assert not ExampleRows([fine], SOME, exact=True).taken.any()
+
+
+def test_many_records_are_decoded_by_several_threads() -> None:
+    draw = random.Random(0)
+    numbers = [draw.getrandbits(40) for _ in range(30_000)]
+    names = [b"%d" % number for number in numbers]
+    records = [
+        example({"a": np.array([n] * (n % 3)), "b": [b]}, Style(), draw)
+        for n, b in zip(numbers, names, strict=True)
+    ]
+    records[20_000] = b"\xff"
+    core = native()
+    assert core is not None
+    begun = core.tasks_begun()
+    bad: list[ReadError] = []
+    found = decode_examples(records, {"b": FEATURES["b"], "a": FEATURES["a"]}, bad=bad)
+    assert core.tasks_begun() > begun + 10
+    assert [error.records for error in bad] == [(20_000, 20_001)]
+    del numbers[20_000], names[20_000]
+    assert [row.tobytes() for row in found["b"]] == names
+    assert [row.tolist() for row in found["a"]] == [[n] * (n % 3) for n in numbers]
+
+
+def test_many_rows_are_encoded_as_they_are_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 9000
+    features = {"n": Feature("int64", (None,)), "x": Feature("float32", (80,))}
+    draw = np.random.default_rng(0)
+    offsets = np.cumsum(np.r_[0, draw.integers(0, 9, rows)])
+    whole = draw.integers(-(2**62), 2**62, int(offsets[-1])) >> draw.integers(0, 62, offsets[-1])
+    columns: dict[str, Column] = {
+        "n": Ragged(whole, offsets),
+        "x": draw.random((rows, 80), np.float32),
+    }
+    found = encode_examples(columns, features)
+    monkeypatch.setattr(example_encode, "native", lambda: None)
+    assert found == encode_examples(columns, features)
+
+
+FORM = ("a", "int64", 8, True, True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda core: core.Examples([], [], False),
+        lambda core: core.Examples([], [("a", "int65", 8, False, False)], False),
+        lambda core: core.Examples([b""], [FORM], False).sizes(1),
+        lambda core: core.Examples([b""], [FORM], False).fill([1], [bytearray(8)], [np.zeros(1, int)]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [], [np.zeros(1, int)]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [bytearray(8)], [np.zeros(1, int)]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [bytearray(0)], [np.zeros(2, int)]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [bytearray(8)], [np.array([-8])]),
+        lambda core: core.Examples([b""] * 3, [FORM], False).fill([0], [bytearray(8)], [np.array([2**62] * 3)]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [np.zeros(16, "u1")[::2]], [np.array([8])]),
+        lambda core: core.Examples([b""], [FORM], False).fill([0], [bytearray(8)], [np.array([8], "i4")]),
+        lambda core: core.encode_examples([("a", 0x22, b"", np.zeros(2, int))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(0, int))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 3]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([-1, 2]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.array([0, 2, 1]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"ab", np.zeros(2, "i4"))]),
+        lambda core: core.encode_examples([("a", 0x12, bytes(8), np.array([0, 6]))]),
+        lambda core: core.encode_examples([("a", 0x1A, bytes(12), np.array([0, 12]))]),
+        lambda core: core.encode_examples([("a", 0x0A, b"", np.zeros(n, int)) for n in (1, 2)]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(call: Callable[[object], object]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        call(native())
+
+
+PROGRAM = """
+import sys
+sys.modules["google.protobuf"] = None
+import numpy as np
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.errors import MissingExtraError
+from windrow.sources.tf_example.columns import decode_examples
+from windrow.sources.tf_example.features import Feature
+features = {"label": Feature("int64"), "box": Feature("float32", (4,))}
+columns = {"label": np.arange(3), "box": np.ones((3, 4), np.float32)}
+records = encode_examples(columns, features)
+for some in (records, [*records, records[0][:-1]]):
+    try:
+        print(np.asarray(decode_examples(some, features)["label"]).tolist())
+    except MissingExtraError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(("setting", "lines"), [("", ["[0, 1, 2]", "needs"]), ("0", ["needs"] * 2)])
+def test_core_needs_no_protobuf(setting: str, lines: Sequence[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "WINDROW_NATIVE": setting},
+    )
+    expected = "tf.train.Example needs protobuf, which is not installed"
+    for printed, line in zip(done.stdout.splitlines(), lines, strict=True):
+        assert printed.startswith(expected if line == "needs" else line)

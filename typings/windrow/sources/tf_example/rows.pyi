@@ -1,0 +1,1 @@
+from sources.tf_example.rows import *

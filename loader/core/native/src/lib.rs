@@ -9,6 +9,7 @@ mod array_record;
 mod codecs;
 mod guard;
 mod memory;
+pub mod parsers;
 mod pool;
 mod zarr;
 
@@ -18,6 +19,7 @@ mod zarr;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WINDROW_SOURCES"))?;
     guard::register(module)?;
+    parsers::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
     zarr::register(module)?;

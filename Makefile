@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
 .PHONY: help demo era5 far convert tfds test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
-	lint format bench bench-small bench-steady shuffling wheel coverage clean
+	fuzz lint format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
 	@echo "make demo      train on digits, stop in the middle of an epoch, resume, compare"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-tfds what needs TensorFlow Datasets, in .venv-tfds, which has TensorFlow (2 GB)"
 	@echo "make soak      faults of worker processes and conversions, SOAK=50 times each, at random moments"
 	@echo "make hunt      new examples for all hypothesis tests, for MINUTES=30; SEED=... repeats a round"
+	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
 	@echo "make bench     the measured comparisons"
@@ -53,7 +54,7 @@ endif
 
 # The native core is built with the environment.
 CRATE := loader/core/native
-CRATE_SOURCES := $(shell find $(CRATE) -path $(CRATE)/target -prune -o -type f -print)
+CRATE_SOURCES := $(shell find $(CRATE) \( -path $(CRATE)/target -o -path $(CRATE)/fuzz \) -prune -o -type f -print)
 
 $(READY): pyproject.toml tools/set_up.sh $(CRATE_SOURCES)
 	@PYTHON="$(PYTHON)" sh tools/set_up.sh $(VENV) dev
@@ -119,6 +120,17 @@ soak: $(READY)
 MINUTES :=
 hunt: $(READY)
 	@$(PY) -m tools.hunt $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+# What is found lies in fuzz/artifacts; mended, it belongs in fuzz/corpus, which the tests replay.
+FUZZED := $(notdir $(basename $(wildcard $(CRATE)/fuzz/targets/*.rs)))
+FUZZ_S = $(shell expr $(or $(MINUTES),60) '*' 60 / $(words $(FUZZED)))
+fuzz: $(READY)
+	@cd $(CRATE) && export PYO3_PYTHON="$(CURDIR)/$(PY)" RUSTC_BOOTSTRAP=1 && cargo fuzz build && \
+		for target in $(FUZZED); do \
+			mkdir -p fuzz/target/corpus/$$target && \
+			cargo fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+				-max_total_time=$(FUZZ_S) -max_len=1024 -timeout=20 -verbosity=0 -print_final_stats=1 || exit 1; \
+		done
 
 lint: $(READY)
 	@$(PY) -m ruff check

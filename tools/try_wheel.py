@@ -125,7 +125,7 @@ def check_sdist(sdist: Path) -> None:
         wanted.update(
             path.relative_to(ROOT).as_posix()
             for path in folder.rglob("*")
-            if path.is_file() and not {"__pycache__", "target"} & set(path.parts)
+            if path.is_file() and not {"__pycache__", "target", "fuzz"} & set(path.parts)
         )
     with tarfile.open(sdist) as archive:
         got = {member.name.partition("/")[2] for member in archive if member.isfile()}

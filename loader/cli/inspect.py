@@ -51,6 +51,7 @@ def command(
     of a conversion. For files of records it also shows what the first record looks like. It reads
     only metadata and a few records. An unfinished conversion is bad data (exit code 1).
     """
+    from windrow.core.native import native
     from windrow.inspection.contact_sheet import check_request, draw
     from windrow.sources.location import location_of
 
@@ -59,6 +60,8 @@ def command(
 
     found = inspect(url, storage_options=storage_options or None, sizes=sizes)
     show(found, as_json=as_json)
+    if not quiet and native() is None:
+        say("windrow inspect: without Windrow's native core, so local data is read more slowly")
     if not found.finished:
         resume = found.manifest.resume if found.manifest is not None else None
         way = resume or "run the conversion again with the same arguments"

@@ -68,9 +68,13 @@ class CoreReader:
             ) from error
         # An error raised here does not have an error of the core as its context, which cannot be
         # pickled.
-        at = groups[int(numbers[number])][0]
-        check_unchanged(self._files[at])
-        raise DamagedRecordError(at, int(positions[number]), why)
+        group, position = int(numbers[number]), int(positions[number])
+        at = groups[group][0]
+        file = self._files[at]
+        check_unchanged(file)
+        place = opened[group].places(np.array([position // file.group]))
+        offset = int.from_bytes(place[:8], "little")
+        raise DamagedRecordError(at, position, why, offset)
 
     def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
         """Start a `read` as a task of `pool`."""

@@ -273,7 +273,10 @@ class RangeReader:
                 file = self._files[plan.files[number]].remote
                 if file is None or number in again:
                     raise DamagedRecordError(
-                        int(plan.ranges_of[number]), int(plan.positions[number]), error.why
+                        int(plan.ranges_of[number]),
+                        int(plan.positions[number]),
+                        error.why,
+                        int(plan.begin[number]),
                     ) from error
                 self._fetcher.stats.fault("damaged")
                 again.add(number)

@@ -29,11 +29,14 @@ from windrow.sources.scan import Places
 
 
 class DamagedRecordError(Exception):
-    """A record cannot be read: the number of its range, its position in the file, and the reason."""
+    """A record cannot be read: the number of its range, its position in the file, and the reason.
 
-    def __init__(self, at: int, position: int, why: str) -> None:
-        super().__init__(at, position, why)
-        self.at, self.position, self.why = at, position, why
+    `offset` is the byte at which its chunk begins, if the file's index was read.
+    """
+
+    def __init__(self, at: int, position: int, why: str, offset: int | None = None) -> None:
+        super().__init__(at, position, why, offset)
+        self.at, self.position, self.why, self.offset = at, position, why, offset
 
 
 class RecordReader(Protocol):
@@ -226,6 +229,7 @@ class RecordGroups(ListPart):
             f" {position + shift} of this source, cannot be read: {why}."
             " The file is damaged: copy or write it again, or leave the record out",
             file=file.shown,
+            offset=damaged.offset,
             records=(max(first, skip) + shift, min(stop, end) + shift),
             why=why,
         )

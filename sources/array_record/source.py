@@ -153,7 +153,8 @@ class ArrayRecordDataSource(LaidOutSource):
     def __repr__(self) -> str:
         names = [split_path(file.shown)[1] for file in self._files]
         folder = split_path(self._files[0].shown)[0]
-        return f"{WHAT}({len(self):,} records of {listing(names[:1])}{_more(names)} in {folder})"
+        where = f"{len(self):,} records of {listing(names[:1])}{_more(names)} in {folder}"
+        return f"{WHAT}({where}{'' if native() else ', read without the native core'})"
 
     @property
     def paths(self) -> list[str]:

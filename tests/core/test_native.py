@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zarr
+from array_record.python.array_record_module import ArrayRecordWriter
 
 from windrow.core import native
 
@@ -50,15 +51,40 @@ def test_missing_core_is_one_warning() -> None:
     assert "WINDROW_NATIVE=0" in printed
 
 
-def test_missing_core_is_named_in_the_repr(tmp_path: Path) -> None:
-    zarr.create_array(tmp_path / "a", shape=(4, 2), chunks=(2, 2), dtype="u1")
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Zarr array and an ArrayRecord file."""
+    folder = tmp_path_factory.mktemp("stores")
+    zarr.create_array(folder / "a", shape=(4, 2), chunks=(2, 2), dtype="u1")
+    writer = ArrayRecordWriter(str(folder / "b.array_record"), "group_size:1")
+    writer.write(b"a record")
+    writer.close()
+    return folder
+
+
+WITHOUT_CORE = "import sys; sys.modules['windrow.core._native'] = None\n"
+
+
+@pytest.mark.parametrize("setting", ["", "0"])
+def test_missing_core_is_named_in_the_repr(stores: Path, setting: str) -> None:
     program = (
-        "import sys; sys.modules['windrow.core._native'] = None\n"
-        f"from windrow.sources import ZarrDataSource; print(ZarrDataSource({str(tmp_path)!r} + '/a'))"
+        f"{WITHOUT_CORE}from windrow.sources import ArrayRecordDataSource, ZarrDataSource\n"
+        f"print(ZarrDataSource({str(stores / 'a')!r}))\n"
+        f"print(ArrayRecordDataSource({str(stores / 'b.array_record')!r}))"
     )
-    for setting in ("", "0"):
-        told = printed_by(program, WINDROW_NATIVE=setting)
-        assert "read by TensorStore (without the native core))" in told
+    printed = printed_by(program, WINDROW_NATIVE=setting)
+    assert "read by TensorStore (without the native core))" in printed
+    assert f"in {stores}, read without the native core)" in printed
+
+
+def test_missing_core_is_named_by_inspect(stores: Path) -> None:
+    said = "without Windrow's native core, so local data is read more slowly"
+    for name in ("a", "b.array_record"):
+        for quiet in ([], ["--quiet"]):
+            command = ["inspect", str(stores / name), *quiet]
+            program = f"from windrow.cli.main import main; main({command!r})"
+            assert (said in printed_by(WITHOUT_CORE + program)) == (not quiet)
+            assert native.native() is None or said not in printed_by(program)
 
 
 @needs_core

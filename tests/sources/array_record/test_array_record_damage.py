@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.damage import attack
+from windrow.core.native import native
 from windrow.errors import ReadError, SourceError
 from windrow.sources import ArrayRecordDataSource, IntArray, RemoteOptions
 
@@ -30,17 +33,23 @@ OPTIONS = (
 COUNT = 61
 QUICK = RemoteOptions(retries=1, backoff_s=0.0)
 Damage = Callable[[bytearray, random.Random], None]
+Files = list[tuple[bytes, list[bytes]]]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, list[bytes]]]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return whole_files(tmp_path_factory.mktemp("whole"))
+
+
+@functools.cache
+def whole_files(folder: Path) -> Files:
     """Whole files and their records."""
     found = []
     for number, options in enumerate(OPTIONS):
         rng = np.random.default_rng(number)
         sizes = rng.integers(0, 2500, COUNT)
         records = [rng.integers(0, 40, size, np.uint8).tobytes() for size in sizes]
-        path = tmp_path_factory.mktemp("whole") / "a.array_record"
+        path = folder / "whole.array_record"
         writer = ArrayRecordWriter(str(path), options)
         for record in records:
             writer.write(record)
@@ -92,29 +101,44 @@ def lengthen(data: bytearray, draw: random.Random) -> None:
 DAMAGES: tuple[Damage, ...] = (flip, overwrite, blank, move, cut, lengthen)
 
 
-def check(files: list[tuple[bytes, list[bytes]]], draw: random.Random, folder: Path) -> bool:
+def check(files: Files, draw: random.Random, folder: Path) -> bool:
     """Damage a file and read all of it, there and here; whether something could not be read."""
+    path, records = damaged_file(files, draw, folder)
+    fsspec.filesystem("memory").pipe_file("/damaged/a.array_record", path.read_bytes())
+    there = lost_at("memory://damaged/a.array_record", "memory://", records)
+    return bool(there | lost_at(str(path), str(path), records))
+
+
+def damaged_file(files: Files, draw: random.Random, folder: Path) -> tuple[Path, list[bytes]]:
+    """A file with damage, and the records that it had."""
     whole, records = draw.choice(files)
     data = bytearray(whole)
     draw.choice(DAMAGES)(data, draw)
     path = folder / "a.array_record"
     path.write_bytes(data)
-    fsspec.filesystem("memory").pipe_file("/damaged/a.array_record", bytes(data))
-    refused = False
-    for where, name in (("memory://damaged/a.array_record", "memory://"), (str(path), str(path))):
-        source, why = _opened(where)
-        if source is None:
-            assert name in why
-            refused = True
-            continue
-        assert len(source) == COUNT
-        lost: set[int] = set()
-        for first in range(0, COUNT, 16):
-            indices = np.arange(first, min(first + 16, COUNT))
-            for index in indices.tolist() if _lost(source, indices, records, lost) else ():
-                _lost(source, np.array([index]), records, lost)
-        refused |= bool(lost)
-    return refused
+    return path, records
+
+
+def lost_at(where: str, name: str, records: list[bytes]) -> set[int]:
+    """The records that cannot be read; all of a file that cannot be opened."""
+    source, why = _opened(where)
+    if source is None:
+        assert name in why
+        return set(range(COUNT))
+    assert len(source) == COUNT
+    lost: set[int] = set()
+    for first in range(0, COUNT, 16):
+        indices = np.arange(first, min(first + 16, COUNT))
+        for index in indices.tolist() if _lost(source, indices, records, lost) else ():
+            _lost(source, np.array([index]), records, lost)
+    return lost
+
+
+def damaged_once(draw: random.Random, folder: Path) -> str:
+    """What becomes of one damaged file that the core reads."""
+    path, records = damaged_file(whole_files(folder), draw, folder)
+    lost = lost_at(str(path), str(path), records)
+    return "all lost" if len(lost) == COUNT else "some lost" if lost else "nothing lost"
 
 
 def _opened(where: str) -> tuple[ArrayRecordDataSource | None, str]:
@@ -139,6 +163,9 @@ def _lost(
     assert re.search(r"record \d+ of .*a\.array_record \(chunk \d+", str(caught)), str(caught)
     assert caught.file is not None
     assert caught.records is not None
+    if native() is not None:
+        assert caught.offset is not None
+        assert caught.offset > 0
     first, stop = caught.records
     assert any(first <= index < stop for index in indices.tolist())
     lost.update(range(first, stop))
@@ -149,20 +176,22 @@ def _lost(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seed=st.integers(0, 2**32))
-def test_damage_is_an_error_or_without_effect(
-    files: list[tuple[bytes, list[bytes]]], tmp_path: Path, seed: int
-) -> None:
+def test_damage_is_an_error_or_without_effect(files: Files, tmp_path: Path, seed: int) -> None:
     check(files, random.Random(seed), tmp_path)
 
 
-def test_most_damage_is_an_error(files: list[tuple[bytes, list[bytes]]], tmp_path: Path) -> None:
+def test_most_damage_is_an_error(files: Files, tmp_path: Path) -> None:
     draw = random.Random(7)
     assert sum(check(files, draw, tmp_path) for _ in range(50)) > 30
 
 
 @pytest.mark.soak
-def test_more_damage(
-    files: list[tuple[bytes, list[bytes]]], tmp_path: Path, moments: random.Random
-) -> None:
+def test_more_damage(files: Files, tmp_path: Path, moments: random.Random) -> None:
     for _ in range(60):
         check(files, moments, tmp_path)
+
+
+@pytest.mark.skipif(native() is None, reason="it is about the native core")
+def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
+    counts = attack("tests.sources.array_record.test_array_record_damage", tmp_path)
+    assert min(counts.get(name, 0) for name in ("all lost", "some lost", "nothing lost")) > 500

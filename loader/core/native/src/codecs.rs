@@ -121,7 +121,7 @@ impl Chain {
         if is_zstd && is_worth_it && !has_checksum(data) {
             zstd_frame(data, out.len())?;
             let size = out.len();
-            return zstd_beginning(data, &mut out[..wanted], size, &mut tools.zstd);
+            return zstd_beginning(data, &mut out[..wanted], size, tools);
         }
         let Some(codec) = self.compressor else {
             return copied(without_checksums(data, self.inner)?, out);
@@ -214,12 +214,13 @@ fn zstd(data: &[u8], out: &mut [u8], context: &mut DCtx<'static>) -> Result<usiz
 }
 
 /// Fills `out` with the first bytes of a frame; `size` is that of the whole, and bounds the memory for it.
-fn zstd_beginning(
+pub fn zstd_beginning(
     data: &[u8],
     out: &mut [u8],
     size: usize,
-    context: &mut DCtx<'static>,
+    tools: &mut Tools,
 ) -> Result<(), Damage> {
+    let context = &mut tools.zstd;
     let bits = size.next_power_of_two().ilog2().clamp(ZSTD_LEAST_BITS, ZSTD_MOST_BITS);
     context.reset(ResetDirective::SessionOnly).map_err(zstd_error)?;
     context.set_parameter(DParameter::WindowLogMax(bits)).map_err(zstd_error)?;

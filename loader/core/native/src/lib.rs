@@ -10,6 +10,7 @@ mod codecs;
 mod guard;
 mod memory;
 mod orders;
+pub mod parsers;
 mod pool;
 mod tf_example;
 mod varint;
@@ -21,6 +22,7 @@ mod zarr;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WINDROW_SOURCES"))?;
     guard::register(module)?;
+    parsers::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
     orders::register(module)?;

@@ -8,14 +8,14 @@
 //! gives that up, the data that was written. Whatever the bytes are, nothing is read outside of them,
 //! and no memory is taken beyond what so many stored bytes can decompress to.
 
-mod chunk;
-mod codecs;
+pub(crate) mod chunk;
+pub(crate) mod codecs;
 mod damage;
-mod hash;
-mod layout;
-mod parallel;
+pub(crate) mod hash;
+pub(crate) mod layout;
+pub(crate) mod parallel;
 mod python;
-mod read;
+pub(crate) mod read;
 mod simple;
 mod transposed;
 

@@ -226,3 +226,84 @@ impl Array {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codecs::Codec;
+
+    /// An array of chunks of 8 rows of `row_bytes` each, whose axes are stored in this order.
+    fn array(row_bytes: usize, axes: &[usize]) -> Array {
+        let chunk = vec![8, row_bytes];
+        Array {
+            base: Vec::new(),
+            separator: b'/',
+            shape: vec![30, row_bytes],
+            per_object: vec![1, 1],
+            shards: None,
+            files: OpenFiles::default(),
+            chain: Chain::new(&[], 8 * row_bytes).unwrap(),
+            chunk_bytes: 8 * row_bytes,
+            itemsize: 1,
+            swap: 1,
+            bools: false,
+            fill: vec![0],
+            strides: Array::strides_of(&chunk, axes, 1),
+            chunk,
+        }
+    }
+
+    fn run(source: u32, count: u32) -> Run {
+        Run { source, count, target: 0 }
+    }
+
+    /// The parts as `(start, stop)`, of an array with these rows and this order of axes.
+    fn parts(row_bytes: usize, axes: &[usize], runs: &[Run]) -> Vec<(usize, usize)> {
+        let found = array(row_bytes, axes).parts(runs.iter());
+        found.into_iter().map(|part| (part.start, part.end)).collect()
+    }
+
+    const ROW: usize = 2 * READ_BYTES;
+    const WHOLE: (usize, usize) = (0, 8 * ROW);
+
+    #[test]
+    fn runs_of_large_rows_are_parts_of_their_own() {
+        let found = parts(ROW, &[0, 1], &[run(1, 1), run(3, 2)]);
+        assert_eq!(found, [(ROW, 2 * ROW), (3 * ROW, 5 * ROW)]);
+        assert_eq!(parts(ROW, &[0, 1], &[]), []);
+    }
+
+    #[test]
+    fn a_whole_chunk_is_read_where_that_costs_no_more() {
+        // Each run costs its row and half a row more: five cost 7.5 rows, six 9 of 8.
+        let runs: Vec<Run> = (0..6).map(|k| run(k, 1)).collect();
+        assert_eq!(parts(ROW, &[0, 1], &runs[..5]).len(), 5);
+        assert_eq!(parts(ROW, &[0, 1], &runs), [WHOLE]);
+        assert_eq!(parts(ROW, &[0, 1], &[run(0, 8)]), [WHOLE]);
+        assert_eq!(parts(10, &[0, 1], &[run(2, 1)]), [(0, 80)]);
+    }
+
+    #[test]
+    fn rows_that_do_not_lie_together_take_the_whole_chunk() {
+        assert_eq!(parts(ROW, &[1, 0], &[run(1, 1)]), [WHOLE]);
+    }
+
+    #[test]
+    fn a_compressed_chunk_is_wanted_from_its_beginning() {
+        let parts = |axes: &[usize], runs: &[Run]| {
+            let mut array = array(ROW, axes);
+            array.chain = Chain::new(&[Codec::Zstd], array.chunk_bytes).unwrap();
+            array.parts(runs.iter())
+        };
+        assert_eq!(parts(&[0, 1], &[run(3, 2), run(1, 1)]), [0..5 * ROW]);
+        assert_eq!(parts(&[1, 0], &[run(0, 1)]), [0..8 * ROW]);
+    }
+
+    #[test]
+    fn no_part_lies_outside_of_the_chunk() {
+        assert_eq!(parts(ROW, &[0, 1], &[run(7, u32::MAX)]), [(7 * ROW, 8 * ROW)]);
+        for outside in [run(8, 1), run(9, 1), run(u32::MAX, u32::MAX), run(1, 0)] {
+            assert_eq!(parts(ROW, &[0, 1], &[outside]), [WHOLE]);
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,20 +65,32 @@ pub struct Shard {
 
 impl Shard {
     fn find(self: &Arc<Shard>, within: usize, path: &[u8]) -> Result<Option<Stored>, String> {
-        let &(offset, size) = self.entries.get(within).ok_or("its shard has no such chunk")?;
-        if (offset, size) == (NO_CHUNK, NO_CHUNK) {
+        let Some((offset, bytes)) = place(&self.entries, within, self.bytes)? else {
             return Ok(None);
-        }
-        if offset.checked_add(size).is_none_or(|end| end > self.bytes) {
-            return Err("its index points past the end of the file".to_owned());
-        }
-        let bytes = usize::try_from(size).map_err(|_| format!("it has {size} bytes"))?;
+        };
         let handle = match &self.file {
             Some(_) => Handle::Shard(Arc::clone(self)),
             None => Handle::Own(open(path)?.ok_or("its shard is gone")?),
         };
         Ok(Some(Stored { handle, offset, bytes }))
     }
+}
+
+/// Offset and size of a chunk, which lies in a shard of `bytes` bytes; None if it is not stored.
+pub fn place(
+    entries: &[(u64, u64)],
+    within: usize,
+    bytes: u64,
+) -> Result<Option<(u64, usize)>, String> {
+    let &(offset, size) = entries.get(within).ok_or("its shard has no such chunk")?;
+    if (offset, size) == (NO_CHUNK, NO_CHUNK) {
+        return Ok(None);
+    }
+    if offset.checked_add(size).is_none_or(|end| end > bytes) {
+        return Err("its index points past the end of the file".to_owned());
+    }
+    let size = usize::try_from(size).map_err(|_| format!("it has {size} bytes"))?;
+    Ok(Some((offset, size)))
 }
 
 enum Handle {
@@ -139,24 +152,46 @@ pub struct ShardForm {
 }
 
 impl ShardForm {
-    fn load(&self, path: &[u8]) -> Result<Option<Shard>, String> {
-        let Some(file) = open(path)? else { return Ok(None) };
-        let bytes = size_of(&file)?;
-        let length = self.chunks * ENTRY_BYTES;
-        let stored = length + if self.checked { CHECKSUM_BYTES } else { 0 };
+    /// Bytes of the index, its checksum included.
+    fn index_bytes(&self) -> Result<usize, String> {
+        let sum = if self.checked { CHECKSUM_BYTES } else { 0 };
+        let bytes = self.chunks.checked_mul(ENTRY_BYTES).and_then(|bytes| bytes.checked_add(sum));
+        bytes.ok_or_else(|| format!("no shard has {} chunks", self.chunks))
+    }
+
+    /// Where the index lies in a shard of so many bytes.
+    pub fn index(&self, bytes: usize) -> Result<Range<usize>, String> {
+        let stored = self.index_bytes()?;
         let Some(last) = bytes.checked_sub(stored) else {
             return Err(format!("it has {bytes} bytes, fewer than the {stored} of its index"));
         };
-        let mut data = Vec::new();
-        fit(&mut data, stored)?;
-        read_at(&file, &mut data, if self.at_start { 0 } else { last as u64 })?;
-        let (index, sum) = data.split_at(length);
-        if self.checked && crc32c::crc32c(index).to_le_bytes() != sum {
+        let begin = if self.at_start { 0 } else { last };
+        Ok(begin..begin + stored)
+    }
+
+    /// Offset and size of each chunk, from the stored index.
+    pub fn entries(&self, index: &[u8]) -> Result<Vec<(u64, u64)>, String> {
+        let wrong = || format!("its index has {} bytes", index.len());
+        let (entries, sum) = index.split_at_checked(self.chunks * ENTRY_BYTES).ok_or_else(wrong)?;
+        if self.checked && crc32c::crc32c(entries).to_le_bytes() != sum {
             return Err("the checksum of its index does not match".to_owned());
         }
-        let (numbers, _) = index.as_chunks::<8>();
+        let (numbers, _) = entries.as_chunks::<8>();
         let number = |k: usize| u64::from_le_bytes(numbers[k]);
-        let entries = (0..self.chunks).map(|k| (number(2 * k), number(2 * k + 1))).collect();
+        let mut found = Vec::new();
+        found.try_reserve_exact(self.chunks).map_err(|_| "no memory for its index")?;
+        found.extend((0..self.chunks).map(|k| (number(2 * k), number(2 * k + 1))));
+        Ok(found)
+    }
+
+    fn load(&self, path: &[u8]) -> Result<Option<Shard>, String> {
+        let Some(file) = open(path)? else { return Ok(None) };
+        let bytes = size_of(&file)?;
+        let index = self.index(bytes)?;
+        let mut data = Vec::new();
+        fit(&mut data, index.len())?;
+        read_at(&file, &mut data, index.start as u64)?;
+        let entries = self.entries(&data)?;
         let file = Place::take().map(|place| (file, place));
         Ok(Some(Shard { entries, file, bytes: bytes as u64 }))
     }

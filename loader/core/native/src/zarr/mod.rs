@@ -1,7 +1,7 @@
 //! Chunks of local Zarr arrays: where they are stored, how they are decoded, where cells go.
 
 mod array;
-mod files;
+pub(crate) mod files;
 mod open_files;
 mod reading;
 mod scatter;

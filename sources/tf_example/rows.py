@@ -6,6 +6,7 @@ leaves all others, and there may be any number of them; without the core it take
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -42,7 +43,7 @@ class ExampleRows:
         if core is None:
             return
         wanted = [_wanted(name, feature) for name, feature in features.items()]
-        self._found = core.Examples(list(records), wanted, exact)
+        self._found = core.Examples(tuple(records), wanted, exact)
         self.taken = np.frombuffer(self._found.taken(), np.bool_).copy()
         for name, feature in features.items():
             if _stored_dtype(feature) != feature.numpy_dtype:
@@ -52,19 +53,22 @@ class ExampleRows:
         """The columns of the rows that were taken, and of `others`, by number."""
         kept = self.taken.copy()
         kept[list(others)] = True
+        rows = kept.astype(np.int64)
+        first_of_row = offsets_of(rows)
         counts = {
-            name: self._counts(name, feature, others) if feature.ragged else kept.astype(np.int64)
+            name: self._counts(name, feature, others) if feature.ragged else rows
             for name, feature in self._features.items()
         }
         filled = self._filled(counts)
+        numbers = np.fromiter(others, np.int64, len(others))
         out: dict[str, Column] = {}
         for name, feature in self._features.items():
             values, _ = cast(filled[name], feature.numpy_dtype)
-            offsets = offsets_of(counts[name])
+            offsets = offsets_of(counts[name]) if feature.ragged else first_of_row
             # As bytes, since an item may have any dtype and shape.
-            data, starts = values.view(np.uint8).data, (offsets * feature.item_bytes).tolist()
-            for number, row in others.items():
-                data[starts[number] : starts[number + 1]] = row[name]
+            data, starts = values.view(np.uint8).data, offsets[numbers] * feature.item_bytes
+            for start, row in zip(starts.tolist(), others.values(), strict=True):
+                data[start : start + len(row[name])] = row[name]
             shaped = values.reshape(int(offsets[-1]), *feature.item_shape)
             out[name] = Ragged(shaped, offsets_of(counts[name][kept])) if feature.ragged else shaped
         return out
@@ -83,7 +87,9 @@ class ExampleRows:
     def _filled(self, counts: Mapping[str, Counts]) -> dict[str, Array]:
         """Flat arrays with the values that were taken, in the dtype that the core decodes to."""
         out = {
-            name: np.empty(int(each.sum()) * self._features[name].items, self._stored(name))
+            name: np.empty(
+                int(each.sum()) * self._features[name].items, _stored_dtype(self._features[name])
+            )
             for name, each in counts.items()
         }
         if self.taken.any():
@@ -102,9 +108,6 @@ class ExampleRows:
             row_of = np.repeat(np.arange(len(counts)), counts * feature.items)
             self.taken[row_of[~fits]] = False
 
-    def _stored(self, name: str) -> np.dtype[Any]:
-        return _stored_dtype(self._features[name])
-
 
 def _wanted(name: str, feature: Feature) -> tuple[str, str, int, bool, bool]:
     """A feature as the core takes it."""
@@ -114,11 +117,14 @@ def _wanted(name: str, feature: Feature) -> tuple[str, str, int, bool, bool]:
     return name, form, _stored_bytes(feature), feature.ragged, feature.may_be_missing
 
 
+@functools.lru_cache(maxsize=1024)
 def _stored_dtype(feature: Feature) -> np.dtype[Any]:
     """The dtype that the core decodes to: it leaves floats as they are stored."""
     dtype = feature.numpy_dtype
     return dtype if feature.in_bytes or dtype.kind in "iub" else _FLOAT32
 
 
+@functools.lru_cache(maxsize=1024)
 def _stored_bytes(feature: Feature) -> int:
+    """Bytes of a row as the core decodes it, or of one item of a ragged one."""
     return feature.items * int(_stored_dtype(feature).itemsize)

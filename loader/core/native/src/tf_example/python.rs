@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 
 use super::rows::{Feature, Form, Rows};
 use crate::guard::guarded;
@@ -34,20 +34,20 @@ struct Examples {
 
 #[pymethods]
 impl Examples {
-    /// Decodes the `features` of `records`, a list; see `Form` for their forms.
+    /// Decodes the `features` of `records`, a tuple; see `Form` for their forms.
     ///
     /// A feature is its name, its form, the bytes of an item in memory, and whether it is ragged and
     /// optional. With `exact`, records that have others are not taken.
     #[new]
     fn new(
         py: Python<'_>,
-        records: &Bound<'_, PyList>,
+        records: &Bound<'_, PyTuple>,
         features: Vec<(String, String, usize, bool, bool)>,
         exact: bool,
     ) -> PyResult<Examples> {
         guarded(|| {
             let features = features_of(features)?;
-            let held = records.to_tuple();
+            let held = records.clone();
             let records: Vec<&'static [u8]> = held.iter().map(|record| bytes_of(&record)).collect();
             let blocks = blocks(records.iter().map(|record| record.len()));
             let done: Vec<OnceLock<Rows<'static>>> =

@@ -358,9 +358,7 @@ mod tests {
         assert!(decoded(&zstd_frame(&data[1..]), 1_000).is_err());
         assert!(decoded(&[&frame[..], b"x"].concat(), 1_000).is_err());
         let mut wrong = frame.clone();
-        for at in 12..200 {
-            wrong[at] ^= 0x55;
-        }
+        wrong[12..200].iter_mut().for_each(|byte| *byte ^= 0x55);
         assert!(decoded(&wrong, 1_000).is_err());
         assert_eq!(decoded(&frame, data.len()).unwrap(), data);
     }

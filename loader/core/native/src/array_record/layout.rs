@@ -104,7 +104,7 @@ mod tests {
     fn stored(offset: u64, bytes: &[u8]) -> Vec<u8> {
         let mut raw = Vec::new();
         for &byte in bytes {
-            if (offset + raw.len() as u64) % BLOCK == 0 {
+            if (offset + raw.len() as u64).is_multiple_of(BLOCK) {
                 raw.extend(block_header(raw.len() as u64));
             }
             raw.push(byte);

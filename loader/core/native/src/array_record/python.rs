@@ -534,8 +534,10 @@ fn chunk_error(number: usize, why: &str) -> PyErr {
     ChunkError::new_err((number, why.to_owned()))
 }
 
-fn file_error(path: &Path, error: &std::io::Error) -> PyErr {
+pub fn file_error(path: &Path, error: &std::io::Error) -> PyErr {
     let text = error.to_string();
+    // Rust appends the number, which Python shows before it.
+    let text = text.split(" (os error ").next().unwrap_or_default().to_owned();
     PyOSError::new_err((error.raw_os_error().unwrap_or(0), text, path.to_path_buf()))
 }
 

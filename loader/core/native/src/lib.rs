@@ -10,6 +10,7 @@ mod codecs;
 mod guard;
 mod memory;
 mod pool;
+mod tfrecord;
 mod zarr;
 
 /// The names that Python sees: one line per module.
@@ -20,6 +21,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     guard::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
+    tfrecord::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

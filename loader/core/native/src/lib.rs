@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 mod array_record;
 mod codecs;
+mod encoders;
 mod guard;
 mod memory;
 mod pool;
@@ -21,6 +22,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     guard::register(module)?;
     pool::register(module)?;
     array_record::register(module)?;
+    encoders::register(module)?;
     tfrecord::register(module)?;
     zarr::register(module)?;
     Ok(())

@@ -54,6 +54,15 @@ impl Memory {
         usize::try_from(self.view.itemsize).unwrap_or(0)
     }
 
+    /// The bytes of memory in C order, which nobody may change while they are borrowed.
+    pub fn readable_bytes(&self) -> &[u8] {
+        if self.bytes() == 0 {
+            return &[];
+        }
+        // SAFETY: `readable` asked for memory in C order, which is this long.
+        unsafe { slice::from_raw_parts(self.pointer(), self.bytes()) }
+    }
+
     fn rank(&self) -> usize {
         usize::try_from(self.view.ndim).unwrap_or(0)
     }

@@ -10,6 +10,7 @@
 //! gives that up, the data that was written. Whatever the bytes are, nothing is read outside of them,
 //! and no memory is taken beyond what so many stored bytes can decompress to.
 
+mod check;
 mod chunk;
 mod codecs;
 mod damage;
@@ -30,5 +31,6 @@ use pyo3::prelude::*;
 /// Registers what Python calls.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     python::register(module)?;
+    check::register(module)?;
     writer::register(module)
 }

@@ -141,6 +141,18 @@ class Places:
 
 
 @runtime_checkable
+class GroupChecker(Protocol):
+    """A part that can check groups of records without making objects of the records."""
+
+    def checker(self) -> Callable[[Sequence[int]], int] | None:
+        """Return a function that decodes chunks and drops them; None if this part cannot.
+
+        It returns the bytes of their records in memory, and raises ReadError for a bad chunk.
+        """
+        ...
+
+
+@runtime_checkable
 class ChunkLocator(Protocol):
     """A part that knows where its chunks are stored."""
 

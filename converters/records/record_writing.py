@@ -1,7 +1,7 @@
 """Writing ArrayRecord files, for all conversions to them.
 
-`batch_writer` writes them if it knows the options and the native core computes hashes. Otherwise
-the package's ArrayRecordWriter does, in twice the time.
+`batch_writer` writes them if it knows the options and there is the native core. Otherwise the
+package's ArrayRecordWriter does, in twice the time.
 
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
 given to its writer; records that were left out as damaged are never more than was allowed.
@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import zstandard
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from windrow.converters.job.folder import FinishedPart, OutputFolder
@@ -157,7 +156,7 @@ def _writing(path: str) -> Iterator[None]:
     """Raise the errors of a writer, such as for a full disk, as ours."""
     try:
         yield
-    except (RuntimeError, OSError, zstandard.ZstdError) as error:
+    except (RuntimeError, OSError) as error:
         raise unwritable(path, error) from error
 
 

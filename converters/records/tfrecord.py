@@ -24,6 +24,7 @@ from typing import Any
 
 import fsspec
 
+from windrow.core.native import native
 from windrow.core.optional_imports import optional
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, NotFoundError, ReadError
@@ -254,9 +255,10 @@ class _Cutter:
         crc32c, check_data = self._crc32c, self._check_data
         header_bytes, size = _HEADER.size, len(block)
         header, length = self._header, self._length
-        records: list[bytes] = []
         bad: list[ReadError] = []
-        first, base, at = self.number, self.offset, 0
+        first, base = self.number, self.offset
+        records, at = self._good(block)
+        self.number, self.offset = first + len(records), base + at
         while True:
             begin = at + header_bytes
             found = block[at:begin]
@@ -292,6 +294,14 @@ class _Cutter:
             self.offset = base + at
         self._header, self._length = header, length
         return records, bad
+
+    def _good(self, block: bytes) -> tuple[list[bytes], int]:
+        """Return the good records that `block` begins with, if there is the core, and their end."""
+        core = native()
+        if core is None:
+            return [], 0
+        found: tuple[list[bytes], int] = core.tfrecord_records(block, self._check_data)
+        return found
 
     def error(self, why: object) -> ReadError:
         """The error for the next record."""

@@ -1,5 +1,7 @@
 """Codecs of Zarr v3, named by a short string, and encoders of the bytes of chunks.
 
+The native core encodes by all of them without the GIL. Without it other packages do.
+
 Invariant: equal bytes are encoded to equal bytes, whatever the threads.
 """
 
@@ -17,6 +19,7 @@ import google_crc32c
 import numpy as np
 import zstandard
 
+from windrow.core.native import native
 from windrow.errors import ArgumentError
 
 _MANY: Final = "multi_compress_to_buffer"
@@ -84,6 +87,34 @@ class _ThreadCompressors(threading.local):
 
 
 _of_thread = _ThreadCompressors()
+
+
+def steps_of(codecs: Sequence[Mapping[str, Any]], array: str) -> list[Step]:
+    """Return the encoders of the chunks of an array; errors as for `encoder`."""
+    steps = [encoder(codec, array) for codec in codecs]
+    return [_core_step(json.dumps(codecs))] if steps and native() is not None else steps
+
+
+@functools.lru_cache
+def _core_step(codecs: str) -> Step:
+    """Return the native core's encoder by codecs of `encoder`, as JSON; it keeps its memory."""
+    core: Any = native()
+    step: Step = core.ChunkEncoder(list(map(_for_core, json.loads(codecs)))).encode
+    return step
+
+
+def _for_core(codec: Mapping[str, Any]) -> tuple[str, list[int]]:
+    settings = codec.get("configuration") or {}
+    match codec["name"]:
+        case "zstd":
+            return "zstd", [settings["level"], int(settings.get("checksum", False))]
+        case "gzip":
+            return "gzip", [settings["level"]]
+        case "blosc":
+            numbers = (settings[name] for name in ("typesize", "blocksize"))
+            shuffle = _SHUFFLES[settings["shuffle"]]
+            return f"blosc:{settings['cname']}", [settings["clevel"], shuffle, *numbers]
+    return "crc32c", []
 
 
 def encoder(codec: Mapping[str, Any], array: str) -> Step:

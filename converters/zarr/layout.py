@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow.converters.zarr.chunk_codecs import Step, encoder, with_checksum, zstd
+from windrow.converters.zarr.chunk_codecs import Step, encoder, steps_of, with_checksum, zstd
 from windrow.core.process import cores
 from windrow.core.threads import shared_pool
 from windrow.errors import ArgumentError, ConversionError
@@ -331,7 +331,7 @@ def encode_parts(
         ConversionError: If the block is of another dtype, or not of whole files.
     """
     _check_block(layout, origin, block)
-    steps = [encoder(codec, layout.name) for codec in layout.codecs]
+    steps = steps_of(layout.codecs, layout.name)
     first = [o // c for o, c in zip(origin, layout.file_shape, strict=True)]
     if layout.shard_shape is None:
         for at, data in _chunks(block, layout, steps, ahead_bytes):
@@ -438,7 +438,7 @@ def encode_rows(layout: ArrayLayout, rows: AnyArray) -> Iterator[tuple[list[int]
         )
     if not rows.size:
         return  # without values there are no chunks
-    steps = [encoder(codec, layout.name) for codec in layout.codecs]
+    steps = steps_of(layout.codecs, layout.name)
     whole = len(rows) // layout.chunk_shape[0]
     raw = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
     size = layout.chunk_bytes

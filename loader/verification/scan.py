@@ -28,7 +28,7 @@ from windrow.sources.base import Columns, IntArray, Source
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import ArrayPart, Box, LaidOutSource, ListPart, Part, Span
 from windrow.sources.foreign import ForeignDataSource
-from windrow.sources.scan import Checkable, Checks, ChunkLocator, Places, Repeating
+from windrow.sources.scan import Checkable, Checks, ChunkLocator, GroupChecker, Places, Repeating
 from windrow.verification.report import BadChunk
 
 # Decoded bytes per task: enough to make the cost of starting it small.
@@ -409,6 +409,7 @@ class _GroupScan(Scan):
         self.name = part.name
         self._part, self._needed = part, NeededChunks(part, length)
         self._places = part.places_of_chunks() if isinstance(part, ChunkLocator) else None
+        self._check = part.checker() if isinstance(part, GroupChecker) else None
         self.waits = self._places is None
 
     @property
@@ -436,7 +437,7 @@ class _GroupScan(Scan):
     def _run(self, numbers: list[int], stopped: Callable[[], bool]) -> ScanResult:
         found = ScanResult()
         try:
-            groups = self._part.start(numbers, InlineExecutor()).result()
+            size = self._decoded(numbers)
         except OSError as error:
             if len(numbers) == 1:
                 found.chunks = 1
@@ -444,13 +445,20 @@ class _GroupScan(Scan):
                 return found
         else:
             found.chunks = len(numbers)
-            found.decoded_bytes = bytes_of_records([record for group in groups for record in group])
+            found.decoded_bytes = size
             return found
         for number in numbers:
             if stopped():
                 break
             found.add(self._run([number], stopped))
         return found
+
+    def _decoded(self, numbers: list[int]) -> int:
+        """Decode chunks, and return the bytes of their records."""
+        if self._check is not None:
+            return self._check(numbers)
+        groups = self._part.start(numbers, InlineExecutor()).result()
+        return bytes_of_records([record for group in groups for record in group])
 
     def spans(self, bad: Sequence[Damage]) -> list[tuple[int, int]]:
         return self._needed.records([each.number for each in bad])

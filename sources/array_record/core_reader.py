@@ -51,15 +51,40 @@ class CoreReader:
         return records
 
     def _read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
-        core: Any = native()
         opened = [self._opened.get(self._files[at].path) for at, _ in groups]
         numbers = np.repeat(np.arange(len(groups)), [len(inside) for _, inside in groups])
         positions = np.concatenate([inside for _, inside in groups])
+        files = [at for at, _ in groups]
+        records: list[bytes] = self._call("array_record_read", files, opened, numbers, positions)
+        return records
+
+    def check(self, at: IntArray, first: IntArray, stop: IntArray) -> int:
+        """Decode the group of records `[first, stop)` of each file, and drop them."""
+        files, numbers = np.unique(at, return_inverse=True)
+        total, size = 0, max(1, self._opened.most // _THREADS)
+        for begin in range(0, len(files), size):
+            some = files[begin : begin + size].tolist()
+            opened = [self._opened.get(self._files[file].path) for file in some]
+            mine = (numbers >= begin) & (numbers < begin + size)
+            places = numbers[mine] - begin, first[mine], stop[mine]
+            total += self._call("array_record_check", some, opened, *places)
+        return total
+
+    def _call(
+        self, name: str, files: Sequence[int], opened: list[Any], numbers: IntArray, *more: IntArray
+    ) -> Any:
+        """Call a function of the core for records of files.
+
+        Args:
+            name: The function.
+            files: The number of each of its files.
+            opened: These files.
+            numbers: For each record the number of its file among these.
+            more: For each record its position in the file, and whatever else the function takes.
+        """
+        core: Any = native()
         try:
-            records: list[bytes] = core.array_record_read(
-                opened, numbers, positions, self._verify == "all"
-            )
-            return records
+            return getattr(core, name)(opened, numbers, *more, self._verify == "all")
         except core.ChunkError as error:
             number, why = error.args
         except OSError as error:
@@ -68,13 +93,12 @@ class CoreReader:
             ) from error
         # An error raised here does not have an error of the core as its context, which cannot be
         # pickled.
-        group, position = int(numbers[number]), int(positions[number])
-        at = groups[group][0]
-        file = self._files[at]
+        group = int(numbers[number])
+        file, position = self._files[files[group]], int(more[0][number])
         check_unchanged(file)
         place = opened[group].places(np.array([position // file.group]))
         offset = int.from_bytes(place[:8], "little")
-        raise DamagedRecordError(at, position, why, offset)
+        raise DamagedRecordError(files[group], position, why, offset)
 
     def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
         """Start a `read` as a task of `pool`."""

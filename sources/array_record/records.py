@@ -15,7 +15,7 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,18 @@ class RecordReader(Protocol):
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
         """The places of record groups, which are numbered within the file of each range."""
+        ...
+
+
+@runtime_checkable
+class CheckingReader(Protocol):
+    """A `RecordReader` that checks record groups without giving out their records."""
+
+    def check(self, at: IntArray, first: IntArray, stop: IntArray) -> int:
+        """Decode the group of records `[first, stop)` of each file; return the bytes of all of them.
+
+        Errors are as for `RecordReader.read`.
+        """
         ...
 
 
@@ -171,6 +183,23 @@ class RecordGroups(ListPart):
             return [records[begin:end] for begin, end in itertools.pairwise(bounds)]
 
         return then(self._reader.start(groups, pool), cut)
+
+    def checker(self) -> Callable[[Sequence[int]], int] | None:
+        """A function that decodes record groups, drops them, and returns the bytes of their records.
+
+        Groups of one record are read as quickly as they are checked.
+        """
+        reader = self._reader
+        if not isinstance(reader, CheckingReader) or int(self._groups.max(initial=1)) == 1:
+            return None
+
+        def check(chunks: Sequence[int]) -> int:
+            try:
+                return reader.check(*self._bounds(_ints(chunks)))
+            except DamagedRecordError as error:
+                raise self._damage(error) from error
+
+        return check
 
     def places_of_chunks(self) -> Callable[[IntArray], Places]:
         """A function that returns where record groups are stored."""

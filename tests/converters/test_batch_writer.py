@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -81,7 +79,11 @@ def test_plain_files_are_those_of_the_package_bit_for_bit(
 
 
 @settings(max_examples=40, deadline=None)
-@given(RECORDS, st.integers(1, 9), st.sampled_from(("zstd", "zstd:1", "zstd:19,window_log:12", "")))
+@given(
+    RECORDS,
+    st.integers(1, 9),
+    st.sampled_from(("zstd", "zstd:1", "zstd:19,window_log:12", "snappy", "")),
+)
 def test_the_package_reads_zstd_files(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], group: int, packing: str
 ) -> None:
@@ -105,57 +107,41 @@ def test_any_number_of_empty_records(tmp_path: Path, options: str, count: int) -
     assert len(found) == len(written(tmp_path / "package", records, options))
 
 
-def test_a_large_group_is_not_gone_through_at_every_call(
+def test_groups_are_held_until_they_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_writer, "HELD_BYTES", 1)
-    write_groups, stops = getattr(BatchWriter, "_write_groups"), []  # noqa: B009, it has no stub
-
-    def counted(writer: BatchWriter, stop: int) -> None:
-        stops.append(stop)
-        write_groups(writer, stop)
-
-    monkeypatch.setattr(BatchWriter, "_write_groups", counted)
     records = [b"abc"] * 5_000 + [b""] * 30_000
-    written_here(tmp_path / "here", records, "group_size:20000,zstd", at_once=10)
+    raw = written_here(tmp_path / "here", records, "group_size:20000,zstd", at_once=10)
     assert read_back(tmp_path / "here") == records
-    assert stops == [20_000, 15_000]
+    assert [chunk.records for chunk in chunks_of(raw)] == [20_000, 15_000]
 
 
-def test_an_index_of_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_writer, "_ENTRIES", 100)
+def test_an_index_of_many_chunks(tmp_path: Path) -> None:
     records = [bytes([number % 251]) * (number % 300) for number in range(2_049)]
     found = written_here(tmp_path / "here", records, "group_size:1,uncompressed", at_once=100)
     assert found == written(tmp_path / "package", records, "group_size:1,uncompressed")
 
 
-def test_more_lengths_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_writer, "_KNOWN_LEADS", 10)
-    monkeypatch.setattr(batch_writer, "HELD_BYTES", 100)
-    records = [bytes(number % 97) for number in range(500)]
-    written_here(tmp_path / "here", records, "zstd")
+def test_more_lengths_than_are_remembered(tmp_path: Path) -> None:
+    records = [bytes(number) for number in range(5_000)]
+    written_here(tmp_path / "here", records, "zstd", at_once=1_000)
     assert read_back(tmp_path / "here") == records
-
-
-def test_a_library_that_compresses_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [random.Random(at).randbytes(100) * 20 for at in range(50)]
-    many = written_here(tmp_path / "many", records, "zstd")
-    monkeypatch.setattr(batch_writer, "_MANY_AT_ONCE", False)
-    assert written_here(tmp_path / "one", records, "zstd") == many
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", Options(1, 3, 20)),
-        ("zstd", Options(1, 3, 20)),
-        ("group_size:16,zstd:7", Options(16, 7, 20)),
-        ("zstd:-5,window_log:12,group_size:2", Options(2, -5, 12)),
-        ("uncompressed,group_size:3", Options(3, None, 20)),
+        ("", Options(1)),
+        ("zstd", Options(1)),
+        ("group_size:16,zstd:7", Options(16, "zstd", 7)),
+        ("zstd:-5,window_log:12,group_size:2", Options(2, "zstd", -5, 12)),
+        ("uncompressed,group_size:3", Options(3, "uncompressed")),
         ("brotli:3", None),
-        ("snappy", None),
+        ("snappy", Options(1, "snappy")),
+        ("snappy,group_size:7", Options(7, "snappy")),
+        ("snappy,zstd", None),
+        ("snappy,window_log:20", None),
         ("transpose:true", None),
         ("group_size:1,pad_to_block_boundary:true", None),
         ("max_parallelism:2", None),
@@ -174,7 +160,7 @@ def test_options_that_are_taken(text: str, expected: Options | None) -> None:
 
 def test_large_groups_are_left_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_writer, "_MOST_GROUP", 100)
-    assert options_of("group_size:100") == Options(100, 3, 20)
+    assert options_of("group_size:100") == Options(100)
     assert options_of("group_size:101") is None
 
 
@@ -183,7 +169,9 @@ def test_digits_of_other_scripts_are_left_to_the_package(text: str) -> None:
     assert options_of(text) is None
 
 
-@pytest.mark.parametrize("text", ["", "zstd:7", "group_size:5,uncompressed", "window_log:14"])
+@pytest.mark.parametrize(
+    "text", ["", "zstd:7", "group_size:5,uncompressed", "window_log:14", "snappy"]
+)
 def test_a_file_tells_its_options_as_the_package_does(tmp_path: Path, text: str) -> None:
     written_here(tmp_path / "here", [b"x"], text)
     written(tmp_path / "package", [b"x"], text)
@@ -194,40 +182,19 @@ def test_a_file_tells_its_options_as_the_package_does(tmp_path: Path, text: str)
     assert here == package
 
 
-def test_a_disk_that_takes_a_part_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = [random.Random(at).randbytes(3_000) for at in range(100)]
-    whole = written_here(tmp_path / "whole", records, "zstd")
-    writev, write, calls = os.writev, os.write, []
-
-    def some(descriptor: int, parts: Sequence[Any]) -> int:
-        calls.append("parts")
-        return writev(descriptor, [memoryview(parts[0])[:1000]])
-
-    def less(descriptor: int, data: Any) -> int:
-        calls.append("rest")
-        return write(descriptor, memoryview(data)[:100_000])
-
-    monkeypatch.setattr(os, "writev", some)
-    monkeypatch.setattr(os, "write", less)
-    assert written_here(tmp_path / "parts", records, "zstd") == whole
-    assert {"parts", "rest"} == set(calls)
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file of Linux")
 def test_a_full_disk_is_an_error() -> None:
-    writer = BatchWriter("/dev/full", Options(1, 3, 20))
+    writer = BatchWriter("/dev/full", Options(1))
     with pytest.raises(OSError, match="No space left"):
-        writer.write([bytes(3_000_000)])
+        writer.write([bytes(3_000_000)] * 4)
     writer.abandon()
-    writer = BatchWriter("/dev/full", Options(1, 3, 20))
+    writer = BatchWriter("/dev/full", Options(1))
     with pytest.raises(OSError, match="No space left"):
         writer.close()
 
 
 def test_a_file_that_was_abandoned_is_none(tmp_path: Path) -> None:
-    writer = BatchWriter(str(tmp_path / "x.array_record"), Options(1, 3, 20))
+    writer = BatchWriter(str(tmp_path / "x.array_record"), Options(1))
     writer.write([bytes(3_000_000), b"x"])
     writer.abandon()
     with pytest.raises(ValueError, match="cut off or damaged"):

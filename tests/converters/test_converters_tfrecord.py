@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.converters import read_records, write_records
+from windrow.converters.records import tfrecord
 from windrow.converters.records.tfrecord import read_batches
 from windrow.errors import ArgumentError, MissingExtraError, NotFoundError, ReadError
 
@@ -236,6 +237,38 @@ def test_batches_give_every_good_record_once(sizes: list[int], bad: set[int], su
         reached = [batch.stored_bytes for batch in batches]
         assert reached == sorted(reached)
         assert not reached or reached[-1] == os.path.getsize(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 7, 300]), min_size=1, max_size=12),
+    damaged=st.sets(st.integers(0, 4_000), max_size=2),
+    cut=st.integers(0, 20),
+    skip_bad=st.booleans(),
+    check_data=st.booleans(),
+)
+def test_the_core_finds_what_python_finds(
+    sizes: list[int], damaged: set[int], cut: int, skip_bad: bool, check_data: bool
+) -> None:
+    raw = bytearray(b"".join(frame(bytes([at % 251]) * size) for at, size in enumerate(sizes)))
+    for at in damaged:
+        raw[at % len(raw)] ^= 1
+
+    def found(path: str) -> tuple[list[Any], str]:
+        batches: list[Any] = []
+        try:
+            for batch in read_batches(path, skip_bad=skip_bad, check_data=check_data):
+                batches += [(batch.records, [str(one) for one in batch.bad], batch.start_byte)]
+        except ReadError as error:
+            return batches, str(error)
+        return batches, ""
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "a.tfrecord"
+        path.write_bytes(raw[: len(raw) - cut])
+        ours = found(str(path))
+        patch.setattr(tfrecord, "native", lambda: None)
+        assert found(str(path)) == ours
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ use pyo3::prelude::*;
 
 mod array_record;
 mod codecs;
+mod encoders;
 mod guard;
 mod memory;
 mod orders;
 pub mod parsers;
 mod pool;
 mod tf_example;
+mod tfrecord;
 mod varint;
 mod zarr;
 
@@ -27,6 +29,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     array_record::register(module)?;
     orders::register(module)?;
     tf_example::register(module)?;
+    encoders::register(module)?;
+    tfrecord::register(module)?;
     zarr::register(module)?;
     Ok(())
 }

@@ -61,6 +61,15 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Appends a number.
+pub fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +79,15 @@ mod tests {
         let mut cursor = Cursor::new(&[0x96, 0x01, 0x00, 0x80]);
         assert_eq!((cursor.varint(), cursor.varint(), cursor.varint()), (Some(150), Some(0), None));
         assert_eq!(Cursor::new(&[0xff; 10]).varint(), None);
+    }
+
+    #[test]
+    fn numbers_are_read_as_they_were_put() {
+        for number in [0, 127, 128, 16_383, 16_384, 1 << 40, (1 << 63) - 1] {
+            let mut bytes = Vec::new();
+            push_varint(&mut bytes, number);
+            assert_eq!(Cursor::new(&bytes).varint(), Some(number));
+        }
     }
 
     #[test]

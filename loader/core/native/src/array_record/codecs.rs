@@ -30,6 +30,16 @@ impl Codec {
         }
     }
 
+    /// The byte that names it in a chunk.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Zstd => b'z',
+            Self::Brotli => b'b',
+            Self::Snappy => b's',
+        }
+    }
+
     /// The most bytes that so many stored bytes can decompress to.
     ///
     /// A block of zstd has 128 KiB from at least 4 bytes, a block of brotli 16 MiB from a few, and

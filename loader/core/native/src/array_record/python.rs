@@ -38,7 +38,7 @@ create_exception!(
 
 /// An open ArrayRecord file with its index.
 #[pyclass(frozen, module = "windrow.core._native")]
-struct ArrayRecordFile {
+pub struct ArrayRecordFile {
     path: PathBuf,
     file: File,
     offsets: Vec<u64>,
@@ -95,7 +95,19 @@ impl ArrayRecordFile {
 }
 
 impl ArrayRecordFile {
-    fn chunk(&self, number: usize) -> Chunk<'_> {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The chunk of records `[first, stop)`, and their numbers in it; `None` if no chunk has them.
+    pub fn span(&self, first: u64, stop: u64) -> Option<(usize, usize, usize)> {
+        let chunk = first / self.group;
+        let begin = chunk * self.group;
+        let fits = first < stop && stop <= self.records && stop - begin <= self.group;
+        fits.then_some((chunk as usize, (first - begin) as usize, (stop - begin) as usize))
+    }
+
+    pub fn chunk(&self, number: usize) -> Chunk<'_> {
         let (offset, stop) = (self.offsets[number], self.stops[number]);
         let first = number as u64 * self.group;
         Chunk {
@@ -105,7 +117,7 @@ impl ArrayRecordFile {
         }
     }
 
-    fn stored_bytes(&self, chunk: usize) -> usize {
+    pub fn stored_bytes(&self, chunk: usize) -> usize {
         (self.stops[chunk] - self.offsets[chunk]) as usize
     }
 
@@ -460,7 +472,7 @@ fn write(
     py.detach(|| each(prepared.len(), 1, threads(stored), work))
 }
 
-fn threads(stored_bytes: usize) -> usize {
+pub fn threads(stored_bytes: usize) -> usize {
     if stored_bytes < ALONE_BYTES { 1 } else { cores() }
 }
 
@@ -516,14 +528,14 @@ fn bytes_of(buffer: &PyBuffer<u8>) -> PyResult<&[u8]> {
 }
 
 /// Numbers of int64, none of which may be negative.
-fn numbers(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+pub fn numbers(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let found = PyBuffer::<i64>::get(array)?.to_vec(py)?;
     let number =
         |number| u64::try_from(number).map_err(|_| PyIndexError::new_err("a negative number"));
     found.into_iter().map(number).collect()
 }
 
-fn raised(number: usize, failure: Failure, path: &Path) -> PyErr {
+pub fn raised(number: usize, failure: Failure, path: &Path) -> PyErr {
     match failure {
         Failure::Damage(damage) => chunk_error(number, &damage.0),
         Failure::File(error) => file_error(path, &error),
@@ -534,8 +546,10 @@ fn chunk_error(number: usize, why: &str) -> PyErr {
     ChunkError::new_err((number, why.to_owned()))
 }
 
-fn file_error(path: &Path, error: &std::io::Error) -> PyErr {
+pub fn file_error(path: &Path, error: &std::io::Error) -> PyErr {
     let text = error.to_string();
+    // Rust appends the number, which Python shows before it.
+    let text = text.split(" (os error ").next().unwrap_or_default().to_owned();
     PyOSError::new_err((error.raw_os_error().unwrap_or(0), text, path.to_path_buf()))
 }
 

@@ -162,6 +162,15 @@ impl<'a> Prepared<'a> {
         }
     }
 
+    /// Decodes the records, which nobody wants but to know that they can be decoded.
+    pub fn decode(&self, space: &mut Workspace) -> Result<(), Failure> {
+        if !matches!(self.records, Records::Decoded(..)) {
+            let values = simple::values(self.data.of(&self.raw), self.decoded_bytes)?;
+            values.unpack(&mut space.zstd, &mut space.values)?;
+        }
+        Ok(())
+    }
+
     fn scatter(&self, bytes: &[u8], wanted: &mut [Wanted]) -> Result<(), Failure> {
         for one in wanted {
             let record = self.bounds(one.inside).and_then(|(begin, end)| bytes.get(begin..end));

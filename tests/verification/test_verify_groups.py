@@ -1,0 +1,82 @@
+"""Groups of ArrayRecord files that the core checks without making objects of their records."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.array_record_bytes import CODECS, written
+from windrow.core.native import native
+from windrow.sources import ArrayRecordDataSource
+from windrow.sources.array_record.core_reader import CoreReader
+
+if native() is None:
+    pytest.skip("the native core is not built here", allow_module_level=True)
+
+
+def reports(paths: list[Path], ranges: list[tuple[int, int]]) -> list[Any]:
+    """The reports of a check by the core, and of reading all records."""
+    from windrow.sources.array_record.records import RecordGroups
+
+    found = []
+    for by_core in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not by_core:
+                patch.setattr(RecordGroups, "checker", lambda _: None)
+            files = [f"{path}[{a}:{b}]" for path, (a, b) in zip(paths, ranges, strict=True)]
+            report = windrow.verify(ArrayRecordDataSource(files))
+        found.append(dataclasses.replace(report, elapsed_s=0.0))
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    st.integers(2, 9),
+    st.sampled_from(CODECS),
+    st.data(),
+)
+def test_reports_are_those_of_reading_all_records(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: list[int],
+    group: int,
+    codec: str,
+    data: st.DataObject,
+) -> None:
+    folder, paths, ranges = tmp_path_factory.mktemp("files"), [], []
+    for at, count in enumerate(counts):
+        draw = random.Random(at)
+        records = [draw.randbytes(draw.choice([0, 1, 50, 3_000])) for _ in range(count)]
+        path = folder / f"{at}.array_record"
+        raw = bytearray(written(path, records, f"group_size:{group},{codec}"))
+        if data.draw(st.booleans(), label="damaged"):
+            raw[data.draw(st.integers(64, 64 + 40 * count), label="at")] ^= 1
+            path.write_bytes(raw)
+        begin = data.draw(st.integers(0, count - 1))
+        ranges.append((begin, data.draw(st.integers(begin + 1, count))))
+        paths.append(path)
+    by_core, by_reading = reports(paths, ranges)
+    assert by_core == by_reading
+
+
+def test_groups_are_checked_by_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.array_record"
+    written(path, [bytes(300)] * 100, "group_size:10,zstd")
+    calls = []
+    check = CoreReader.check
+
+    def counted(reader: CoreReader, *given: Any) -> int:
+        calls.append(check(reader, *given))
+        return calls[-1]
+
+    monkeypatch.setattr(CoreReader, "check", counted)
+    monkeypatch.delattr(CoreReader, "start")
+    assert windrow.verify(ArrayRecordDataSource(path)).ok
+    assert sum(calls) == 30_000

@@ -271,7 +271,7 @@ mod tests {
                 line.encode(&data[..size], &mut stored).unwrap();
                 let mut out = vec![0; size];
                 let chain = Chain::new(&decoders, size).unwrap();
-                chain.decode(&stored, &mut out, &mut Vec::new(), &mut Tools::new()).unwrap();
+                chain.decode(&stored, &mut out, size, &mut Vec::new(), &mut Tools::new()).unwrap();
                 assert_eq!(out, data[..size], "{codecs:?} {size}");
             }
         }

@@ -2,7 +2,9 @@
 
 TensorStore reads again what the core refuses, and its error says what is wrong. A chunk that TensorStore
 accepts and the core refuses twice, such as one with other bytes after its end, is an error with the
-core's reason. Without the core TensorStore reads everything.
+core's reason. Without the core TensorStore reads everything but what `PlainStore.obstacle` names. It is
+weaker then: bytes after the end of a chunk and a wrong checksum of gzip and zlib at a cut end pass, and
+one bad entry of a shard's index fails the whole shard.
 
 Invariants: a read fills all of the requested memory or has a `ReadError`. A chunk that is not stored
 reads as the fill value only while the array is there.
@@ -14,8 +16,9 @@ import dataclasses
 import itertools
 import math
 import os
+import stat
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
@@ -128,10 +131,12 @@ class PlainStore:
         if plain.shard_shape is not None or any(codec.name != "crc32c" for codec in plain.codecs):
             return None
         try:
-            found = os.stat(self.file(at)).st_size
+            found = os.stat(self.file(at))
         except OSError:
             return None
-        return found, plain.chunk_bytes + _CHECKSUM_BYTES * len(plain.codecs)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_size, plain.chunk_bytes + _CHECKSUM_BYTES * len(plain.codecs)
 
     def _offset_of_row(self, row: int) -> int | None:
         return self.offset((row // self.plain.chunk_shape[0], *(0 for _ in self.plain.shape[1:])))
@@ -141,14 +146,52 @@ class PlainStore:
         place = self._place(at)
         return None if place is None else place[0]
 
-    def is_absurd(self, at: Cells) -> bool:
-        """Whether a chunk has far more stored bytes than it can have. TensorStore reads all of them."""
-        place = self._place(at)
-        return place is not None and place[1] > 4 * self.plain.chunk_bytes + _SLACK_BYTES
+    def obstacle(self, at: Cells) -> str | None:
+        """Why TensorStore must not read a chunk; None if it may, or if nothing is stored.
+
+        To TensorStore a folder is a chunk that is not stored. It opens a pipe and waits for ever, and
+        ends the process where it has no memory for as many bytes as a file has.
+        """
+        try:
+            found = os.stat(self.file(at))
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return "it is not a regular file"
+        most = 4 * self.plain.chunk_bytes + _SLACK_BYTES
+        place = self._place(at) if found.st_size > most else None
+        # TensorStore refuses what would lie past the end of the file.
+        if place is None or place[1] <= most or sum(place) > found.st_size:
+            return None
+        return f"it has {place[1]} bytes, far more than a chunk can have"
+
+    def refuse(self, coords: Iterable[Cells], *, cells: bool = False) -> None:
+        """Refuse chunks that TensorStore must not read; `cells` as for `damaged`. Raises ReadError."""
+        for at in coords:
+            why = self.obstacle(at)
+            if why is not None:
+                raise self.damaged(at, why, cells=cells)
+
+    def damaged(self, at: Cells, why: str, *, cells: bool) -> ReadError:
+        """The error for a chunk at coordinates `at`, which names its records, or its cells."""
+        plain, file = self.plain, self.file(at)
+        sizes = zip(at, plain.chunk_shape, plain.shape, strict=True)
+        spans = [(k * c, min((k + 1) * c, n)) for k, c, n in sizes]
+        return damaged(
+            plain.name,
+            plain.folder,
+            held_cells(spans) if cells else held_records(*spans[0]),
+            f"{file}: {why}",
+            file=file,
+            offset=self.offset(at),
+            records=None if cells else spans[0],
+        )
 
     def _place(self, at: Cells) -> tuple[int, int] | None:
         """Offset and stored bytes of a chunk, as its file or the index of its shard has them."""
         plain = self.plain
+        if not os.path.isfile(self.file(at)):  # to open a pipe would wait for ever
+            return None
         within = 0
         for k, count in zip(at, plain.shard_grid, strict=True):
             within = within * count + k % count
@@ -177,9 +220,7 @@ class SecondLook:
     def rows(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
         plain = self._plain
-        across = map(range, plain.grid[1:])
-        coords = itertools.product(np.unique(rows // plain.chunk_shape[0]).tolist(), *across)
-        self.refuse(coords, wrong_size=_WRONG_SIZE_OF_ROWS)
+        self.refuse(chunks_of_rows(plain, rows), wrong_size=_WRONG_SIZE_OF_ROWS)
         found = np.empty((len(rows), *plain.shape[1:]), plain.dtype)
         if not self._chunks.gather(rows, 1, found)[0]:
             raise self._changing(held_records(int(rows.min()), int(rows.max()) + 1))
@@ -187,9 +228,7 @@ class SecondLook:
 
     def boxes(self, boxes: Sequence[Box]) -> None:
         """Fill boxes. Waits; raises ReadError."""
-        sizes = self._plain.chunk_shape
-        coords = {tuple(map(int.__floordiv__, box.first, sizes)): None for box in boxes}
-        self.refuse(coords, cells=True)
+        self.refuse(chunks_of_boxes(self._plain, boxes), cells=True)
         if self._chunks.read_boxes(boxes)[0]:
             raise self._changing("some cells")
 
@@ -213,10 +252,10 @@ class SecondLook:
             if failures:
                 found, wanted = self._store.size(at) or (0, 0)
                 if found != wanted:
-                    raise self._damaged(at, wrong_size.format(found, wanted), cells=cells)
-                if not self._store.is_absurd(at):
+                    raise self._store.damaged(at, wrong_size.format(found, wanted), cells=cells)
+                if self._store.obstacle(at) is None:
                     self._ask_store(at, box, cells=cells)
-                raise self._damaged(at, failures[0], cells=cells)
+                raise self._store.damaged(at, failures[0], cells=cells)
             check_presence(self._plain, missing)
 
     def _ask_store(self, at: Cells, box: Box, *, cells: bool) -> None:
@@ -226,22 +265,6 @@ class SecondLook:
         elif array is not None:
             number = int(np.ravel_multi_index(at, self._plain.grid))
             StoreReader(array).checks().check(number)
-
-    def _damaged(self, at: Cells, why: str, *, cells: bool) -> ReadError:
-        plain, file = self._plain, self._store.file(at)
-        sizes = zip(at, plain.chunk_shape, plain.shape, strict=True)
-        spans = [(k * c, min((k + 1) * c, n)) for k, c, n in sizes]
-        held = held_cells(spans) if cells else held_records(*spans[0])
-        records = None if cells else spans[0]
-        return damaged(
-            plain.name,
-            plain.folder,
-            held,
-            f"{file}: {why}",
-            file=file,
-            offset=self._store.offset(at),
-            records=records,
-        )
 
     def _changing(self, held: str) -> ReadError:
         plain = self._plain
@@ -262,10 +285,17 @@ class PlainStoreReader(StoreReader):
 
     def start(self, spans: Sequence[Span], pool: Executor) -> Future[None]:
         """Start reading spans; the future has a ReadError if one fails or the array is gone."""
-        return _then_present(super().start(spans, pool), self._store.plain)
+        store = self._store
+        try:
+            for span in spans:
+                store.refuse(chunks_of_rows(store.plain, np.arange(span.first, span.stop)))
+        except ReadError as error:
+            return _failed(error)
+        return _then_present(super().start(spans, pool), store.plain)
 
     def read(self, rows: IntArray) -> AnyArray:
         """Rows `(n, ...)` in new memory. Waits; raises ReadError."""
+        self._store.refuse(chunks_of_rows(self._store.plain, rows))
         found = super().read(rows)
         if len(rows):
             check_presence(self._store.plain, missing=False)
@@ -367,7 +397,13 @@ class PlainStoreBoxReader(StoreBoxReader):
 
     def start(self, boxes: Sequence[Box], pool: Executor) -> Future[None]:
         """Start reading boxes; the future has a ReadError if one fails or the array is gone."""
-        return _then_present(super().start(boxes, pool), self._store.plain)
+        store = self._store
+        try:
+            wanted = [box for box in boxes if box.out.size]
+            store.refuse(chunks_of_boxes(store.plain, wanted), cells=True)
+        except ReadError as error:
+            return _failed(error)
+        return _then_present(super().start(boxes, pool), store.plain)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
@@ -420,6 +456,9 @@ class PlainChecks(Checks):
 
     def check_run(self, first: int, stop: int) -> tuple[int, int] | None:
         if self._chunks is None:
+            run = map(self.coords, range(first, stop))
+            if any(self._store.obstacle(at) is not None for at in run):
+                return None
             return self._in_store().check_run(first, stop)
         wanted = [whole_chunk(self._plain, self.coords(number)) for number in range(first, stop)]
         failures, missing = self._chunks.read_boxes(wanted)
@@ -432,6 +471,7 @@ class PlainChecks(Checks):
         at = self.coords(number)
         try:
             if self._chunks is None:
+                self._store.refuse([at])
                 return self._in_store().check(number)
             failures, missing = self._chunks.read_boxes([whole_chunk(self._plain, at)])
             if failures:
@@ -491,6 +531,18 @@ def box_chunk(plain: PlainArray) -> Cells:
     return tuple(max(1, min(c, n)) for c, n in sizes)
 
 
+def chunks_of_rows(plain: PlainArray, rows: IntArray) -> Iterator[Cells]:
+    """The coordinates of the chunks that hold rows."""
+    first = np.unique(rows // plain.chunk_shape[0]).tolist()
+    return itertools.product(first, *map(range, plain.grid[1:]))
+
+
+def chunks_of_boxes(plain: PlainArray, boxes: Iterable[Box]) -> list[Cells]:
+    """The coordinates of the chunks that hold boxes, each in one chunk."""
+    sizes = plain.chunk_shape
+    return list(dict.fromkeys(tuple(map(int.__floordiv__, box.first, sizes)) for box in boxes))
+
+
 def whole_chunk(plain: PlainArray, at: Cells) -> Box:
     """A request to read all cells of the array in the chunk at coordinates `at`, to new memory."""
     first = tuple(k * c for k, c in zip(at, plain.chunk_shape, strict=True))
@@ -507,6 +559,13 @@ def check_presence(plain: PlainArray, missing: bool) -> None:
     # Shards stay open, and can still be read after the array was replaced.
     if missing or plain.shard_shape is not None:
         plain.presence.refuse_gone(plain.folder)
+
+
+def _failed(error: ReadError) -> Future[None]:
+    """A read that has failed."""
+    read: Future[None] = Future()
+    read.set_exception(error)
+    return read
 
 
 def _then_present(read: Future[None], plain: PlainArray) -> Future[None]:

@@ -12,9 +12,11 @@ import pytest
 from windrow.core import native
 
 core: Any = native.native()
-pytestmark = pytest.mark.skipif(core is None, reason="there is no native core")
-
 FUZZ = native.CRATE / "fuzz"
+pytestmark = [
+    pytest.mark.skipif(core is None, reason="there is no native core"),
+    pytest.mark.skipif(not FUZZ.is_dir(), reason="an sdist has no corpus"),
+]
 PARSERS = core.PARSERS if core else []
 
 

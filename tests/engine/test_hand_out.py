@@ -82,6 +82,27 @@ def test_chunks_in_order_are_read_once(store: Path, batch: int) -> None:
     assert np.array_equal(np.concatenate(found)[:, 0] // 32, np.tile(np.arange(ROWS), 2))
 
 
+def decoded(dataset: IterDataset[Any]) -> int:
+    """The chunks that the core decodes for all elements of a stream."""
+    core: Any = native()
+    before: int = core.tasks_begun()
+    read(dataset)
+    after: int = core.tasks_begun()
+    return after - before
+
+
+@pytest.mark.parametrize("batch", [7, 64])
+def test_the_core_decodes_each_chunk_once_per_horizon(store: Path, batch: int) -> None:
+    in_order = MapDataset.source(ZarrDataSource(store))
+    assert CHUNKS <= decoded(in_order.batch(batch).to_iter_dataset(room(16))) <= CHUNKS + 16
+    windows = blocks(store, 17).repeat(3).batch(batch)
+    # Windows of two epochs share chunks.
+    assert 2 * CHUNKS < decoded(windows.to_iter_dataset(room(34))) <= 3 * CHUNKS + 17
+    # All chunks fit, and some are begun before all of the horizon is planned.
+    shuffled = in_order.shuffle(seed=1).repeat(3).batch(batch)
+    assert decoded(shuffled.to_iter_dataset(room(2 * CHUNKS))) <= CHUNKS + 8
+
+
 def test_a_read_of_a_global_shuffle_serves_all_that_is_planned(store: Path) -> None:
     chain = MapDataset.source(ZarrDataSource(store)).shuffle(seed=1).batch(32)
     found, reads, _ = read(chain.to_iter_dataset(room(CHUNKS / 4)))

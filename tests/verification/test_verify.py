@@ -317,7 +317,6 @@ def test_a_file_that_is_missing(tmp_path: Path, name: str, direct: bool) -> None
         report.raise_if_bad()
 
 
-@pytest.mark.skipif(native() is None, reason="to TensorStore a folder is a missing chunk")
 def test_a_folder_in_the_place_of_a_chunk_is_bad(tmp_path: Path) -> None:
     written(tmp_path, "v3 zstd")
     file = chunk_files(tmp_path)[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import pickle
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from hypothesis import strategies as st
 from numcodecs import zstd
 
 from tests.zarr_layouts import DIRECTLY
+from windrow import verify
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources import ArrayPart, Span, ZarrDataSource
+from windrow.sources import ArrayPart, Span, WindowDataSource, ZarrDataSource
 
 AnyArray = npt.NDArray[Any]
 
@@ -466,10 +469,57 @@ def test_spans_of_an_array_that_is_gone(tmp_path: Path, shards: Any) -> None:
             by_spans(source, 0, 40)
 
 
-@pytest.mark.skipif(native() is None, reason="to TensorStore a folder is a missing chunk")
-def test_a_file_that_can_not_be_opened(tmp_path: Path) -> None:
+def hole(path: Path) -> None:
+    """A file of more bytes than any memory has, which takes none on the disk."""
+    with path.open("wb") as file:
+        file.truncate(1 << 42)
+
+
+WITHOUT_FILE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "folder": (Path.mkdir, "it is not a regular file"),
+    "pipe": (os.mkfifo, "it is not a regular file"),
+    "hole": (hole, "far more than a chunk can have"),
+}
+
+
+@pytest.fixture(params=["as it is", "without the core"])
+def either_way(request: pytest.FixtureRequest) -> None:
+    if request.param == "without the core":
+        request.getfixturevalue("without_core")
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("kind", WITHOUT_FILE)
+def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> None:
     path = chunked(tmp_path / "a", ROWS)
-    (path / "c" / "2" / "0").unlink()
-    (path / "c" / "2" / "0").mkdir()
-    with pytest.raises(ReadError, match=r"records 16 to 23 cannot be read: .*c/2/0"):
-        ZarrDataSource(path, direct=True).read(EVERY)
+    chunk = path / "c" / "2" / "0"
+    chunk.unlink()
+    make, why = WITHOUT_FILE[kind]
+    make(chunk)
+    source = ZarrDataSource(path, direct=True)
+    told = rf"records 16 to 23 cannot be read: {chunk}: .*{why}"
+    for read in (lambda: source.read(EVERY[17:]), lambda: by_spans(source, 0, 40)):
+        with pytest.raises(ReadError, match=told) as caught:
+            read()
+        assert caught.value.file == str(chunk)
+        assert caught.value.records == (16, 24)
+    np.testing.assert_array_equal(source.read(EVERY[:16]), ROWS[:16])
+    boxed = WindowDataSource(path, {0: 4, 1: 2}, {0: 4, 1: 1}, direct=True)
+    with pytest.raises(ReadError, match=rf"cells \[16:24, 0:3\].*{why}"):
+        boxed.read(np.array([8]))
+    bad = list(verify(source).bad)
+    assert [(one.first_record, one.stop_record, one.file) for one in bad] == [(16, 24, str(chunk))]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_chunk_of_a_shard_of_absurd_size_is_refused(tmp_path: Path) -> None:
+    path = chunked(tmp_path / "a", ROWS, shards=(16, 3))
+    shard = path / "c" / "1" / "0"
+    index = bytearray(shard.read_bytes()[-36:])
+    index[24:32] = (1 << 41).to_bytes(8, "little")
+    index[32:] = google_crc32c.value(bytes(index[:32])).to_bytes(4, "little")
+    with shard.open("r+b") as file:
+        file.seek(1 << 42)
+        file.write(index)
+    with pytest.raises(ReadError, match=rf"records 24 to 31 .*{shard}: .*far more than"):
+        ZarrDataSource(path, direct=True).read(EVERY[24:])

@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::codecs::fit;
@@ -28,7 +28,10 @@ pub fn most_stored_bytes(decoded_bytes: usize) -> usize {
 
 /// Opens a file to read; None if there is none.
 fn open(path: &[u8]) -> Result<Option<File>, String> {
-    match File::open(OsStr::from_bytes(path)) {
+    // Without waiting for a writer where a pipe lies in the place of the file.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    match options.open(OsStr::from_bytes(path)) {
         Ok(file) => Ok(Some(file)),
         Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(error.to_string()),
@@ -41,7 +44,11 @@ fn is_missing(error: &io::Error) -> bool {
 
 /// The size of an open file.
 fn size_of(file: &File) -> Result<usize, String> {
-    let size = file.metadata().map_err(|error| error.to_string())?.len();
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let size = metadata.len();
     usize::try_from(size).map_err(|_| format!("it has {size} bytes"))
 }
 

@@ -45,8 +45,10 @@ _MOST_SLOW_S: Final = 0.4
 # The share by which reads vary with their order, if chunks make room for others.
 _CHANCE: Final = 0.03
 _FEW_READS: Final = 8
-# The share by which more chunks may be read before they go straight to read batches.
-_EARLY: Final = 0.25
+# The reads by which other runs differ, as shares of those that were started before chunks went
+# straight to read batches: fewer and more.
+_LESS: Final = 0.5
+_MORE: Final = 0.25
 # With this many slots a read serves its read batch and the next one, however long it takes.
 _LEAST_SLOTS: Final = 2
 
@@ -166,7 +168,7 @@ def _of_chance(costs: SourceCosts, early: float) -> SourceCosts:
     """
     reads = costs.reads
     chance = max(_FEW_READS, _CHANCE * reads.high)
-    less, more = max(chance, early), max(chance, _EARLY * early)
+    less, more = max(chance, _LESS * early), max(chance, _MORE * early)
     least = max(min(costs.chunks.low, reads.low), reads.low - less)
     return _with_hits(costs.with_reads(Amount(least, reads.high + more)), max(less, more))
 

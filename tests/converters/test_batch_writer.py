@@ -31,6 +31,8 @@ def _any_group() -> Iterator[None]:
 
 def written_here(path: Path, records: Sequence[bytes], options: str, *, at_once: int = 7) -> bytes:
     """The bytes of a file of `records`, which come `at_once` at a time."""
+    if native() is None:
+        pytest.skip("the native core is not built here")
     found = options_of(options)
     assert found is not None
     writer = BatchWriter(str(path), found)
@@ -183,6 +185,7 @@ def test_a_file_tells_its_options_as_the_package_does(tmp_path: Path, text: str)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file of Linux")
+@pytest.mark.skipif(native() is None, reason="the native core is not built here")
 def test_a_full_disk_is_an_error() -> None:
     writer = BatchWriter("/dev/full", Options(1))
     with pytest.raises(OSError, match="No space left"):
@@ -193,6 +196,7 @@ def test_a_full_disk_is_an_error() -> None:
         writer.close()
 
 
+@pytest.mark.skipif(native() is None, reason="the native core is not built here")
 def test_a_file_that_was_abandoned_is_none(tmp_path: Path) -> None:
     writer = BatchWriter(str(tmp_path / "x.array_record"), Options(1))
     writer.write([bytes(3_000_000), b"x"])

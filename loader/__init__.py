@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windrow import checkpoint, converters, errors, multiprocessing, sources, transforms
-    from windrow.dataset import IterDataset, MapDataset
     from windrow.errors import WindrowError
     from windrow.explain.explanation import Advice, Explanation
     from windrow.formats.inspect import inspect
+    from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
+    from windrow.map_dataset import MapDataset
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
     from windrow.reporting.page import report
@@ -33,8 +34,8 @@ _MODULE_OF = {
     "BadChunk": "windrow.verification.report",
     "DatasetIterator": "windrow.iterator",
     "Explanation": "windrow.explain.explanation",
-    "IterDataset": "windrow.dataset",
-    "MapDataset": "windrow.dataset",
+    "IterDataset": "windrow.iter_dataset",
+    "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
     "ReadOptions": "windrow.transforms.options",
     "Report": "windrow.verification.report",

@@ -1,11 +1,11 @@
-"""What both kinds of dataset share: a node of a chain, what its elements are, and printing it.
+"""What both kinds of dataset share: a node of a chain, its spec, `apply`, and printing it.
 
 Invariant: no record is read but for `read_spec`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from windrow.engine import execute
 from windrow.errors import ArgumentError
 from windrow.iterator import DatasetIterator
-from windrow.transforms import nodes, specs, tables
+from windrow.transforms import functions, nodes, specs, tables
 from windrow.transforms.nodes import STREAM, Node, StreamLimitNode
 from windrow.transforms.positions import positions
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windrow.explain.explanation import Explanation
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Dataset[Any]")
 
 
 class Dataset(Generic[T]):
@@ -130,3 +131,35 @@ def nodes_of(datasets: Any, kind: type[Dataset[Any]], who: str) -> tuple[Node, .
                 f"{who}: dataset {i} is a {type(dataset).__name__}, not a {kind.__name__}"
             )
     return tuple(dataset._node for dataset in datasets)
+
+
+def applied(dataset: D, transformations: Any) -> D:
+    """A dataset after one transform, or several in order.
+
+    Raises:
+        ArgumentError: If one is not a transform.
+    """
+    chain: Any = dataset
+    several = isinstance(transformations, Sequence)
+    for transform in transformations if several else [transformations]:
+        match functions.kind_of(transform):
+            case "Map":
+                chain = chain.map(transform)
+            case "RandomMap":
+                chain = chain.random_map(transform)
+            case "MapWithIndex":
+                chain = chain.map_with_index(transform)
+            case "Filter":
+                chain = chain.filter(transform)
+            case "Batch":
+                batch = functions.as_batch(transform)
+                chain = chain.batch(
+                    batch.batch_size, drop_remainder=batch.drop_remainder, batch_fn=batch.batch_fn
+                )
+            case _:
+                raise ArgumentError(
+                    f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, Filter or Batch"
+                    " of windrow.transforms; for a plain function use map or filter"
+                )
+    made: D = chain
+    return made

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from windrow.core.process import cores
-from windrow.dataset import MapDataset
 from windrow.errors import ArgumentError
+from windrow.map_dataset import MapDataset
 from windrow.sources.chunks import LaidOutSource
 from windrow.verification.scan import ScanResult, bytes_of, bytes_of_records, scans_of
 from windrow.verification.verify import run_tasks

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from windrow.core.optional_imports import optional
 from windrow.core.text import ABSENT, counted, in_units, listing, shortened
-from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import (
     ArgumentError,
     ConversionError,
@@ -27,7 +26,9 @@ from windrow.errors import (
     WindrowError,
 )
 from windrow.explain.explanation import Explanation, in_bytes, spec_text
+from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
+from windrow.map_dataset import MapDataset
 from windrow.reporting import charts
 from windrow.reporting import elements as report_elements
 from windrow.reporting.elements import ElementSample

@@ -17,8 +17,9 @@ from typing import Any, Final, Literal
 from windrow.converters.job.stages import check_integer
 from windrow.core.process import cores
 from windrow.core.progress import ProgressMeter, ShowProgress
-from windrow.dataset import IterDataset, MapDataset
 from windrow.errors import ArgumentError
+from windrow.iter_dataset import IterDataset
+from windrow.map_dataset import MapDataset
 from windrow.sources.adapt import as_source
 from windrow.verification.report import Report
 from windrow.verification.scan import Scan, ScanResult, ScanTask, scans_of

@@ -1,1 +1,0 @@
-from loader.dataset import *

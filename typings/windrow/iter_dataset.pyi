@@ -1,0 +1,1 @@
+from loader.iter_dataset import *

@@ -1,0 +1,1 @@
+from loader.map_dataset import *

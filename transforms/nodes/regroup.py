@@ -159,6 +159,10 @@ class RegroupNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
+        return self.gather(table, bounds)
+
     def runs_as(self, where: Where) -> str:
         return "rows gathered as batches"
 

@@ -39,6 +39,10 @@ class Block:
         """Rows `[start, stop)`."""
         return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
 
+    def of_rows(self, counted: bool) -> Block:
+        """The same rows; if they are `counted`, without the number that ends each mark."""
+        return Block(self.table, self.marks[:, :-1]) if counted else self
+
     def with_marks(self, own: IntArray) -> Block:
         """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
         return Block(self.table, np.column_stack([self.marks, own]))

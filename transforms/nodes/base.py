@@ -155,6 +155,8 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
+    counts_rows: ClassVar[bool] = False
+    """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
 

@@ -35,6 +35,7 @@ class RowsNode(StreamNode):
     """The rows of a stream of one lane, counted: its own integer is the number of rows so far."""
 
     position_width: ClassVar[int] = 1
+    counts_rows: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
 

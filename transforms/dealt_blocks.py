@@ -112,9 +112,9 @@ class DealtOrder:
         """The offsets in the parent of the elements of some windows, in their order."""
         held = {number: _windows.find(*self._name, epoch, number) for number in windows}
         missing = [number for number, table in held.items() if table is None]
-        for number, table in zip(missing, self._made(epoch, found, missing), strict=True):
-            held[number] = table
-            _windows.keep(*self._name, epoch, number, table=table)
+        for number, made in zip(missing, self._made(epoch, found, missing), strict=True):
+            held[number] = made
+            _windows.keep(*self._name, epoch, number, table=made)
         return [table for number in windows if (table := held[number]) is not None]
 
     def _made(self, epoch: int, found: _Epoch, windows: list[int]) -> list[npt.NDArray[Any]]:

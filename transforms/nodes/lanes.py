@@ -170,7 +170,7 @@ class LaneBatchNode(ShardBatchNode):
                 joined(feed.take(turns * rows)) if n else None
                 for feed, n in zip(feeds, ready, strict=True)
             ]
-            yield from self._batches(parts, at, before, turns, inputs.calling, last)
+            yield from self._turns(parts, at, before, turns, inputs.calling, last)
             before += turns * rows
 
     def _has_more(self, before: int) -> bool:
@@ -180,7 +180,7 @@ class LaneBatchNode(ShardBatchNode):
         fewest, most = self.counts
         return before + self.turn_rows <= fewest if self.drop_remainder else before < most
 
-    def _batches(
+    def _turns(
         self,
         parts: Sequence[Block | None],
         at: IntArray,

@@ -300,15 +300,6 @@ class LaneBatchNode(ShardBatchNode):
         numbers = (before + (1 + np.arange(turns)) * self.turn_rows) * self.lanes
         return np.column_stack([marks.reshape(turns, -1), numbers])
 
-    def runs_as(self, where: Any) -> str:
-        low, high = self.slots()
-        mine = self.own_lanes()
-        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
-        text = f"rows {low} to {high - 1} of each batch of {self.size}, of {shown} of {self.lanes}"
-        if self.lanes % self.shards:
-            return f"{text}; shards that share a lane each run it: lanes={self.shards} would not"
-        return text
-
 
 class _LastBatch:
     """A batch from which the shape of an empty one is taken."""

@@ -202,7 +202,7 @@ class LaneBatchNode(ShardBatchNode):
             turns = self._turns(int(counts.min()) // rows, before)
             starts = np.cumsum(counts) - counts
             if turns:
-                # Of each turn (axis 0) and lane (axis 1) the rows in the pool.
+                # The rows in the pool, by turn (axis 0) and lane (axis 1).
                 inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
                 grid = sorted_rows[starts[:, None] + inside]
                 at_ends = np.tile(at, (turns, 1, 1))
@@ -302,7 +302,7 @@ class LaneBatchNode(ShardBatchNode):
 
 
 class _LastBatch:
-    """A batch from which the shape of an empty one is taken."""
+    """The batch made last: an empty batch has its shape."""
 
     def __init__(self, node: LaneBatchNode, inputs: Inputs, lane: int) -> None:
         self._node, self._inputs, self._lane = node, inputs, lane

@@ -150,7 +150,7 @@ def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], boo
         return _shard_of(node, shard, shards, agree)
     if shards > 1 and _has_batch(node) and node.functions and node.stream_step is not Step.GROUPS:
         raise PlanError(
-            f"shard: {node.written} comes after the last batch, and may look at all of its rows;"
+            f"shard: {node.written} comes after the last batch, and may read all of its rows;"
             " move it before batch, or write it as map(..., batched=True), which promises that"
             " rows are independent"
         )

@@ -44,7 +44,7 @@ def part_of(source: LaidOutSource) -> ListPart:
 
 def started(part: ListPart, chunks: Sequence[int]) -> list[list[Any]]:
     with ThreadPoolExecutor(2) as pool:
-        return part.start(chunks, pool).result()
+        return list(map(list, part.start(chunks, pool).result()))
 
 
 def everything(source: ArrayRecordDataSource) -> IntArray:
@@ -288,7 +288,8 @@ def test_groups_are_read_on_many_threads_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         futures = [part.start(chunks, pool) for chunks in order]
         for chunks, future in zip(order, futures, strict=True):
-            assert future.result() == [records[bounds[p] : bounds[p + 1]] for p in chunks]
+            found = list(map(list, future.result()))
+            assert found == [records[bounds[p] : bounds[p + 1]] for p in chunks]
 
 
 @pytest.mark.jobs

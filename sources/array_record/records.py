@@ -263,7 +263,10 @@ class RecordGroups(ListPart):
 
     def _bounds(self, chunks: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """The range of each chunk, and the positions `[first, stop)` of its records in the file."""
-        at = np.searchsorted(self._chunk_ends, chunks, side="right")
+        if len(self._files) == 1:
+            at = np.zeros(len(chunks), np.int64)
+        else:
+            at = np.searchsorted(self._chunk_ends, chunks, side="right")
         size = self._groups[at]
         begin = (chunks - self._first_chunks[at] + self._first_groups[at]) * size
         stop: IntArray = np.minimum(begin + size, self._stops[at])

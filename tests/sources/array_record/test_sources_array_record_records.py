@@ -273,7 +273,7 @@ class Counting(Executor):
 
 def test_many_chunks_are_one_task(tmp_path: Path) -> None:
     paths = [write(tmp_path / str(i), numbered(100), "group_size:8") for i in range(6)]
-    part, pool = part_of(ArrayRecordDataSource(paths)), Counting()
+    part, pool = part_of(ArrayRecordDataSource(paths, direct=False)), Counting()
     found = part.start(range(part.chunk_count), pool).result()
     assert pool.tasks == 1
     assert [record for group in found for record in group] == numbered(100) * 6

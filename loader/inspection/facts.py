@@ -21,6 +21,8 @@ _NAMES: Final = {
     "tfrecord": "TFRecord",
     "tfds": "tfds folder",
     "netcdf": "NetCDF",
+    "json_lines": "JSON Lines",
+    "parquet": "Parquet",
     "unfinished": "unfinished conversion",
 }
 _SHOWN_ATTRIBUTES: Final = 12

@@ -1,0 +1,1 @@
+"""Conversions of texts: JSON Lines and Parquet, tokenised or as they are."""

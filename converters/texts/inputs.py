@@ -123,9 +123,10 @@ def parquet_work(
     """Return what `parquet_to_zarr` reads; arguments and errors as there."""
     text = _text(field, tokenizer, end_token, storage_options)
     found = find_inputs(inputs, storage_options=storage_options, marks=PARQUET.marks)
-    kinds = fields_of(found[0], _names(names), field)
-    shown = found[0].shown
-    taken = {name: feature_of(shown, name, kinds[name]) for name in kinds if name != field}
+    names = _names(names)
+    kinds = fields_of(found[0], names, field)
+    wanted = kinds if text is None else names or ()
+    taken = {name: feature_of(found[0].shown, name, kinds[name]) for name in wanted}
     files = ParquetFiles(tuple(kinds), {name: str(kind) for name, kind in kinds.items()})
     decoder = TableDecoder(_columns(taken, text), text)
     tokens = None if text is None else text.tokens

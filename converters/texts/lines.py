@@ -16,7 +16,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
 import numpy as np
@@ -157,7 +157,7 @@ def _cut(data: bytes, number: int, at: int, stored_bytes: int) -> Lines:
 
 def _blocks(
     name: str, start_byte: int, storage_options: Mapping[str, Any] | None
-) -> Iterator[tuple[bytes, int]]:
+) -> Generator[tuple[bytes, int], None, None]:
     """Yield the unpacked bytes of a file, and where the file has been read to."""
     at = start_byte
     with open_to_read(name, storage_options) as raw:

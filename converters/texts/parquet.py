@@ -34,7 +34,7 @@ from windrow.converters.texts.tokens import TokenizerError
 from windrow.converters.zarr.decoding import Wrong
 from windrow.core.optional_imports import optional
 from windrow.errors import NotFoundError, ReadError, SourceError, WindrowError
-from windrow.sources.tf_example.features import BYTES, Column, Feature, Ragged
+from windrow.sources.tf_example.features import BYTES, Array, Column, Feature, Ragged
 
 EXTRA: Final = "parquet"
 _FILES_AT_ONCE: Final = 64
@@ -64,10 +64,11 @@ def opened(file: Input) -> Iterator[Any]:
         except (arrow.ArrowException, OSError) as error:
             if isinstance(error, WindrowError):
                 raise
+            why = " ".join(str(error).split())
             raise ReadError(
-                f"{file.shown}: cannot be read as Parquet: {error}; write or copy the file anew",
+                f"{file.shown}: cannot be read as Parquet: {why}; write or copy the file anew",
                 file=file.shown,
-                why=str(error),
+                why=why,
             ) from error
 
 
@@ -313,7 +314,8 @@ def _column(column: Any, feature: Feature) -> Column:
         return _ragged(array, _numbers(array.values, feature))
     if feature.shape:
         column = pyarrow("pyarrow.compute").list_flatten(column)
-    return _numbers(column, feature).reshape(-1, *feature.item_shape)
+    rows: Array = _numbers(column, feature).reshape(-1, *feature.item_shape)
+    return rows
 
 
 def _ragged(array: Any, values: Any) -> Ragged:

@@ -319,6 +319,7 @@ class _Writing:
             if self.examples:
                 records = encode_examples(columns, features)
             else:
+                column: Any
                 (column,) = columns.values()
                 records = _rows(column)
                 counts["tokens"] += len(column.values)

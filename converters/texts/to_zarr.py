@@ -21,7 +21,7 @@ from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_w
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import finish
-from windrow.converters.zarr.rows import VALUES, Described, Features, Storage
+from windrow.converters.zarr.rows import OFFSETS, VALUES, Described, Features, Storage
 
 
 @declared
@@ -197,7 +197,8 @@ def _finish(
 ) -> None:
     """Write metadata and manifest, unless there are no tokens; it may run twice."""
     if tokens is not None:
-        items = {layout["name"]: layout["shape"][0] for layout in folder.noted("arrays") or ()}
-        records = items.get(f"{TOKENS}/offsets", 1) - 1
+        noted: Any = folder.noted("arrays")
+        items = {layout["name"]: layout["shape"][0] for layout in noted or ()}
+        records = items.get(f"{TOKENS}/{OFFSETS}", 1) - 1
         refuse_no_tokens(tokens, records, items.get(f"{TOKENS}/{VALUES}", 0))
     finish(plan, known, folder, results)

@@ -6,16 +6,17 @@ Without pyarrow only the sizes of Parquet files are described.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import statistics
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from windrow.converters.job.inputs import Input
 from windrow.converters.texts.lines import is_compressed, read_lines
-from windrow.converters.texts.parquet import opened
+from windrow.converters.texts.parquet import opened, types_of
 from windrow.inspection.content import content_of
-from windrow.inspection.facts import ArrayFacts, Inspection, RecordFileFacts, SampleFacts
+from windrow.inspection.facts import Inspection, RecordFileFacts, SampleFacts
 from windrow.inspection.records import inspection_of
 from windrow.sources.detection import Contents
 from windrow.sources.location import Location
@@ -44,7 +45,7 @@ def inspect_json_lines(contents: Contents, sizes: bool | None = None) -> Inspect
     facts = RecordFileFacts(
         name="",
         files=len(places),
-        records=None if records else 0 if len(places) == 1 else None,
+        records=0 if first is None else None,
         estimated_records=None,
         stored_bytes=sum(sizes_bytes),
         decoded_bytes=None,
@@ -74,17 +75,15 @@ def inspect_parquet(contents: Contents, sizes: bool | None = None) -> Inspection
     stored = [place.size_bytes() for place in places]
     records: int | None = None
     groups: list[int] = []
-    arrays: tuple[ArrayFacts, ...] = ()
+    fields: dict[str, str] = {}
     if importlib.util.find_spec("pyarrow") and len(places) <= _MOST_FOOTERS:
         records = 0
         for place, size in zip(places, stored, strict=True):
-            with opened(_input(place, size)) as table:
-                found = table.metadata
-                records += found.num_rows
-                groups += [found.row_group(at).num_rows for at in range(found.num_row_groups)]
-                arrays = arrays or tuple(
-                    _field(field.name, str(field.type)) for field in table.schema_arrow
-                )
+            with opened(Input(place.path, place.name, size, options=_options(place))) as table:
+                records += table.metadata.num_rows
+                count = table.metadata.num_row_groups
+                groups += [table.metadata.row_group(at).num_rows for at in range(count)]
+                fields = fields or types_of(table)
     facts = RecordFileFacts(
         name="",
         files=len(places),
@@ -97,5 +96,9 @@ def inspect_parquet(contents: Contents, sizes: bool | None = None) -> Inspection
         sample=None,
         first=None,
     )
-    found_facts = inspection_of(contents, [facts])
-    return found_facts if not arrays else _with_fields(found_facts, arrays)
+    found = inspection_of(contents, [facts])
+    return dataclasses.replace(found, attributes={"features": fields} if fields else {})
+
+
+def _options(place: Location) -> dict[str, Any] | None:
+    return None if place.storage_options is None else dict(place.storage_options)

@@ -85,12 +85,12 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "tfds, Parquet, JSON Lines: a feature or field to take, by default all; may be repeated.",
         "--name",
     ),
-    "field": Option(SettingKind.TEXT, "Parquet, JSON Lines: the field of texts."),
+    "field": Option(SettingKind.TEXT, "Parquet, JSON Lines: the field with the text."),
     "tokenizer": Option(
-        SettingKind.TEXT, "A tokenizer.json, which makes tokens of the field of texts."
+        SettingKind.TEXT, "A tokenizer.json, which makes tokens of the field with the text."
     ),
     "end_token": Option(
-        SettingKind.JSON_OR_TEXT, "The name or id of a token to add to the end of each text."
+        SettingKind.JSON_OR_TEXT, "The name or id of a token to add to the end of each document."
     ),
     "images": Option(
         SettingKind.FLAG,

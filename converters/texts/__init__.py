@@ -1,1 +1,1 @@
-"""Conversions of texts: JSON Lines and Parquet, tokenised or as they are."""
+"""Conversions of text: JSON Lines and Parquet, tokenised or as they are."""

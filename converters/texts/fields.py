@@ -1,7 +1,7 @@
 """Fields of JSON Lines: from lines to columns, one for each field that is taken.
 
-A number or a text is a scalar, a list of numbers a row of an array; a list that differs in length from
-record to record is ragged, and so is a text. The text field may become tokens instead.
+A number or a string is a scalar, a list of numbers a row of an array; a list that differs in length from
+record to record is ragged, and so is a string. The text field may become tokens instead.
 
 Invariant: a record has a row in every column, or it is bad: a line that is not a JSON object in UTF-8,
 lacks a field that is taken, or has a value of another type there.
@@ -35,13 +35,13 @@ TOKENS: Final = "tokens"
 LINE: Final = "line"
 # Dtypes that a tf.train.Example holds as bytes.
 RAW: Final = frozenset({"float16", "float64", "uint64"})
-# Of JSON numbers, by NumPy's kind; the first that is there is the dtype of all.
+# Dtypes of JSON numbers by NumPy's kind; all get the first one whose kind is there.
 _DTYPES: Final = {"f": "float64", "b": "bool", "u": "uint64", "i": "int64"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextField:
-    """The field of texts, and what becomes of them: their bytes in UTF-8, or tokens. Picklable."""
+    """The field with the text, and what becomes of it: its bytes in UTF-8, or tokens. Picklable."""
 
     name: str
     tokens: Tokens | None = None
@@ -57,7 +57,7 @@ class TextField:
         return Feature(BYTES) if self.tokens is None else self.tokens.feature
 
     def made(self, texts: Sequence[str]) -> Ragged:
-        """Return the column of texts.
+        """Return the column of documents.
 
         Raises:
             TokenizerError: If the tokenizer fails at one of them.
@@ -67,7 +67,7 @@ class TextField:
         return ragged_of([text.encode() for text in texts], self.feature)
 
     def placed(self, error: TokenizerError, good: Sequence[int], wrong: Wrong) -> None:
-        """Add an error of the tokenizer to `wrong`; `good` are the numbers of the texts' records."""
+        """Add an error of the tokenizer to `wrong`; `good` are the numbers of the documents' records."""
         failed = ConversionError(f"field {self.name!r}: the tokenizer fails at it: {error}")
         wrong.append((good[error.at], failed))
 
@@ -78,7 +78,7 @@ class JsonDecoder:
 
     Args:
         features: The columns, by name.
-        text: The field of texts; None for none.
+        text: The field with the text; None for none.
         exact: Whether a record with other fields is bad.
     """
 
@@ -124,7 +124,7 @@ class JsonDecoder:
         return columns
 
     def _row(self, record: bytes) -> dict[str, Any]:
-        """Return what is put into the columns: texts, bytes of ragged rows, arrays of others."""
+        """Return what is put into the columns: strings, bytes of ragged rows, arrays of others."""
         found = parsed(record)
         if self.exact and not found.keys() <= self.features.keys():
             name = min(found.keys() - self.features.keys())
@@ -143,7 +143,7 @@ class JsonDecoder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineDecoder:
-    """Makes a column of whole lines, each of which has to be a JSON object. Picklable."""
+    """Makes a column of whole lines. Each has to be a JSON object. Picklable."""
 
     features: Mapping[str, Feature] = dataclasses.field(
         default_factory=lambda: {LINE: Feature(BYTES)}
@@ -182,11 +182,11 @@ def text_of(name: str, found: Mapping[str, Any]) -> str:
     """Return the text in a field.
 
     Raises:
-        ReadError: If there is none.
+        ReadError: If the field has no string.
     """
     text = _value(name, found)
     if not isinstance(text, str):
-        raise _wrong(f"field {name!r} is {_kind(text)}, not a text")
+        raise _wrong(f"field {name!r} is {_kind(text)}, not a string")
     if not text.isascii():
         try:
             text.encode()
@@ -313,7 +313,7 @@ def _inferred(values: Sequence[Any]) -> Feature | None:
 def _no_array(name: str, value: Any) -> ConversionError:
     return ConversionError(
         f"field {name!r} is {_kind(value)}, and no array can be made of it and of the others: arrays"
-        " hold texts, or numbers, or lists of numbers; leave it out by names=, or describe it by"
+        " hold strings, or numbers, or lists of numbers; leave it out by names=, or describe it by"
         " features="
     )
 
@@ -325,7 +325,7 @@ def _kind(value: Any) -> str:
         case bool():
             return "a boolean"
         case str():
-            return "a text"
+            return "a string"
         case int() | float():
             return "a number"
         case list():

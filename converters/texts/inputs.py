@@ -1,7 +1,7 @@
-"""What a conversion of texts reads: the files, the fields that it takes, and what becomes of the text.
+"""What a conversion of text reads: files and fields, and what becomes of the text.
 
-Invariant: equal inputs and settings give an equal `TextWork`. Of the records, at most the first ones
-of JSON Lines are read for it.
+Invariant: equal inputs and settings give an equal `TextWork`. At most the first records of JSON Lines are
+read for it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TextWork:
         files: Reads them.
         decoder: Makes columns of records.
         checker: Finds the records that the decoder cannot take, at less cost.
-        field: The field of texts; None for none.
-        tokens: Makes tokens of the texts; None if they stay texts.
+        field: The field with the text; None for none.
+        tokens: Makes tokens of the text; None if it stays text.
     """
 
     found: tuple[Input, ...]
@@ -167,15 +167,15 @@ def _text(
     end_token: str | int | None,
     storage_options: Mapping[str, Any] | None,
 ) -> TextField | None:
-    """Return the field of texts, if there is one.
+    """Return the field with the text, if there is one.
 
     Raises:
         ArgumentError: If the three do not go together.
     """
     if field is not None and (not isinstance(field, str) or not field):
-        raise ArgumentError(f"field is the name of the field of texts, got {field!r:.80}")
+        raise ArgumentError(f"field is the name of the field with the text, got {field!r:.80}")
     if tokenizer is not None and field is None:
-        raise ArgumentError("tokenizer needs field=, the name of the field of texts")
+        raise ArgumentError("tokenizer needs field=, the name of the field with the text")
     if end_token is not None and tokenizer is None:
         raise ArgumentError("end_token needs tokenizer=, the path of a tokenizer.json")
     if field is None:

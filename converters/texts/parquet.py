@@ -4,7 +4,7 @@ A row group is the unit that is read: a file can be cut between two of them. The
 fields are, before a row is read.
 
 Invariant: a row has a value in every column that is taken, or it is bad: it has a null there, or a
-text that is not Unicode.
+string that is not Unicode.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def opened(file: Input) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParquetFiles(RecordFormat):
-    """Parquet files, of which the fields `names` are read. Counting reads their footers."""
+    """Reads the fields `names` of Parquet files. Counting reads their footers."""
 
     names: tuple[str, ...]
     schema: Mapping[str, str]
@@ -160,12 +160,12 @@ def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dic
     Args:
         file: The file; its footer is read.
         names: Fields to take; None for all, or for none but the text.
-        text: The field of texts; None for none.
+        text: The field with the text; None for none.
 
     Raises:
         ReadError: If the file is not Parquet.
         NotFoundError: If it has no such field.
-        SourceError: If the field of texts is of another type.
+        SourceError: If the field with the text is of another type.
     """
     with opened(file) as table:
         there = {field.name: field.type for field in table.schema_arrow}
@@ -178,7 +178,7 @@ def fields_of(file: Input, names: Sequence[str] | None, text: str | None) -> dic
             )
     if text is not None and not is_text(there[text]):
         raise SourceError(
-            f"{file.shown}: field {text!r} is of type {there[text]}, and texts are wanted; field="
+            f"{file.shown}: field {text!r} is of type {there[text]}, and strings are wanted; field="
             " names one of strings"
         )
     taken = names if text is None else [*names, text]
@@ -219,7 +219,7 @@ def feature_of(shown: str, name: str, kind: Any) -> Feature:
         dtype = np.dtype(inner.to_pandas_dtype()).name
         return Feature(dtype, shape, raw=dtype in RAW)
     raise SourceError(
-        f"{shown}: field {name!r} is of type {kind}; arrays hold texts, numbers, booleans and lists"
+        f"{shown}: field {name!r} is of type {kind}; arrays hold strings, numbers, booleans and lists"
         " of numbers: name the fields to take by names="
     )
 
@@ -230,7 +230,7 @@ class TableDecoder:
 
     Args:
         features: The columns, by name.
-        text: The field of texts; None for none.
+        text: The field with the text; None for none.
     """
 
     features: Mapping[str, Feature]
@@ -285,7 +285,7 @@ def _nulls(column: Any) -> list[int]:
 
 
 def _texts(column: Any, name: str, reasons: dict[int, str]) -> list[Any]:
-    """Return the texts of a column; bad ones get a reason, and are of no use."""
+    """Return the documents of a column; bad ones get a reason, and are of no use."""
     types = pyarrow("pyarrow.types")
     is_bytes = types.is_binary(column.type) or types.is_large_binary(column.type)
     try:

@@ -1,4 +1,4 @@
-"""JSON Lines or Parquet to ArrayRecord: a record of the output is a line, a text, tokens or an Example.
+"""JSON Lines or Parquet to ArrayRecord: a record becomes a line, text, tokens or an Example.
 
 Invariant: records keep their order, also across files; bad ones that were left out are listed in the
 manifest.
@@ -71,7 +71,7 @@ def json_lines_to_array_record(
     storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
-    r"""Convert JSON Lines files to ArrayRecord files: lines, the texts of a field, or their tokens.
+    r"""Convert JSON Lines files to ArrayRecord files: lines, the text of a field, or tokens.
 
     A record is the line without its end; with `field`, the field's text in UTF-8; with `tokenizer` too,
     the tokens of the text: their bytes in the smallest unsigned dtype that holds the tokenizer's ids,
@@ -86,7 +86,7 @@ def json_lines_to_array_record(
         inputs: A path, glob, folder (of files with `.jsonl` or `.ndjson` in their names) or URL, or a
             list of them; compressed if they end in `.gz`, `.gzip`, `.zst` or `.zstd`.
         output: A folder or URL, new, empty, or of an earlier run.
-        field: The field of texts.
+        field: The field with the text.
         tokenizer: As for `json_lines_to_zarr`.
         end_token: As there.
         writer_options: Options of ArrayRecordWriter.
@@ -147,7 +147,7 @@ def parquet_to_array_record(
     storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
-    """Convert Parquet files to ArrayRecord files: Examples of rows, texts of a field, or their tokens.
+    """Convert Parquet files to ArrayRecord files: Examples of rows, the text of a field, or tokens.
 
     All is as for `json_lines_to_array_record`, with these exceptions. Without `field`, a record is a
     tf.train.Example with a feature for each field, as `parquet_to_zarr` describes them; the manifest
@@ -157,7 +157,7 @@ def parquet_to_array_record(
     Args:
         inputs: A path, glob, folder (of files with `.parquet` in their names) or URL, or a list of them.
         output: A folder or URL, new, empty, or of an earlier run.
-        field: The field of texts.
+        field: The field with the text.
         tokenizer: As for `json_lines_to_zarr`.
         end_token: As there.
         names: Fields to take into Examples; by default all.
@@ -201,10 +201,10 @@ def _conversion(
     files: int | None,
     max_bad_records: int,
 ) -> Conversion:
-    """Plan the conversion of `texts`; each input becomes some `parts`, unless `files` is given."""
+    """Plan the conversion; each input becomes some `parts`, unless `files` is given."""
     features = texts.decoder.features
     names = _names(texts.found, parts) if files is None else shard_names(_stem(texts.found), files)
-    # A reader of the records takes `features` for those of Examples.
+    # A reader of the records takes `features` for the features of Examples.
     examples = texts.field is None and LINE not in features
     settings = {
         "conversion": name,

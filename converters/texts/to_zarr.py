@@ -42,14 +42,14 @@ def json_lines_to_zarr(
     storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
-    r"""Convert JSON Lines files to one Zarr v3 group: tokens of a text, or an array for each field.
+    r"""Convert JSON Lines files to one Zarr v3 group: tokens of a document, or an array for each field.
 
     A record is a line with a JSON object, in UTF-8. Lines of white space alone are not records. With
     `tokenizer`, the text in `field` becomes the ragged array `tokens`: `tokens/values` has the tokens
     of all records end to end, in the smallest unsigned dtype that holds the tokenizer's ids, and
-    those of record `i` are `values[offsets[i] : offsets[i + 1]]`. With `field` alone, its text becomes
+    the tokens of record `i` are `values[offsets[i] : offsets[i + 1]]`. With `field` alone, its text becomes
     ragged bytes in UTF-8 under the field's name. With neither, every field becomes an array: numbers
-    as they are, texts and lists of different lengths ragged. Chunks, shards, and what a run that was
+    as they are, strings and lists of different lengths ragged. Chunks, shards, and what a run that was
     stopped does are as for `tfrecord_to_zarr`.
 
     Plain files are read in parallel, in parts. A file whose name ends in `.gz`, `.gzip`, `.zst` or
@@ -60,11 +60,11 @@ def json_lines_to_zarr(
         inputs: A path, glob, folder (of files with `.jsonl` or `.ndjson` in their names) or URL, or a
             list of them.
         output: A folder or URL, new, empty, or of an earlier run.
-        field: The field of texts.
+        field: The field with the text.
         tokenizer: A path or URL of a `tokenizer.json` of Hugging Face's `tokenizers`. It makes tokens
             of the text alone, without the special tokens that it would add; the settings in the file
             for truncation and padding are not used. Its hash is in the manifest's settings.
-        end_token: A token that is added to the end of every text, such as "<|endoftext|>": its name
+        end_token: A token that is added to the end of every document, such as "<|endoftext|>": its name
             or its id.
         names: Fields to take in addition to `field`; by default all, or none if `field` is given.
         features: How fields become arrays, by name, instead of `names`: each a `Feature`, or what its
@@ -135,7 +135,7 @@ def parquet_to_zarr(
     storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
-    """Convert Parquet files to one Zarr v3 group: tokens of a text, or an array for each field.
+    """Convert Parquet files to one Zarr v3 group: tokens of a document, or an array for each field.
 
     All is as for `json_lines_to_zarr`, with these exceptions. The files say what their fields are:
     numbers and booleans keep their dtypes, strings and bytes are ragged, lists of numbers too, and

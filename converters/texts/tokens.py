@@ -1,10 +1,10 @@
-"""Tokenizers: a `tokenizer.json` of Hugging Face's `tokenizers`, and what it makes of texts.
+"""Tokenizers: a `tokenizer.json` of Hugging Face's `tokenizers`, and what it makes of documents.
 
 The content of the file is the tokenizer, wherever it lies: it travels with the work to other
 processes and machines, and its hash is a setting of the plan.
 
-Invariants: equal files and texts give equal tokens. A text becomes all of its tokens: the file's own
-settings for cutting texts off and for padding them are not used.
+Invariants: equal files and documents give equal tokens. A document becomes all of its tokens: the file's own
+settings for cutting documents off and for padding them are not used.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _LARGEST_FILE_BYTES: Final = 1 << 30
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tokens:
-    """Makes tokens of texts. Picklable.
+    """Makes tokens of documents. Picklable.
 
     Args:
         name: The name of the tokenizer's file, without folders.
         data: Its content.
         dtype: The smallest unsigned dtype that holds all ids.
-        end: The id of the token that is added to the end of every text; None for no such token.
+        end: The id of the token that is added to the end of every document; None for no such token.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Tokens:
 
     @property
     def feature(self) -> Feature:
-        """The tokens of a text as a row of a column."""
+        """The tokens of a document as a row of a column."""
         return Feature(self.dtype, (None,))
 
     def to_json(self) -> dict[str, Any]:
@@ -63,10 +63,10 @@ class Tokens:
         return {"tokenizer": {"name": self.name, "sha256": digest}, "end_token": self.end}
 
     def encode(self, texts: Sequence[str]) -> Ragged:
-        """Return the tokens of texts.
+        """Return the tokens of documents.
 
         Raises:
-            TokenizerError: If the tokenizer fails at one of the texts.
+            TokenizerError: If the tokenizer fails at one of the documents.
         """
         dtype = np.dtype(self.dtype)
         ends = [] if self.end is None else [self.end]
@@ -133,15 +133,15 @@ def tokens_of(
 
 
 def refuse_no_tokens(tokens: Tokens, records: int, items: int) -> None:
-    """Refuse the result of a tokenizer that gave `items` tokens for all of `records` texts.
+    """Refuse the result of a tokenizer that gave `items` tokens for all of `records` documents.
 
     Raises:
         ConversionError: If it gave none, the end tokens not counted.
     """
     if records and items <= (0 if tokens.end is None else records):
         raise ConversionError(
-            f"tokenizer {tokens.name}: gave no token for any of {records:,} texts; check that it is"
-            " trained on such texts, and that field= names the text"
+            f"tokenizer {tokens.name}: gave no token for any of {records:,} documents; check that it is"
+            " trained on such documents, and that field= names the text"
         )
 
 
@@ -165,7 +165,7 @@ def _end(shown: str, ids: Mapping[str, int], end_token: str | int | None) -> int
 
 
 def _batches(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yield texts that are tokenised together, and the number of the first of them."""
+    """Yield documents that are tokenised together, and the number of the first of them."""
     first = size = 0
     for at, text in enumerate(texts):
         if at > first and (size + len(text) > _BATCH_CHARACTERS or at - first == _BATCH_TEXTS):
@@ -177,7 +177,7 @@ def _batches(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def _encoded(tokenizer: Any, first: int, texts: Sequence[str]) -> Sequence[Any]:
-    """Tokenise texts, the first of which has the number `first`."""
+    """Tokenise documents; the first one has the number `first`."""
     try:
         found: Sequence[Any] = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return found

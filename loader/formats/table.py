@@ -213,7 +213,7 @@ for _row in (
         "parquet",
         signatures.PARQUET,
         inspect=inspect_parquet,
-        instead="is Parquet, of which Windrow reads no single rows; convert it first: windrow convert SRC"
+        instead="is Parquet, which has no random access to rows; convert it first: windrow convert SRC"
         " DST --to zarr",
     ),
 ):

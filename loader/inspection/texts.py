@@ -22,7 +22,7 @@ from windrow.sources.detection import Contents
 from windrow.sources.location import Location
 
 _SAMPLED_RECORDS: Final = 64
-# Footers are read of so many files; more take long, and are not counted.
+# The most files whose footers are read; the records of more are not counted.
 _MOST_FOOTERS: Final = 64
 
 

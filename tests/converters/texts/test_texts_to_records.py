@@ -194,6 +194,8 @@ def test_wrong_arguments_and_tokenizers(tmp_path: Path) -> None:
     )
     silent = tmp_path / "silent.json"
     silent.write_text(json.dumps({"version": "1.0", **none, "added_tokens": [], "model": model}))
-    with pytest.raises(ConversionError, match=r"silent\.json: gave no token for any of 3 texts"):
+    with pytest.raises(
+        ConversionError, match=r"silent\.json: gave no token for any of 3 documents"
+    ):
         convert(tmp_path / "a.jsonl", tmp_path / "out", field="text", tokenizer=silent)
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()

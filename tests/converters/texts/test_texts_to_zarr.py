@@ -160,14 +160,14 @@ def test_one_huge_text(tokenizer: str, tmp_path: Path) -> None:
 
 BAD = {
     b"{": "is not JSON: ",
-    b'"x"': "is a text, not a JSON object",
+    b'"x"': "is a string, not a JSON object",
     b"[1]": "is a list, not a JSON object",
     b"[" * 100_000: "is not JSON: ",
     b'{"text": "\xff"}': "is not UTF-8: ",
     b'{"id": 3}': "has no field 'text'",
-    b'{"text": null}': "field 'text' is null, not a text",
-    b'{"text": 3}': "field 'text' is a number, not a text",
-    b'{"text": ["a"]}': "field 'text' is a list, not a text",
+    b'{"text": null}': "field 'text' is null, not a string",
+    b'{"text": 3}': "field 'text' is a number, not a string",
+    b'{"text": ["a"]}': "field 'text' is a list, not a string",
     b'{"text": "\\ud800"}': "field 'text' is not Unicode: ",
 }
 
@@ -284,7 +284,7 @@ def test_features_say_what_fields_are(tmp_path: Path) -> None:
     [
         ('{"a": 1.5}', "field 'a' is 1.5, which does not fit int64 .* features= says"),
         ('{"a": true}', "field 'a' is true, which does not fit int64"),
-        ('{"a": "x"}', "field 'a' is a text, not int64"),
+        ('{"a": "x"}', "field 'a' is a string, not int64"),
         ('{"a": [1]}', r"field 'a' is \[1\], which does not fit int64"),
         ('{"a": 1, "b": 2}', "field 'b' is not in the first records; name the fields"),
         ("{}", "has no field 'a'"),
@@ -339,7 +339,7 @@ def test_fields_of_parquet_that_are_not_taken(tmp_path: Path) -> None:
         convert(tmp_path / "a.parquet", tmp_path / "out")
     with pytest.raises(NotFoundError, match="has no field 'text'; it has 'when', 'n'"):
         convert(tmp_path / "a.parquet", tmp_path / "out", field="text")
-    with pytest.raises(SourceError, match="field 'n' is of type int64, and texts are wanted"):
+    with pytest.raises(SourceError, match="field 'n' is of type int64, and strings are wanted"):
         convert(tmp_path / "a.parquet", tmp_path / "out", field="n")
     both = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
     with pytest.raises(SourceError, match=r"b\.parquet: field 'n' is of type double, and int64 in"):
@@ -354,7 +354,7 @@ def test_fields_of_parquet_that_are_not_taken(tmp_path: Path) -> None:
     [
         ({"tokenizer": "t.json"}, "tokenizer needs field="),
         ({"field": "text", "end_token": END}, "end_token needs tokenizer="),
-        ({"field": ""}, "field is the name of the field of texts, got ''"),
+        ({"field": ""}, "field is the name of the field with the text, got ''"),
         ({"field": "text", "tokenizer": 3}, "tokenizer is the path of a tokenizer.json, got 3"),
         ({"names": "id"}, "names is a list of one field or more, got 'id'"),
         ({"names": []}, r"names is a list of one field or more, got \[\]"),
@@ -425,7 +425,7 @@ def test_tokenizers_that_give_nothing(tmp_path: Path) -> None:
     for end in (None, 0):
         out = tmp_path / f"out-{end}"
         with pytest.raises(
-            ConversionError, match=r"silent\.json: gave no token for any of 2 texts"
+            ConversionError, match=r"silent\.json: gave no token for any of 2 documents"
         ):
             convert(path, out, field="text", tokenizer=silent, end_token=end)
         assert not (out / MANIFEST_NAME).exists()

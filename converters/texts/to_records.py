@@ -203,7 +203,9 @@ def _conversion(
 ) -> Conversion:
     """Plan the conversion; each input becomes some `parts`, unless `files` is given."""
     features = texts.decoder.features
-    names = _names(texts.found, parts) if files is None else shard_names(_stem(texts.found), files)
+    names = (
+        file_names(texts.found, parts) if files is None else shard_names(_stem(texts.found), files)
+    )
     # A reader of the records takes `features` for the features of Examples.
     examples = texts.field is None and LINE not in features
     settings = {
@@ -232,7 +234,7 @@ def _parts(source: Input) -> int:
     return 1 if is_compressed(source.name) else max(1, -(-source.size_bytes // FILE_BYTES))
 
 
-def _names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
+def file_names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
     """Return the names of the files that each input becomes."""
     own = [_parted(source.name) for source in found]
     stems = [f"{stem}.array_record{shard}" for stem, shard in own]
@@ -292,7 +294,7 @@ class _Writing:
     def items(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_FileItem]:
         files = self.counting.counted(folder, results)
         if self.parts is None:
-            bounds = _even(files, len(self.names))
+            bounds = even_bounds(files, len(self.names))
         else:
             bounds = _apart(files, self.parts)
         return [
@@ -344,7 +346,7 @@ def _apart(files: Sequence[Counted], parts: Sequence[int]) -> list[int]:
     return bounds
 
 
-def _even(files: Sequence[Counted], count: int) -> list[int]:
+def even_bounds(files: Sequence[Counted], count: int) -> list[int]:
     """Return bounds of parts of about the same rows, only where reading can begin."""
     records = sum(file.good for file in files)
     wanted = [records * at // count for at in range(count + 1)]

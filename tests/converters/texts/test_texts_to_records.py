@@ -128,8 +128,10 @@ def test_a_large_plain_file_becomes_several(
         ("c.array_record", 9),
     ]
     paths = [str(tmp_path / "out" / file.name) for file in manifest.files]
-    everything = [record for path in paths for record in ArrayRecordDataSource(path)]
-    assert everything == [text.encode() for text in [*found, *found * 9, *found[:9]]]
+    everything = ArrayRecordDataSource(paths)
+    assert [everything[at] for at in range(len(everything))] == [
+        text.encode() for text in [*found, *found * 9, *found[:9]]
+    ]
 
 
 def test_names_of_files(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_names_of_files(tmp_path: Path) -> None:
     for name in given:
         (tmp_path / name).write_bytes(packed(name, b"{}\n"))
     found = find_inputs([str(tmp_path / name) for name in given])
-    assert to_records._names(found, [1] * 4) == list(given.values())
+    assert to_records.file_names(found, [1] * 4) == list(given.values())
     (tmp_path / "y.jsonl").write_bytes(b"{}\n")
     with pytest.raises(ConversionError, match=r"would both become y\.array_record; .*files="):
         json_lines_to_array_record(
@@ -167,9 +169,9 @@ def test_bounds_only_where_reading_can_begin() -> None:
     assert cuts_apart([], 5) == [0]
     # A row group whose rows are all bad begins where the next one does.
     assert list(places_of_cuts(counted(4, (0, 2), bad=(0, 1)))) == [0]
-    assert to_records._even(files, 3) == [0, 0, 100, 136]
-    assert to_records._even([counted(10, None)], 4) == [0, 2, 5, 7, 10]
-    assert to_records._even([counted(0, None)], 2) == [0, 0, 0]
+    assert to_records.even_bounds(files, 3) == [0, 0, 100, 136]
+    assert to_records.even_bounds([counted(10, None)], 4) == [0, 2, 5, 7, 10]
+    assert to_records.even_bounds([counted(0, None)], 2) == [0, 0, 0]
 
 
 def test_wrong_arguments_and_tokenizers(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windrow.map_dataset import MapDataset
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
+    from windrow.record_lengths import lengths
     from windrow.reporting.page import report
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
@@ -43,6 +44,7 @@ _MODULE_OF = {
     "Stats": "windrow.stats.stats",
     "WindrowError": "windrow.errors",
     "inspect": "windrow.formats.inspect",
+    "lengths": "windrow.record_lengths",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "verify": "windrow.verification.verify",
@@ -67,6 +69,7 @@ __all__ = [
     "converters",
     "errors",
     "inspect",
+    "lengths",
     "multiprocessing",
     "report",
     "shuffle_quality",

@@ -22,7 +22,8 @@ Contract of a node:
    - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
      `EachNode.results(values, indices)` is the same for a function of one element.
    Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node
-   returns them for its parent. The arrays may be empty.
+   returns them for its parent. The arrays may be empty. A stream takes the indices that
+   `indices_from` returns, by default all.
 6. `ValueNode.apply` makes row `k` of row `k` and its index alone; absent rows stay absent. On a
    stream the engine runs it on blocks of any size. `stream_step` says what else it needs there.
 7. A node of a stream whose `stream_step` is `Step.OWN` makes its rows by itself: `blocks(position, inputs,
@@ -308,6 +309,21 @@ class Node(abc.ABC):
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        """The next indices from `start` on at which a node with random access can have elements.
+
+        A stream asks for no others. A node that numbers its elements with gaps leaves out the
+        indices in the gaps; all others, absent elements too, are in the order of the stream.
+
+        Args:
+            start: From 0 up to the length.
+            count: At least 1.
+
+        Returns:
+            int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
+        """
+        return np.arange(start, min(self.length, start + count))
 
     def elements(self, *, once: bool = True) -> Amount:
         """The number of elements; an interval where a filter decides.

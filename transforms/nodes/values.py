@@ -12,7 +12,7 @@ from windrow.transforms import specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
-from windrow.transforms.nodes.base import STREAM, Indices, SameLength, Step, Where
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameLength, Step, Where
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
@@ -34,6 +34,9 @@ class ValueNode(SameLength):
                 `Step.NUMBERED`, else its place.
             cuts: Bounds of the rows that a function of many rows gets in one call.
         """
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        return self.parent.indices_from(start, count)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:

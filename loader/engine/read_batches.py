@@ -254,7 +254,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
 
 def calls_on_rows(node: Node) -> bool:
     """Whether a batched function is called, and no later batch sets its rows."""
-    if node.group_size is not None:
+    if node.sets_rows:
         return False
     takes_groups = node.stream_step is Step.GROUPS
     return takes_groups or any(calls_on_rows(parent) for parent in node.parents)

@@ -34,6 +34,8 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.packing import BEST_FIT, PackNode, checked_names, checked_too_long
+from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
@@ -65,6 +67,7 @@ from windrow.transforms.nodes.values import (
 )
 
 __all__ = [
+    "BEST_FIT",
     "ENDLESS",
     "STREAM",
     "BatchNode",
@@ -83,6 +86,8 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "PackNode",
+    "PlannedNode",
     "ProcessNode",
     "RandomMapNode",
     "RangeNode",
@@ -111,6 +116,8 @@ __all__ = [
     "ZipNode",
     "as_chain",
     "chains_of",
+    "checked_names",
+    "checked_too_long",
     "default_seed",
     "described",
     "fingerprint",

@@ -155,6 +155,8 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
+    has_gaps: ClassVar[bool] = False
+    """Whether indices without elements lie between others: see `indices_from`."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
 
@@ -197,6 +199,11 @@ class Node(abc.ABC):
     def group_size(self) -> int | None:
         """Elements of the parent that a batch has; None for a node that makes no batches."""
         return None
+
+    @property
+    def sets_rows(self) -> bool:
+        """Whether a batched function before it gets the rows of one element of the node."""
+        return self.group_size is not None
 
     @property
     def data_source(self) -> Any | None:
@@ -324,6 +331,11 @@ class Node(abc.ABC):
             int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
         """
         return np.arange(start, min(self.length, start + count))
+
+    @property
+    def index_count(self) -> int:
+        """Indices that a stream takes of a node with random access: those of `indices_from`."""
+        return self.length
 
     def elements(self, *, once: bool = True) -> Amount:
         """The number of elements; an interval where a filter decides.

@@ -156,6 +156,10 @@ class RegroupNode(Node):
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
         """Make an element of the parent's rows between each two neighbouring `bounds`."""
 
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        """Make the elements at positions `at`; those of most nodes do not depend on positions."""
+        return self.gather(table, bounds)
+
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 

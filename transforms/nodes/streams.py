@@ -88,7 +88,10 @@ class ToStreamNode(Node):
         return parents[0]
 
     def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+        found = self.parent.elements(once=once)
+        if self.parent.has_gaps:
+            return found
+        most = found.high
         gaps = may_be_absent(self.parent) and not self.allow_nones
         return Amount(0, most) if gaps else Amount.exactly(most)
 
@@ -98,6 +101,8 @@ class ToStreamNode(Node):
     def first_epochs(self, count: int) -> Node:
         if not self.parent.is_endless():
             return self
+        if self.parent.has_gaps:  # an index is not a number of elements
+            return self.over((self.parent.first_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
     def runs_as(self, where: Where) -> str:

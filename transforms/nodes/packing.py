@@ -1,0 +1,267 @@
+"""Packed rows: documents side by side in rows of one length, planned from their lengths.
+
+Invariant: a row has each token of its pieces once, in one run for each piece, and zeros elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.sources.base import ArraySpec
+from windrow.transforms import packed_values
+from windrow.transforms.arguments import at_least
+from windrow.transforms.nodes.base import IntArray, Where
+from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
+from windrow.transforms.packed_values import Runs
+from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
+from windrow.transforms.positions import Positions
+from windrow.transforms.specs import Spec
+from windrow.transforms.tables import Columnar, Listed, Table
+
+BEST_FIT: Final = "best_fit_decreasing"
+IDS, POSITIONS = "_segment_ids", "_positions"
+# Made only if they are given a name.
+SHIFTED, SHIFTED_IDS = "_shifted", "_shifted_segment_ids"
+
+MAXTEXT: Final[Mapping[str, tuple[str, ...]]] = {
+    "tokens": ("inputs",),
+    "tokens_segment_ids": ("inputs_segmentation",),
+    "tokens_positions": ("inputs_position", "targets_position"),
+    "tokens_shifted": ("targets",),
+    "tokens_shifted_segment_ids": ("targets_segmentation",),
+}
+"""The names that MaxText's trainer takes."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackNode(PlannedNode):
+    """Rows of `row_length` tokens, packed with documents of windows of the parent's elements.
+
+    Args:
+        row_length: Tokens of a row.
+        too_long: What becomes of documents that are longer than a row.
+        seed: Decides the order of the rows of a window.
+        max_segments: The most pieces of a row; None for no limit.
+        sequences: Names of the leaves that are sequences; None to know them by their shapes.
+        names: Other names of what a row has; an array may have several.
+    """
+
+    row_length: int
+    too_long: TooLong
+    seed: int
+    max_segments: int | None
+    sequences: tuple[str, ...] | None
+    names: Mapping[str, tuple[str, ...]]
+
+    who: ClassVar[str] = "pack"
+
+    def check(self) -> None:
+        at_least(1, self.row_length, "pack: row_length")
+        if self.row_length > MOST_ROW_LENGTH:
+            raise PlanError(
+                f"pack: row_length must be at most {MOST_ROW_LENGTH}, got {self.row_length}"
+            )
+        if self.max_segments is not None:
+            at_least(1, self.max_segments, "pack: max_segments")
+        spec = self.parent.known_spec()
+        if isinstance(spec, dict):
+            self._check_features(set(spec) - set(self._sequences_in(spec)))
+        if spec is not None:
+            self.spec([spec])  # wrong names
+
+    @property
+    def label(self) -> str:
+        return f"pack({self._arguments}{lengths_label(self.lengths)})"
+
+    @property
+    def written(self) -> str:
+        given = "" if self.lengths is None else ", lengths=..."
+        return f"pack({self._arguments}{given})"
+
+    @property
+    def _arguments(self) -> str:
+        segments = "" if self.max_segments is None else f", max_segments={self.max_segments}"
+        some = "" if self.sequences is None else f", sequences={list(self.sequences)}"
+        return (
+            f"{self.row_length}, window={self.window}, method={BEST_FIT},"
+            f" too_long={self.too_long.value}{segments}{some}, seed={self.seed}"
+        )
+
+    def runs_as(self, where: Where) -> str:
+        return f"rows planned by lengths, {self.window:,} documents at a time: {self._counted()}"
+
+    def _counted(self) -> str:
+        counts, is_whole = self.pack_counts()
+        return str(counts) if is_whole else f"of the first documents, {counts}"
+
+    # --- what comes out --------------------------------------------------------------------------
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        given = parents[0]
+        leaves = given if isinstance(given, dict) else {"tokens": given}
+        sequences = self._sequences_in(leaves)
+        found: dict[str, Any] = {}
+        for name, leaf in leaves.items():
+            if not isinstance(leaf, ArraySpec):
+                raise PlanError(
+                    f"pack: {name!r} is {leaf!r}; an element must be an array, or a dict of arrays"
+                    " and numbers: make it one in a map before"
+                )
+            if name not in sequences:
+                found[name] = ArraySpec((self.max_segments, *leaf.shape), leaf.dtype)
+                continue
+            own = ArraySpec((self.row_length, *leaf.shape[1:]), leaf.dtype)
+            number = ArraySpec((self.row_length,), np.int32)
+            found |= {name: own, name + IDS: number, name + POSITIONS: number}
+            found |= {name + SHIFTED: own, name + SHIFTED_IDS: number}
+        return self._renamed(found)
+
+    def _renamed(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The parts of a row by the names that the user gave."""
+        unknown = set(self.names) - set(found)
+        if unknown:
+            raise PlanError(
+                f"pack: names has {sorted(unknown)}, but a row has {sorted(found)}; give other"
+                " names to these"
+            )
+        out: dict[str, Any] = {}
+        for name, part in found.items():
+            optional = name.endswith((SHIFTED, SHIFTED_IDS)) and name not in self.names
+            for number, other in enumerate(() if optional else self.names.get(name, (name,))):
+                if other in out:
+                    raise PlanError(f"pack: two parts of a row have the name {other!r}")
+                # Each has memory of its own, which a consumer may change.
+                is_second = number > 0 and isinstance(part, np.ndarray)
+                out[other] = part.copy() if is_second else part
+        return out
+
+    def _sequences_in(self, leaves: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of sequences: what has a first axis of no fixed length, else any axis."""
+        if self.sequences is not None:
+            return self.sequences
+        arrays = {k: leaf for k, leaf in leaves.items() if isinstance(leaf, ArraySpec)}
+        varied = tuple(k for k, leaf in arrays.items() if leaf.shape and leaf.shape[0] is None)
+        return varied or tuple(k for k, leaf in arrays.items() if leaf.shape)
+
+    @functools.cached_property
+    def _known_sequences(self) -> tuple[str, ...] | None:
+        """The names of sequences, if the spec or the user says them."""
+        if self.sequences is not None or self.measured is None:
+            return self.sequences
+        spec = self.measured.known_spec()
+        if spec is None:
+            return None
+        return self._sequences_in(spec if isinstance(spec, dict) else {"tokens": spec})
+
+    def _check_features(self, features: set[str]) -> None:
+        if features and self.max_segments is None:
+            raise PlanError(
+                f"pack: documents have features {sorted(features)}, one for each piece of a row;"
+                " give max_segments=, the most pieces of a row, or leave them out in a map before"
+            )
+
+    # --- plans -----------------------------------------------------------------------------------
+
+    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
+        over = lengths > self.row_length
+        if self.too_long is not TooLong.ERROR or not over.any():
+            return None
+        first = int(np.argmax(over))
+        return first, (
+            f"has {lengths[first]} tokens, more than a row of {self.row_length}; choose a longer"
+            " row, or too_long='split', 'truncate' or 'drop'"
+        )
+
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+        return plan_rows(
+            lengths,
+            self.row_length,
+            too_long=self.too_long,
+            most_pieces=self.max_segments,
+            seed=self.seed,
+            number=number,
+        )
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        pieces = self.pieces_of(at)
+        if not table.rows:
+            return Listed([None] * len(at))
+        given = packed_values.named_columns(
+            table, "pack", lambda row: self.named(self.element_of(pieces, row))
+        )
+        tree = self._rows(given, pieces, len(at))
+        present = np.diff(pieces.bounds) > 0
+        return Columnar(tree, len(at), None if present.all() else present)
+
+    def _rows(self, given: Mapping[str, Any], pieces: Pieces, rows: int) -> dict[str, Any]:
+        each = np.diff(pieces.bounds)
+        row_of = np.repeat(np.arange(rows), each)
+        number = np.arange(len(row_of)) - np.repeat(pieces.bounds[:-1], each)
+        starts, lengths = pieces.of("starts"), pieces.of("lengths")
+        places = pieces.of("places") + row_of * self.row_length
+        known = self._known_sequences
+        found: dict[str, Any] = {}
+        for name, column in given.items():
+            if name not in known if known is not None else not packed_values.is_sequence(column):
+                self._check_features({name})
+                shape = rows, self.max_segments or 1
+                found[name] = packed_values.features_of(
+                    column, name, "pack", (row_of, number), shape
+                )
+                continue
+            documents = packed_values.end_to_end(column, name, "pack")
+            self.mismatch(pieces, documents.lengths, name)
+            shape = rows, self.row_length
+            runs = Runs(documents.bounds[:-1] + starts, places, lengths, shape)
+            tokens = runs.copied(documents.values)
+            ids, positions = runs.numbered(number + 1)
+            found |= {name: tokens, name + IDS: ids, name + POSITIONS: positions}
+            if {name + SHIFTED, name + SHIFTED_IDS} & set(self.names):
+                after, ids_after = packed_values.shifted(tokens, ids)
+                found |= {name + SHIFTED: after, name + SHIFTED_IDS: ids_after}
+        if not any(name.endswith(IDS) for name in found):
+            raise ElementError(
+                f"pack: documents have no sequence, only {sorted(given)}; a sequence is an array"
+                " whose first axis is as long as the document: see sequences="
+            )
+        return self._renamed(found)
+
+
+def checked_names(names: Any) -> dict[str, tuple[str, ...]]:
+    """The names that a user gives to the parts of a row.
+
+    Raises:
+        ArgumentError: If they are not strings by strings.
+    """
+    if names is None:
+        return {}
+    if names == "maxtext":
+        return dict(MAXTEXT)
+    if not isinstance(names, Mapping):
+        raise ArgumentError(f"pack: names must be a dict of names, or 'maxtext', got {names!r}")
+    found = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in names.items()}
+    for name, others in found.items():
+        if not others or not all(isinstance(each, str) for each in (name, *others)):
+            raise ArgumentError(f"pack: names must be strings, got {name!r}: {names[name]!r}")
+    return found
+
+
+def checked_too_long(too_long: Any) -> TooLong:
+    """What becomes of documents longer than a row, as a user gives it.
+
+    Raises:
+        ArgumentError: If it is none of the four.
+    """
+    try:
+        return TooLong(too_long)
+    except ValueError:
+        kinds = ", ".join(repr(kind.value) for kind in TooLong)
+        raise ArgumentError(f"pack: too_long must be one of {kinds}, got {too_long!r}") from None

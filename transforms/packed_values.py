@@ -1,0 +1,215 @@
+"""Values of planned rows: runs of the documents' tokens, copied to their places in the rows.
+
+All rows of a read batch are made together: the tokens of all documents lie end to end in one array,
+and the runs of all pieces are copied in one call, by the native core or by NumPy.
+
+Invariant: what a row holds depends on its plan and its documents alone, not on the other rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core import native
+from windrow.errors import ElementError
+from windrow.transforms import columns, tables
+from windrow.transforms.tables import Columnar, Table
+
+IntArray = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class EndToEnd:
+    """Sequences one after the other: number `k` is `values[bounds[k]:bounds[k + 1]]`."""
+
+    values: Array
+    bounds: IntArray
+
+    @property
+    def lengths(self) -> IntArray:
+        """Items of each sequence: int64 `(n,)`."""
+        return np.diff(self.bounds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Runs of tokens and where they go in an array of cells, row after row.
+
+    Args:
+        starts: int64 `(runs,)`, the first token of each run, in all documents end to end.
+        places: int64 `(runs,)`, the cell that it goes to.
+        lengths: int64 `(runs,)`, its tokens.
+        shape: Rows, and cells of a row.
+    """
+
+    starts: IntArray
+    places: IntArray
+    lengths: IntArray
+    shape: tuple[int, int]
+
+    def _spread(self, starts: IntArray) -> IntArray:
+        """The numbers from each of `starts` on, as many as the run has tokens."""
+        ends = np.cumsum(self.lengths)
+        shift = np.repeat(starts - (ends - self.lengths), self.lengths)
+        return np.arange(ends[-1] if len(ends) else 0) + shift
+
+    def copied(self, values: Array, fill: int = 0) -> Array:
+        """The tokens in their rows: `(rows, cells, ...)` of the dtype of `values`."""
+        rows, cells = self.shape
+        shape = (rows, cells, *values.shape[1:])
+        if fill:
+            out = np.full(shape, fill, values.dtype)
+        else:
+            out = np.zeros(shape, values.dtype)
+        values = np.ascontiguousarray(values)
+        item_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+        core = native.native()
+        if core is None or not item_bytes:
+            flat = out.reshape(rows * cells, *values.shape[1:])
+            flat[self._spread(self.places)] = values[self._spread(self.starts)]
+        elif out.size and values.size:
+            # As bytes, since not every dtype has a buffer: bfloat16 has none.
+            read, written = values.view(np.uint8), out.view(np.uint8)
+            core.copy_runs(read, item_bytes, self.starts, self.places, self.lengths, written)
+        return out
+
+    def numbered(self, numbers: IntArray) -> tuple[Array, Array]:
+        """For each cell the number of its run, and its place in it; both are 0 where no run lies.
+
+        Args:
+            numbers: int64 `(runs,)`.
+
+        Returns:
+            Two arrays, int32 `(rows, cells)`.
+        """
+        ids, positions = np.zeros(self.shape, np.int32), np.zeros(self.shape, np.int32)
+        core = native.native()
+        if core is None:
+            cells = self._spread(self.places)
+            ids.reshape(-1)[cells] = np.repeat(numbers, self.lengths)
+            positions.reshape(-1)[cells] = self._spread(np.zeros(len(self.lengths), np.int64))
+        elif ids.size:
+            core.number_runs(self.places, self.lengths, numbers, ids, positions)
+        return ids, positions
+
+
+def shifted(tokens: Array, ids: Array) -> tuple[Array, Array]:
+    """For each cell the token after it in its piece, and the id of the piece.
+
+    Both are 0 at the last token of a piece, which has none after it, and where no piece lies.
+    """
+    after = np.zeros_like(tokens)
+    after[:, :-1] = tokens[:, 1:]
+    stays = np.zeros(ids.shape, np.bool_)
+    stays[:, :-1] = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] > 0)
+    after[~stays] = 0
+    return after, np.where(stays, ids, np.int32(0))
+
+
+# --- documents -----------------------------------------------------------------------------------
+
+
+def named_columns(table: Table, who: str, place: Callable[[int], str]) -> dict[str, Any]:
+    """The columns of documents by name; documents that are arrays have the name `tokens`.
+
+    Args:
+        table: The documents.
+        who: What needs them, for errors.
+        place: Names the document of a row of the table, for errors.
+
+    Raises:
+        ElementError: If a document is absent, or is neither an array nor a dict of arrays.
+    """
+    whole = tables.single(table)
+    if isinstance(whole, Columnar) and whole.present is None:
+        tree = whole.tree
+    else:
+        values = tables.elements(whole)
+        if tables.any_absent(values):
+            row = next(row for row, value in enumerate(values) if value is None)
+            raise ElementError(
+                f"{who}: {place(row)} is absent (a function returned None), but its length is"
+                " given; leave it out of the dataset before"
+            )
+        tree = columns.columns_of(values)
+    if not isinstance(tree, dict):
+        if columns.children_of(tree) is not None or _holds_containers(tree):
+            raise _not_documents(tree, who)
+        return {"tokens": tree}
+    for name, column in tree.items():
+        if columns.children_of(column) is not None or not isinstance(name, str):
+            raise _not_documents(tree, who)
+    return tree
+
+
+def _holds_containers(column: Any) -> bool:
+    return isinstance(column, list) and any(isinstance(row, (dict, tuple)) for row in column)
+
+
+def _not_documents(tree: Any, who: str) -> ElementError:
+    return ElementError(
+        f"{who}: an element must be an array, or a dict of arrays and numbers with names as keys,"
+        f" got columns {columns.spec(tree)}; make it one in a map before, and give the lengths"
+    )
+
+
+def is_sequence(column: Any) -> bool:
+    """Whether the rows of a column have an axis."""
+    if isinstance(column, np.ndarray):
+        return column.ndim > 1
+    return not isinstance(column[0], (bytes, str)) and np.ndim(column[0]) > 0
+
+
+def end_to_end(column: Any, name: str, who: str) -> EndToEnd:
+    """The sequences of a column, one after the other.
+
+    Raises:
+        ElementError: If they are not arrays, or differ in dtype or in the shape of an item.
+    """
+    if isinstance(column, np.ndarray):
+        rows, items = column.shape[:2]
+        values = column.reshape(rows * items, *column.shape[2:])
+        return EndToEnd(values, np.arange(rows + 1) * items)
+    rows = [row if isinstance(row, np.ndarray) else np.asarray(row) for row in column]
+    kinds = {(row.dtype, row.shape[1:]) for row in rows if row.ndim}
+    if len(kinds) > 1 or not all(row.ndim for row in rows) or rows[0].dtype.hasobject:
+        odd = {f"{row.dtype} {row.shape}" for row in rows[:1000]}
+        raise ElementError(
+            f"{who}: the sequences {name!r} must be arrays of one dtype that differ in their first"
+            f" axis only, got {', '.join(sorted(odd)[:4])}; convert them in a map before"
+        )
+    bounds = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return EndToEnd(np.concatenate(rows), bounds)
+
+
+def features_of(
+    column: Any, name: str, who: str, at: tuple[IntArray, IntArray], shape: tuple[int, int]
+) -> Array:
+    """Features of documents in the rows of their pieces: `(rows, most pieces, ...)`, else zeros.
+
+    Args:
+        column: One feature for each piece.
+        name: Its name.
+        who: What needs it, for errors.
+        at: The row of each piece, and its number in the row.
+        shape: Rows, and the most pieces of a row.
+
+    Raises:
+        ElementError: If they are not numbers or arrays of one shape and dtype.
+    """
+    values = columns.column_of(column) if isinstance(column, list) else column
+    if isinstance(values, list) or values.dtype.hasobject:
+        raise ElementError(
+            f"{who}: feature {name!r} is {columns.spec(column[0])}; a feature of a document must be"
+            " a number or an array of one shape and dtype: convert it, or leave it out, in a map"
+            " before"
+        )
+    out = np.zeros((*shape, *values.shape[1:]), values.dtype)
+    out[at] = values
+    return out

@@ -366,6 +366,68 @@ class MapDataset(Dataset[T]):
         )
         return self._streamed(node)
 
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int],
+        *,
+        lengths: Any = None,
+        window: int = 16_384,
+        too_long: str = "error",
+        pad_value: int = 0,
+        sequences: Sequence[str] | None = None,
+        seed: int | None = None,
+    ) -> IterDataset[dict[str, Any]]:
+        """Batches of elements of like lengths, padded, and planned before anything is read.
+
+        Bucket `k` has the elements of at most `boundaries[k]` items that no earlier bucket has. Each
+        window of `window` elements, in the order of the chain so far, is dealt to batches by its
+        lengths alone; the batches of a window come in a random order. The last batch of each bucket
+        of a window may have fewer elements.
+
+        Args:
+            boundaries: The largest length of each bucket, ascending.
+            batch_sizes: The elements of a batch, for each bucket.
+            lengths: As for `pack`.
+            window: Elements that are planned together.
+            too_long: What becomes of an element longer than the last boundary: "truncate", "drop" or
+                "error".
+            pad_value: Follows the items of a sequence up to its boundary.
+            sequences: As for `pack`.
+            seed: Of the order of batches; as for `pack`.
+
+        Returns:
+            A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
+            `(batch, boundary, ...)`, and `k_lengths`, int32 `(batch,)`. Other leaves are stacked.
+
+        Raises:
+            ArgumentError: If an argument is of another kind.
+            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
+                on reading, an element is too long.
+            ElementError: On reading, if an element has another length than was planned.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> sentences = windrow.MapDataset.source([np.arange(n) for n in (3, 6, 2, 5)])
+            >>> for batch in sentences.bucket([4, 8], [4, 2], lengths=[3, 6, 2, 5]):
+            ...     print(batch["tokens"].shape, batch["tokens_lengths"])
+            (2, 4) [3 2]
+            (2, 8) [6 5]
+        """
+        found = nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
+        node = nodes.BucketNode(
+            (self._node,),
+            _lengths_given(lengths),
+            integer(window, "bucket: window"),
+            tuple(integer(n, "bucket: a boundary") for n in boundaries),
+            tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
+            nodes.checked_too_long(too_long),
+            found or 0,
+            pad_value,
+            None if sequences is None else tuple(sequences),
+        )
+        return self._streamed(node)
+
     def _streamed(self, node: nodes.Node) -> IterDataset[Any]:
         options = as_read_options(default_options(self._node))
         return IterDataset(nodes.ToStreamNode((node,), options))

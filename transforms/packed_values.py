@@ -9,7 +9,7 @@ Invariant: what a row holds depends on its plan and its documents alone, not on 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from windrow.core import native
 from windrow.errors import ElementError
+from windrow.sources.base import ArraySpec
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Table
 
@@ -159,8 +160,31 @@ def _not_documents(tree: Any, who: str) -> ElementError:
     )
 
 
-def is_sequence(column: Any) -> bool:
-    """Whether the rows of a column have an axis."""
+def sequences_in(leaves: Mapping[str, Any], given: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of sequences: those given, or what has a first axis of no fixed length, or any axis.
+
+    Args:
+        leaves: The spec of a document, by name.
+        given: What the user gives.
+    """
+    if given is not None:
+        return given
+    arrays = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, ArraySpec)}
+    varied = tuple(name for name, leaf in arrays.items() if leaf.shape and leaf.shape[0] is None)
+    return varied or tuple(name for name, leaf in arrays.items() if leaf.shape)
+
+
+def known_sequences(spec: Any, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The names of sequences, if the user or the spec of a document says them."""
+    if given is not None or spec is None:
+        return given
+    return sequences_in(spec if isinstance(spec, dict) else {"tokens": spec}, None)
+
+
+def takes_part(name: str, column: Any, known: tuple[str, ...] | None) -> bool:
+    """Whether a column is one of sequences: where the names are not known, if its rows have an axis."""
+    if known is not None:
+        return name in known
     if isinstance(column, np.ndarray):
         return column.ndim > 1
     return not isinstance(column[0], (bytes, str)) and np.ndim(column[0]) > 0

@@ -263,3 +263,78 @@ def best_fit_in_python(lengths: IntArray, row_length: int, most: int) -> tuple[I
                 bisect.insort(rooms, room)
             waiting.append(row)
     return rows, len(pieces)
+
+
+# --- batches of like lengths ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BucketPlan:
+    """The batches of one window: batch `g` has the elements `[bounds[g], bounds[g + 1])`.
+
+    Args:
+        documents: int64 `(elements,)`, the number of each element in the window.
+        bounds: int64 `(batches + 1,)`.
+        buckets: int64 `(batches,)`, the bucket of each batch.
+        given: int64, the lengths that the plan was made from.
+        counts: What became of the elements; `cells` counts items with padding.
+    """
+
+    documents: IntArray
+    bounds: IntArray
+    buckets: IntArray
+    given: IntArray
+    counts: PackCounts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return 8 * (len(self.documents) + 2 * len(self.bounds) + len(self.given))
+
+
+def plan_buckets(
+    lengths: IntArray,
+    boundaries: Sequence[int],
+    batch_sizes: Sequence[int],
+    *,
+    too_long: TooLong,
+    seed: int,
+    number: Sequence[int],
+) -> BucketPlan:
+    """Plan the batches of one window, each of elements of one bucket, in a random order.
+
+    Args:
+        lengths: int64 `(elements,)`, at least 0.
+        boundaries: The largest length of each bucket, ascending.
+        batch_sizes: The elements of a batch of each bucket; the last of a window may have fewer.
+        too_long: What becomes of elements longer than the last boundary: TRUNCATE or DROP.
+        seed: Decides the order of the batches.
+        number: Two integers that name the window.
+    """
+    bounds_of, sizes = np.array(boundaries, np.int64), np.array(batch_sizes, np.int64)
+    over = lengths > bounds_of[-1]
+    count, tokens = int(np.count_nonzero(over)), int(lengths[over].sum())
+    counts = PackCounts(len(lengths), int(lengths.sum()))
+    kept = np.arange(len(lengths))
+    if too_long is TooLong.DROP:
+        kept = np.flatnonzero(~over)
+        counts = dataclasses.replace(counts, dropped=count, dropped_tokens=tokens)
+    elif count:
+        lost = tokens - count * int(bounds_of[-1])
+        counts = dataclasses.replace(counts, truncated=count, truncated_tokens=lost)
+    bucket = np.minimum(np.searchsorted(bounds_of, lengths[kept]), len(sizes) - 1)
+    order = np.argsort(bucket, kind="stable")
+    bucket = bucket[order]
+    in_bucket = np.bincount(bucket, minlength=len(sizes))
+    batches = -(-in_bucket // sizes)
+    place = np.arange(len(bucket)) - np.repeat(np.cumsum(in_bucket) - in_bucket, in_bucket)
+    batch = place // sizes[bucket] + (np.cumsum(batches) - batches)[bucket]
+    mixed = _mixed(int(batches.sum()), seed, number)
+    buckets = np.empty(len(mixed), np.int64)
+    buckets[mixed] = np.repeat(np.arange(len(sizes)), batches)
+    batch = mixed[batch]
+    by_batch = np.argsort(batch, kind="stable")
+    bounds = np.searchsorted(batch[by_batch], np.arange(len(mixed) + 1))
+    cells = int((np.diff(bounds) * bounds_of[buckets]).sum())
+    counts = dataclasses.replace(counts, rows=len(mixed), cells=cells)
+    return BucketPlan(kept[order][by_batch], bounds, buckets, lengths, counts)

@@ -23,6 +23,7 @@ from windrow.transforms.nodes.base import (
     seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.buckets import BucketNode
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -72,6 +73,7 @@ __all__ = [
     "STREAM",
     "BatchNode",
     "BlockShuffleNode",
+    "BucketNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",

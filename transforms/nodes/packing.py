@@ -71,7 +71,8 @@ class PackNode(PlannedNode):
             at_least(1, self.max_segments, "pack: max_segments")
         spec = self.parent.known_spec()
         if isinstance(spec, dict):
-            self._check_features(set(spec) - set(self._sequences_in(spec)))
+            sequences = packed_values.sequences_in(spec, self.sequences)
+            self._check_features(set(spec) - set(sequences))
         if spec is not None:
             self.spec([spec])  # wrong names
 
@@ -105,7 +106,7 @@ class PackNode(PlannedNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         given = parents[0]
         leaves = given if isinstance(given, dict) else {"tokens": given}
-        sequences = self._sequences_in(leaves)
+        sequences = packed_values.sequences_in(leaves, self.sequences)
         found: dict[str, Any] = {}
         for name, leaf in leaves.items():
             if not isinstance(leaf, ArraySpec):
@@ -141,23 +142,10 @@ class PackNode(PlannedNode):
                 out[other] = part.copy() if is_second else part
         return out
 
-    def _sequences_in(self, leaves: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names of sequences: what has a first axis of no fixed length, else any axis."""
-        if self.sequences is not None:
-            return self.sequences
-        arrays = {k: leaf for k, leaf in leaves.items() if isinstance(leaf, ArraySpec)}
-        varied = tuple(k for k, leaf in arrays.items() if leaf.shape and leaf.shape[0] is None)
-        return varied or tuple(k for k, leaf in arrays.items() if leaf.shape)
-
     @functools.cached_property
     def _known_sequences(self) -> tuple[str, ...] | None:
-        """The names of sequences, if the spec or the user says them."""
-        if self.sequences is not None or self.measured is None:
-            return self.sequences
-        spec = self.measured.known_spec()
-        if spec is None:
-            return None
-        return self._sequences_in(spec if isinstance(spec, dict) else {"tokens": spec})
+        spec = None if self.measured is None else self.measured.known_spec()
+        return packed_values.known_sequences(spec, self.sequences)
 
     def _check_features(self, features: set[str]) -> None:
         if features and self.max_segments is None:
@@ -210,7 +198,7 @@ class PackNode(PlannedNode):
         known = self._known_sequences
         found: dict[str, Any] = {}
         for name, column in given.items():
-            if name not in known if known is not None else not packed_values.is_sequence(column):
+            if not packed_values.takes_part(name, column, known):
                 self._check_features({name})
                 shape = rows, self.max_segments or 1
                 found[name] = packed_values.features_of(

@@ -268,9 +268,13 @@ class PlannedNode(RegroupNode):
                 break
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
+    def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
+        """The window, and the group in it, of each position: two arrays of int64."""
+        return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
+
     def pieces_of(self, at: Positions) -> Pieces:
         """The pieces of the groups at some positions; an index without an element has none."""
-        windows, groups = at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
+        windows, groups = self.places_of(at)
         cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(windows)]
         counts = np.zeros(len(windows) + 1, np.int64)
         runs = []

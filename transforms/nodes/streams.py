@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from windrow.errors import PlanError
 from windrow.transforms import orders, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, check_times
@@ -71,6 +72,11 @@ class ToStreamNode(Node):
     keeps_values: ClassVar[bool] = True
 
     def with_random_access(self) -> Node:
+        if self.parent.has_gaps:
+            raise PlanError(
+                f"shuffle_quality: {self.parent.label} mixes elements of a window by their lengths;"
+                " ask for the quality of the dataset before it"
+            )
         return self.parent
 
     def count(self) -> int:

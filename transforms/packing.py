@@ -85,18 +85,19 @@ class PackCounts:
         kept = self.tokens - self.truncated_tokens - self.dropped_tokens
         return kept / self.cells if self.cells else 1.0
 
-    def __str__(self) -> str:
+    def text(self, elements: str = "documents", items: str = "tokens", rows: str = "rows") -> str:
+        """All that is not zero, with the names of what is planned."""
         parts = [
-            f"{self.documents:,} documents of {self.tokens:,} tokens in {self.rows:,} rows,"
+            f"{self.documents:,} {elements} of {self.tokens:,} {items} in {self.rows:,} {rows},"
             f" {self.fill:.2%} full"
         ]
-        for count, what, tokens in (
-            (self.split, "split", self.split_tokens),
+        for count, what, lost in (
+            (self.split, "split, of", self.split_tokens),
             (self.truncated, "truncated, which lost", self.truncated_tokens),
             (self.dropped, "dropped, of", self.dropped_tokens),
         ):
             if count:
-                parts.append(f"{count:,} {what} {tokens:,} tokens".replace("split", "split, of"))
+                parts.append(f"{count:,} {what} {lost:,} {items}")
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         return "; ".join(parts)

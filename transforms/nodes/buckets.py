@@ -84,7 +84,8 @@ class BucketNode(PlannedNode):
     def runs_as(self, where: Where) -> str:
         counts, is_whole = self.pack_counts()
         some = "" if is_whole else "of the first elements, "
-        return f"batches planned by lengths, {self.window:,} elements at a time: {some}{counts}"
+        text = counts.text("elements", "items", "batches")
+        return f"batches planned by lengths, {self.window:,} elements at a time: {some}{text}"
 
     # --- what comes out --------------------------------------------------------------------------
 

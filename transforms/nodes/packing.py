@@ -99,7 +99,7 @@ class PackNode(PlannedNode):
 
     def _counted(self) -> str:
         counts, is_whole = self.pack_counts()
-        return str(counts) if is_whole else f"of the first documents, {counts}"
+        return counts.text() if is_whole else f"of the first documents, {counts.text()}"
 
     # --- what comes out --------------------------------------------------------------------------
 

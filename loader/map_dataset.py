@@ -211,7 +211,9 @@ class MapDataset(Dataset[T]):
 
     # --- values ----------------------------------------------------------------------------------
 
-    def map(self, transform: Any, *, batched: bool = False) -> MapDataset[Any]:
+    def map(
+        self, transform: Any, *, batched: bool = False, keeps_length: bool = False
+    ) -> MapDataset[Any]:
         """`transform` of each element.
 
         Args:
@@ -220,13 +222,15 @@ class MapDataset(Dataset[T]):
             batched: The function gets the columns of many elements at once and returns columns of
                 as many rows. It must treat rows independently of each other. In a stream it is
                 called on the rows of the next batch in the chain, else on aligned blocks.
+            keeps_length: The promise that a sequence is as long as the one it is made from, so
+                that what is planned from lengths works after it.
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.Map`.
         """
         function = functions.as_function(transform, "Map")
         make = nodes.ColumnMapNode if batched else nodes.MapNode
-        return MapDataset(make((self._node,), function))
+        return MapDataset(make((self._node,), function, keeps_length))
 
     def map_with_index(self, transform: Any) -> MapDataset[Any]:
         """`transform(index, element)` of each element; indices continue over the epochs.
@@ -345,7 +349,7 @@ class MapDataset(Dataset[T]):
         Example:
             >>> import numpy as np, windrow
             >>> documents = windrow.MapDataset.source([np.arange(n) + 1 for n in (3, 6, 2, 5)])
-            >>> for row in documents.pack(8, lengths=[3, 6, 2, 5]):
+            >>> for row in documents.pack(8):
             ...     print(row["tokens"], row["tokens_segment_ids"])
             [1 2 3 4 5 6 1 2] [1 1 1 1 1 1 2 2]
             [1 2 3 1 2 3 4 5] [1 1 1 2 2 2 2 2]
@@ -409,7 +413,7 @@ class MapDataset(Dataset[T]):
         Example:
             >>> import numpy as np, windrow
             >>> sentences = windrow.MapDataset.source([np.arange(n) for n in (3, 6, 2, 5)])
-            >>> for batch in sentences.bucket([4, 8], [4, 2], lengths=[3, 6, 2, 5]):
+            >>> for batch in sentences.bucket([4, 8], [4, 2]):
             ...     print(batch["tokens"].shape, batch["tokens_lengths"])
             (2, 4) [3 2]
             (2, 8) [6 5]
@@ -527,8 +531,10 @@ class MapDataset(Dataset[T]):
         return iter(self.to_iter_dataset())
 
 
-def _lengths_given(lengths):
+def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:
+    """Lengths that a user gives, one array for each source: numbers alone are those of one source."""
     if lengths is None:
         return None
-    arrays = lengths if isinstance(lengths, (list, tuple)) and np.ndim(lengths[0]) else [lengths]
-    return tuple(np.asarray(each, np.int64) for each in arrays)
+    if isinstance(lengths, (list, tuple)) and any(np.ndim(each) for each in lengths):
+        return tuple(lengths)
+    return (np.asarray(lengths),)

@@ -35,6 +35,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.lengths import lengths_of
 from windrow.transforms.nodes.packing import BEST_FIT, PackNode, checked_names, checked_too_long
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
@@ -124,6 +125,7 @@ __all__ = [
     "described",
     "fingerprint",
     "function_names",
+    "lengths_of",
     "may_be_absent",
     "mix_proportions",
     "origin",

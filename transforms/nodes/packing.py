@@ -144,8 +144,7 @@ class PackNode(PlannedNode):
 
     @functools.cached_property
     def _known_sequences(self) -> tuple[str, ...] | None:
-        spec = None if self.measured is None else self.measured.known_spec()
-        return packed_values.known_sequences(spec, self.sequences)
+        return packed_values.known_sequences(self.measured_chain.known_spec(), self.sequences)
 
     def _check_features(self, features: set[str]) -> None:
         if features and self.max_segments is None:

@@ -28,6 +28,7 @@ import numpy as np
 from windrow.errors import ElementError, PlanError
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
+from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, may_be_absent
 from windrow.transforms.nodes.index import IndexNode, SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
@@ -82,6 +83,7 @@ class _Plans:
         self._lock = threading.Lock()
         self._plans: collections.OrderedDict[int, Any] = collections.OrderedDict()
         self.totals: PackCounts | None = None
+        self.lengths: RecordLengths | None = None
 
     def __reduce__(self) -> tuple[type[_Plans], tuple[()]]:
         return _Plans, ()
@@ -164,6 +166,8 @@ class PlannedNode(RegroupNode):
             )
         if self.measured is None:
             object.__setattr__(self, "measured", self.parent)
+            nowhere = np.empty(0, np.int64)
+            self.parent.lengths_of(Positions(nowhere, nowhere), self._known_lengths())
         length = self.parent.length
         if length >= ENDLESS or self.parent.is_endless():
             return ENDLESS
@@ -213,15 +217,26 @@ class PlannedNode(RegroupNode):
     def lengths_of_window(self, window: int) -> IntArray:
         """The lengths of the elements of a window: int64 `(elements,)`."""
         start, stop = self._elements_of(window)
-        measured = self.measured if self.measured is not None else self.parent
-        at = positions(np.arange(start, stop), measured.length)
-        return lengths_of(measured, at, self.lengths)
+        at = positions(np.arange(start, stop), self.measured_chain.length)
+        return self.measured_chain.lengths_of(at, self._known_lengths())
+
+    @property
+    def measured_chain(self) -> Node:
+        """The chain whose lengths are asked for."""
+        return self.parent if self.measured is None else self.measured
+
+    def _known_lengths(self) -> RecordLengths:
+        # Not pickled: they know sources by their identity.
+        if self.plans.lengths is None:
+            self.plans.lengths = RecordLengths(self.measured_chain.sources(), self.lengths)
+        return self.plans.lengths
 
     def plan_of(self, window: int) -> Any:
         """The plan of a window.
 
         Raises:
-            PlanError: If an element is too long, or a length is negative.
+            PlanError: If an element is too long.
+            SourceError: If a source gives wrong lengths.
         """
         found = self.plans.get(window)
         if found is None:
@@ -234,22 +249,15 @@ class PlannedNode(RegroupNode):
         return found
 
     def _check_lengths(self, window: int, lengths: IntArray) -> None:
-        if len(lengths) and lengths.min() < 0:
-            number = int(np.argmax(lengths < 0))
-            refused = number, f"has the length {lengths[number]}; a length is at least 0"
-        else:
-            found = self.refused(lengths)
-            if found is None:
-                return
-            refused = found
-        number, reason = refused
-        element = self._elements_of(window)[0] + number
-        raise PlanError(f"{self.who}: {self.named(element)} {reason}")
+        refused = self.refused(lengths)
+        if refused is not None:
+            number, reason = refused
+            element = self._elements_of(window)[0] + number
+            raise PlanError(f"{self.who}: {self.named(element)} {reason}")
 
     def named(self, element: int) -> str:
         """An element of the parent, and the record that it is made of, as text."""
-        node = self.measured if self.measured is not None else self.parent
-        return f"element {element}{_record_behind(node, element)}"
+        return f"element {element}{_record_behind(self.measured_chain, element)}"
 
     def indices_from(self, start: int, count: int) -> IntArray:
         found: list[IntArray] = []
@@ -421,22 +429,3 @@ def _record_behind(node: Node, element: int) -> str:
             return ""
     source = node.data_source
     return "" if source is None else f" (record {at.offsets[0]} of {source!r})"
-
-
-def lengths_of(node: Node, at: Positions, given: Any) -> IntArray:
-    """TEMPORARY: until the protocol of lengths is merged."""
-    while node.parents:
-        if isinstance(node, IndexNode):
-            node, at = node.parent, node.to_parent(at)
-        elif isinstance(node, RoutingNode):
-            which, before = node.route(at)
-            out = np.zeros(len(at), np.int64)
-            for number in np.unique(which).tolist():
-                rows = np.flatnonzero(which == number)
-                out[rows] = lengths_of(node.parents[number], before.taken(rows), given)
-            return out
-        else:
-            node = node.parent
-    if given is not None:
-        return given[0][at.offsets]
-    return node.data_source.lengths()[at.offsets]

@@ -365,7 +365,7 @@ class MapDataset(Dataset[T]):
             nodes.checked_too_long(too_long),
             found or 0,
             None if max_segments is None else integer(max_segments, "pack: max_segments"),
-            None if sequences is None else tuple(sequences),
+            nodes.checked_sequences(sequences, "pack"),
             nodes.checked_names(names),
         )
         return self._streamed(node)
@@ -428,7 +428,7 @@ class MapDataset(Dataset[T]):
             nodes.checked_too_long(too_long),
             found or 0,
             pad_value,
-            None if sequences is None else tuple(sequences),
+            nodes.checked_sequences(sequences, "bucket"),
         )
         return self._streamed(node)
 

@@ -181,10 +181,26 @@ def known_sequences(spec: Any, given: tuple[str, ...] | None) -> tuple[str, ...]
     return sequences_in(spec if isinstance(spec, dict) else {"tokens": spec}, None)
 
 
-def takes_part(name: str, column: Any, known: tuple[str, ...] | None) -> bool:
-    """Whether a column is one of sequences: where the names are not known, if its rows have an axis."""
-    if known is not None:
-        return name in known
+def chosen(given: Mapping[str, Any], known: tuple[str, ...] | None, who: str) -> set[str]:
+    """The names of the columns that are sequences: where they are not known, those with an axis.
+
+    Raises:
+        ElementError: If a known name is missing, or no column is a sequence.
+    """
+    if known is None:
+        found = {name for name, column in given.items() if _has_axis(column)}
+    else:
+        found = set(known)
+    if not found or not found <= set(given):
+        raise ElementError(
+            f"{who}: documents have {sorted(given)}, of which"
+            f" {sorted(found) or 'none'} are sequences; a sequence is an array whose"
+            " first axis is as long as the document: name them in sequences="
+        )
+    return found
+
+
+def _has_axis(column: Any) -> bool:
     if isinstance(column, np.ndarray):
         return column.ndim > 1
     return not isinstance(column[0], (bytes, str)) and np.ndim(column[0]) > 0

@@ -36,7 +36,13 @@ from windrow.transforms.nodes.index import (
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of
-from windrow.transforms.nodes.packing import BEST_FIT, PackNode, checked_names, checked_too_long
+from windrow.transforms.nodes.packing import (
+    BEST_FIT,
+    PackNode,
+    checked_names,
+    checked_sequences,
+    checked_too_long,
+)
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
 from windrow.transforms.nodes.routing import (
@@ -120,6 +126,7 @@ __all__ = [
     "as_chain",
     "chains_of",
     "checked_names",
+    "checked_sequences",
     "checked_too_long",
     "default_seed",
     "described",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from windrow.errors import ElementError, PlanError
+from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
@@ -139,16 +139,10 @@ class BucketNode(PlannedNode):
         given = packed_values.named_columns(
             table, "bucket", lambda row: self.named(self.element_of(pieces, row))
         )
-        known, joined = self._known_sequences, dict[str, EndToEnd]()
-        for name, column in given.items():
-            if packed_values.takes_part(name, column, known):
-                joined[name] = packed_values.end_to_end(column, name, "bucket")
-                self.mismatch(pieces, joined[name].lengths, name)
-        if not joined:
-            raise ElementError(
-                f"bucket: elements have no sequence, only {sorted(given)}; a sequence is an array"
-                " whose first axis is as long as the element: see sequences="
-            )
+        joined: dict[str, EndToEnd] = {}
+        for name in packed_values.chosen(given, self._known_sequences, "bucket"):
+            joined[name] = packed_values.end_to_end(given[name], name, "bucket")
+            self.mismatch(pieces, joined[name].lengths, name)
         buckets = self._buckets(at)
         spans = zip(pieces.bounds[:-1].tolist(), pieces.bounds[1:].tolist(), buckets, strict=True)
         return Listed(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
@@ -194,11 +194,11 @@ class PackNode(PlannedNode):
         number = np.arange(len(row_of)) - np.repeat(pieces.bounds[:-1], each)
         starts, lengths = pieces.of("starts"), pieces.of("lengths")
         places = pieces.of("places") + row_of * self.row_length
-        known = self._known_sequences
+        sequences = packed_values.chosen(given, self._known_sequences, "pack")
+        self._check_features(set(given) - sequences)
         found: dict[str, Any] = {}
         for name, column in given.items():
-            if not packed_values.takes_part(name, column, known):
-                self._check_features({name})
+            if name not in sequences:
                 shape = rows, self.max_segments or 1
                 found[name] = packed_values.features_of(
                     column, name, "pack", (row_of, number), shape
@@ -214,11 +214,6 @@ class PackNode(PlannedNode):
             if {name + SHIFTED, name + SHIFTED_IDS} & set(self.names):
                 after, ids_after = packed_values.shifted(tokens, ids)
                 found |= {name + SHIFTED: after, name + SHIFTED_IDS: ids_after}
-        if not any(name.endswith(IDS) for name in found):
-            raise ElementError(
-                f"pack: documents have no sequence, only {sorted(given)}; a sequence is an array"
-                " whose first axis is as long as the document: see sequences="
-            )
         return self._renamed(found)
 
 
@@ -234,11 +229,27 @@ def checked_names(names: Any) -> dict[str, tuple[str, ...]]:
         return dict(MAXTEXT)
     if not isinstance(names, Mapping):
         raise ArgumentError(f"pack: names must be a dict of names, or 'maxtext', got {names!r}")
-    found = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in names.items()}
+    found = {k: (v,) if isinstance(v, str) else v for k, v in names.items()}
     for name, others in found.items():
-        if not others or not all(isinstance(each, str) for each in (name, *others)):
-            raise ArgumentError(f"pack: names must be strings, got {name!r}: {names[name]!r}")
-    return found
+        are_several = isinstance(others, (tuple, list)) and len(others) > 0
+        if not are_several or not all(isinstance(each, str) for each in (name, *others)):
+            raise ArgumentError(
+                f"pack: names must be strings, or tuples of strings, got {name!r}: {others!r}"
+            )
+    return {name: tuple(others) for name, others in found.items()}
+
+
+def checked_sequences(sequences: Any, who: str) -> tuple[str, ...] | None:
+    """The names of sequences that a user gives.
+
+    Raises:
+        ArgumentError: If they are not strings.
+    """
+    if sequences is None:
+        return None
+    if isinstance(sequences, str) or not all(isinstance(name, str) for name in sequences):
+        raise ArgumentError(f"{who}: sequences must be a list of names, got {sequences!r}")
+    return tuple(sequences)
 
 
 def checked_too_long(too_long: Any) -> TooLong:

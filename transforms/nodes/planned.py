@@ -166,6 +166,7 @@ class PlannedNode(RegroupNode):
             )
         if self.measured is None:
             object.__setattr__(self, "measured", self.parent)
+        if self.plans.lengths is None and self.parent.length:
             nowhere = np.empty(0, np.int64)
             self.parent.lengths_of(Positions(nowhere, nowhere), self._known_lengths())
         length = self.parent.length

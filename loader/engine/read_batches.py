@@ -22,7 +22,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
 Elements: TypeAlias = "range | IntArray"
-"""Indices of elements, ascending; a `range` where they are consecutive, which takes no room."""
+"""Indices of elements, ascending but where lanes are read together; a `range` takes no room."""
 
 # A consumer waits for a block as a whole, so slow functions get small ones.
 GOAL_S = 0.1
@@ -118,23 +118,73 @@ def random_access(
     unit: int | None,
 ) -> Blocks:
     """The stage on top of a chain with random access, from an element on."""
-    read_batches = _ReadBatches(node, stage, position[0], run, unit)
-    executor = run.executor_of(stage)
-    for work, found in executor.in_order(read_batches):
-        for result in results(executor, work, found):
-            read_batches.learn(result)
-            yield from read_batches.in_steps(result.block)
+    # Batched functions get the same rows at any position, so read batches keep to their bounds.
+    rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
+    order = _InOrder(node.parent, position[0] - position[0] % rows, rows)
+    yield from ReadBatches(node, stage, run, order, unit, rows, position[0]).blocks()
 
 
-class _ReadBatches(Iterator["ReadBatch"]):
+class ElementOrder(Protocol):
+    """Decides which elements a read batch has."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more."""
+        ...
+
+    def take(self, rows: int) -> Elements:
+        """The elements of the next read batch, about `rows` of them; none at the end."""
+        ...
+
+
+class _InOrder:
+    """All elements of a chain in order, from one on; read batches end at multiples of `bound`."""
+
+    def __init__(self, node: Node, following: int, bound: int) -> None:
+        self._node, self._following, self._bound = node, following, bound
+        self.is_over = following >= node.length
+
+    def take(self, rows: int) -> Elements:
+        node, bound = self._node, self._bound
+        found = node.indices_from(self._following, rows)
+        self.is_over = len(found) < rows
+        if self.is_over:
+            return compact(found)
+        following = int(found[-1]) + 1
+        if following % bound:  # some indices in between have no element
+            more = node.indices_from(following, bound)
+            following += -following % bound
+            found = np.concatenate([found, more[more < following]])
+        self._following = following
+        self.is_over = following >= node.length
+        return compact(found)
+
+
+class ReadBatches(Iterator["ReadBatch"]):
     """Started read batches in order; with threads, later ones are read while one is made."""
 
     def __init__(
-        self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
+        self,
+        node: ToStreamNode,
+        stage: ChainStage,
+        run: RunContext,
+        order: ElementOrder,
+        unit: int | None,
+        rows: int = 1,
+        first: int = 0,
     ) -> None:
-        self._run, self._parent, self._executor = run, node.parent, run.executor_of(stage)
-        # Batched functions get the same rows at any position, so read batches keep to their bounds.
-        self._bound = rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
+        """Begin read batches.
+
+        Args:
+            node: The node that makes a stream of a chain.
+            stage: The steps on top of it.
+            run: The state that streams share.
+            order: Decides which elements are read.
+            unit: Rows that the next batch takes, if it takes a fixed number.
+            rows: Read batches are split at multiples of this number of elements.
+            first: The first element that is wanted; those before it only go through functions.
+        """
+        self._run, self._order, self._executor = run, order, run.executor_of(stage)
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
         calls = any(each.functions for each in (*node.walk(), *stage.steps))
@@ -143,12 +193,31 @@ class _ReadBatches(Iterator["ReadBatch"]):
         self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
-        self._following, self._made, self._reads = first - first % rows, 0, 0
-        self._is_over = self._following >= node.parent.length  # every element is planned
+        self._made, self._reads = 0, 0
         self._read_batch_bytes = self._rest_bytes = (
             0  # of the last read batch, and of its rows that are not yielded
         )
         run.maker.watch(self)
+
+    def blocks(self) -> Blocks:
+        """The rows of the stage."""
+        for result in self._results():
+            yield from self._in_steps(result.block)
+
+    def whole_blocks(self) -> Blocks:
+        """The rows of the stage, each read batch as one block."""
+        for result in self._results():
+            if self._prefetcher is not None and self._executor.is_here:
+                with doing(READING):
+                    self._prefetcher.step(0, 1)
+            self._rest_bytes = 0
+            yield result.block
+
+    def _results(self) -> Iterator[Result]:
+        for work, found in self._executor.in_order(self):
+            for result in results(self._executor, work, found):
+                self._learn(result)
+                yield result
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.
@@ -163,7 +232,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             raise StopIteration
         prefetcher = self._prefetcher
         if prefetcher:
-            if self._is_over:
+            if self._order.is_over:
                 prefetcher.end()
             self._reads = prefetcher.pace(self._made)
             if not self._executor.is_here:
@@ -175,10 +244,10 @@ class _ReadBatches(Iterator["ReadBatch"]):
 
     def _plan(self) -> None:
         prefetcher, waiting = self._prefetcher, self._waiting
-        while not self._is_over and (
+        while not self._order.is_over and (
             len(waiting) < _planned_read_batches(self._options, prefetcher, self._made)
         ):
-            elements = self._next_elements(self._size.next_rows())
+            elements = self._order.take(self._size.next_rows())
             if not len(elements):
                 return
             number = self._made + len(waiting)
@@ -187,23 +256,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             if prefetcher and number == 0:
                 prefetcher.begin()  # the first is read while more are planned
 
-    def _next_elements(self, rows: int) -> Elements:
-        """The indices of the next read batch, which ends where a batched function's rows end."""
-        node, bound = self._parent, self._bound
-        found = node.indices_from(self._following, rows)
-        self._is_over = len(found) < rows
-        if self._is_over:
-            return compact(found)
-        following = int(found[-1]) + 1
-        if following % bound:  # some indices in between have no element
-            more = node.indices_from(following, bound)
-            following += -following % bound
-            found = np.concatenate([found, more[more < following]])
-        self._following = following
-        self._is_over = following >= node.length
-        return compact(found)
-
-    def learn(self, result: Result) -> None:
+    def _learn(self, result: Result) -> None:
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
@@ -222,7 +275,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             else {**self._prefetcher.bytes_by(), **read_batches}
         )
 
-    def in_steps(self, block: Block) -> Blocks:
+    def _in_steps(self, block: Block) -> Blocks:
         """Yield a block's rows, and spread the starts of due reads over them.
 
         Between two elements it starts the reads that are one element's share, and one more.
@@ -407,9 +460,11 @@ class ReadBatch(WorkItem):
             return (ReadBatch(self._chain, elements, self.reader),)
         if self.is_whole:
             return ()
-        bound = int(elements[len(elements) // 2]) // rows * rows
-        bound = bound if bound > elements[0] else bound + rows
-        middle = bisect.bisect_left(elements, bound)
+        middle = len(elements) // 2
+        if rows > 1:
+            bound = int(elements[middle]) // rows * rows
+            bound = bound if bound > elements[0] else bound + rows
+            middle = bisect.bisect_left(elements, bound)
         return [
             ReadBatch(self._chain, e, self.reader) for e in (elements[:middle], elements[middle:])
         ]

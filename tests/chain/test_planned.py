@@ -114,7 +114,7 @@ def test_documents_are_dicts_with_features() -> None:
     dataset = M.source(records).pack(
         8, lengths=lengths, max_segments=3, sequences=["x", "loss"], seed=0
     )
-    rows = list(dataset.batch(2))[0]
+    rows = next(iter(dataset.batch(2)))
     assert {name: part.shape for name, part in rows.items()} == {
         **{f"{k}{part}": (2, 8) for k in ("x", "loss") for part in SUFFIXES},
         "label": (2, 3),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow import IterDataset, MapDataset, ReadOptions
+from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
 from windrow.engine.read_batches import as_array, compact
 from windrow.transforms.nodes import IndexNode, IntArray, ToStreamNode
 from windrow.transforms.positions import Positions
@@ -96,7 +96,9 @@ def test_an_error_names_the_element_at_its_index() -> None:
     chain = MapDataset.source(np.arange(4))
     node = GappedNode((chain._node,), (5, 600, 601, 700))
     failing = MapDataset[Any](node).map(lambda value: 1 // (2 - int(value)))
-    iterator = iter(IterDataset(ToStreamNode((failing._node,), ReadOptions())))
+    iterator: DatasetIterator[Any] = iter(
+        IterDataset(ToStreamNode((failing._node,), ReadOptions()))
+    )
     assert [int(next(iterator)), int(next(iterator))] == [0, 1]
     with pytest.raises(ZeroDivisionError) as caught:
         next(iterator)

@@ -210,6 +210,14 @@ class Node(abc.ABC):
         return self.group_size is not None
 
     @property
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
+
+    @property
     def data_source(self) -> Any | None:
         """The source that the node itself reads; None for a node that reads none."""
         return None
@@ -351,6 +359,48 @@ class Node(abc.ABC):
     def index_count(self) -> int:
         """Indices that a stream takes of a node with random access: those of `indices_from`."""
         return self.length
+
+    # --- in lanes --------------------------------------------------------------------------------
+
+    def dealt(self, lanes: int) -> Node:
+        """The chain whose elements lanes take; other than this one after a block shuffle only."""
+        return self
+
+    def lane_range(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
+        """The offsets `[start, stop)` of an epoch that a lane takes, where it takes a run of them.
+
+        None where lane `l` of `L` takes the elements `l, l + L, ...`.
+        """
+        return None
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        """The next indices from `start` on that a lane takes: see `indices_from`."""
+        found = self.lane_range(0, lane, lanes)
+        if found is not None:
+            return np.arange(max(start, found[0]), min(found[1], max(start, found[0]) + count))
+        first = start + (lane - start) % lanes
+        stop = min(self.length, first + count * lanes)
+        return np.arange(first, stop, lanes)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        """The lane that takes each index."""
+        if self.lane_range(0, 0, lanes) is None:
+            return indices % lanes
+        stops = [found[1] for lane in range(lanes) if (found := self.lane_range(0, lane, lanes))]
+        return np.searchsorted(stops, indices, side="right")
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        """The number of indices that a lane takes."""
+        found = self.lane_range(0, lane, lanes)
+        return max(0, -((lane - self.length) // lanes)) if found is None else found[1] - found[0]
+
+    def in_lane(self, lane: int, lanes: int) -> Node:
+        """The stream of one lane, for questions about it; not to be run."""
+        if self.length != STREAM:
+            return self
+        return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
+
+    # --- how many --------------------------------------------------------------------------------
 
     def elements(self, *, once: bool = True) -> Amount:
         """The number of elements; an interval where a filter decides.
@@ -541,12 +591,38 @@ class SameLength(Node):
         return self.parent.length
 
 
-class UnseenNode(SameLength):
+class SameIndices(SameLength):
+    """A node whose element `i` is made of element `i` of its parent, or is that element."""
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        return self.parent.indices_from(start, count)
+
+    def dealt(self, lanes: int) -> Node:
+        return self.over((self.parent.dealt(lanes),))
+
+    def lane_range(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
+        return self.parent.lane_range(epoch, lane, lanes)
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        return self.parent.lane_indices(start, count, lane, lanes)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        return self.parent.lane_of(indices, lanes)
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        return self.parent.lane_elements(lane, lanes)
+
+
+class UnseenNode(SameIndices):
     """Changes only how elements are made, not which elements come: it is in no fingerprint."""
 
     is_unseen: ClassVar[bool] = True
     keeps_epochs: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
@@ -614,7 +690,13 @@ def described(node: Node) -> str:
 
 def fingerprint(node: Node) -> str:
     """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
-    return hashlib.sha256(_canonical(node).encode()).hexdigest()[:16]
+    return fingerprint_of(node, None)
+
+
+def fingerprint_of(node: Node, batch: Node | None) -> str:
+    """Names the chain and its data without its last batch, on which later lengths depend."""
+    named = _canonical(node) if batch is None else _without_batch(node, batch)
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 def _canonical(node: Node) -> str:
@@ -622,3 +704,12 @@ def _canonical(node: Node) -> str:
         return _canonical(node.parent)
     inside = ",".join(_canonical(parent) for parent in node.parents)
     return f"{node.label}#{node.length}({inside})"
+
+
+def _without_batch(node: Node, batch: Node) -> str:
+    if node is batch:
+        return _canonical(node.parent)
+    if node.is_unseen:
+        return _without_batch(node.parent, batch)
+    length = node.length if node.length == STREAM else "batches"
+    return f"{node.label}#{length}({_without_batch(node.parent, batch)})"

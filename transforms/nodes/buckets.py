@@ -17,7 +17,7 @@ from windrow.sources.base import ArraySpec
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
-from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
+from windrow.transforms.nodes.planned import Grouped, PlannedNode, lengths_label
 from windrow.transforms.packed_values import EndToEnd, Runs
 from windrow.transforms.packing import TooLong, plan_buckets
 from windrow.transforms.positions import Positions

@@ -156,12 +156,12 @@ class RegroupNode(Node):
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
         """Make an element of the parent's rows between each two neighbouring `bounds`."""
 
-    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
-        """Make the elements at positions `at`; those of most nodes do not depend on positions."""
-        return self.gather(table, bounds)
-
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
+
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
+        return self.gather(table, bounds)
 
     def runs_as(self, where: Where) -> str:
         return "rows gathered as batches"

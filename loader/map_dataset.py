@@ -349,7 +349,7 @@ class MapDataset(Dataset[T]):
                 names. "maxtext" stands for the names of MaxText, with shifted targets. The arrays
                 `k_shifted`, the token after each one in its piece, and `k_shifted_segment_ids` are
                 made only if they are named here.
-            seed: Of the order of rows, in `[0, 2**32)`; by default derived from an earlier
+            seed: Decides the order of rows, in `[0, 2**32)`; by default derived from an earlier
                 `seed(...)`, else 0.
 
         Returns:
@@ -419,7 +419,7 @@ class MapDataset(Dataset[T]):
                 "error".
             pad_value: Follows the items of a sequence up to its boundary.
             sequences: As for `pack`.
-            seed: Of the order of batches; as for `pack`.
+            seed: Decides the order of batches; as for `pack`.
 
         Returns:
             A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
@@ -579,7 +579,7 @@ class MapDataset(Dataset[T]):
 
 
 def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:
-    """Lengths that a user gives, one array for each source: numbers alone are those of one source."""
+    """Lengths that a user gives, one array for each source; a list of numbers belongs to one source."""
     if lengths is None:
         return None
     if isinstance(lengths, (list, tuple)) and any(np.ndim(each) for each in lengths):

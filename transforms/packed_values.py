@@ -58,7 +58,8 @@ class Runs:
         """The numbers from each of `starts` on, as many as the run has tokens."""
         ends = np.cumsum(self.lengths)
         shift = np.repeat(starts - (ends - self.lengths), self.lengths)
-        return np.arange(ends[-1] if len(ends) else 0) + shift
+        spread: IntArray = np.arange(len(shift)) + shift
+        return spread
 
     def copied(self, values: Array, fill: int = 0) -> Array:
         """The tokens in their rows: `(rows, cells, ...)` of the dtype of `values`."""
@@ -193,9 +194,9 @@ def chosen(given: Mapping[str, Any], known: tuple[str, ...] | None, who: str) ->
         found = set(known)
     if not found or not found <= set(given):
         raise ElementError(
-            f"{who}: documents have {sorted(given)}, of which"
-            f" {sorted(found) or 'none'} are sequences; a sequence is an array whose"
-            " first axis is as long as the document: name them in sequences="
+            f"{who}: documents have {sorted(given)}, and the sequences are {sorted(found)}; a"
+            " sequence is an array whose first axis is as long as the document: name them in"
+            " sequences="
         )
     return found
 

@@ -2,8 +2,8 @@
 
 A plan says where each piece of each document of one window goes. A document longer than a row is cut
 into pieces, or made shorter, or left out. The pieces go into rows by best fit, from the longest on:
-each goes into the row with the least room that has room for it, or into a new row. Of several rows
-with the same room it is the one that got a piece last. The rows of a window then come in a random
+each goes into the row with the least room that has room for it, or into a new row. Where several rows
+have the same room, it goes into the one that got a piece last. The rows of a window then come in a random
 order, and the pieces of a row in the order of their documents.
 
 Invariant: a plan is a function of the lengths and the arguments. The native core and NumPy make the
@@ -56,7 +56,7 @@ class PackCounts:
         cells: Tokens that the rows have room for.
         empty: Documents without tokens, which are in no row.
         split: Documents that were cut into pieces.
-        split_tokens: Tokens of these, all of which are in rows.
+        split_tokens: Tokens of these, which all are in rows.
         truncated: Documents that were made shorter.
         truncated_tokens: Tokens of these that are in no row.
         dropped: Documents that were left out.

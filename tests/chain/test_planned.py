@@ -405,7 +405,7 @@ def test_chains_that_cannot_be_planned() -> None:
     [
         (None, "element 0 .* is absent"),
         ([{"x": 1}, 2], "must be an array, or a dict of arrays"),
-        (7, "documents have .* of which none are sequences"),
+        (7, "documents have .* and the sequences are "),
     ],
 )
 def test_elements_that_are_no_documents(record: Any, message: str) -> None:

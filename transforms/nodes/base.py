@@ -357,7 +357,7 @@ class Node(abc.ABC):
 
     @property
     def index_count(self) -> int:
-        """Indices that a stream takes of a node with random access: those of `indices_from`."""
+        """The number of indices that `indices_from` has in all."""
         return self.length
 
     # --- in lanes --------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ def checked_too_long(too_long: Any) -> TooLong:
     """What becomes of documents longer than a row, as a user gives it.
 
     Raises:
-        ArgumentError: If it is none of the four.
+        ArgumentError: If it is another value.
     """
     try:
         return TooLong(too_long)

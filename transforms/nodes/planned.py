@@ -40,7 +40,7 @@ from windrow.transforms.tables import Table
 
 GROUP_BITS: Final = 32
 _GROUPS: Final = 1 << GROUP_BITS
-# Windows that are kept: those of the read batches that are planned, made and failed.
+# Windows that are kept, for the read batches that are planned, made and failed.
 _KEPT_WINDOWS: Final = 8
 _KEPT_BYTES: Final = 64 * 2**20
 # Up to this many documents are planned to know the number of groups; of more, as many are.
@@ -313,7 +313,7 @@ class PlannedNode(RegroupNode):
         raise TypeError(f"{self.label} makes its elements by their positions")
 
     def mismatch(self, pieces: Pieces, found: IntArray, name: str) -> None:
-        """Check the lengths of the documents of pieces against those of the plan.
+        """Check the lengths of the documents of pieces against the lengths of the plan.
 
         Raises:
             ElementError: If one differs.
@@ -341,7 +341,7 @@ class PlannedNode(RegroupNode):
     def pack_counts(self) -> tuple[PackCounts, bool]:
         """What becomes of the documents of an epoch, and whether that is all of them.
 
-        Of long epochs the first windows are counted.
+        In a long epoch only the first windows are counted.
         """
         some = self._counted_windows
         if self.plans.totals is None:
@@ -420,7 +420,8 @@ def _record_behind(node: Node, element: int) -> str:
     at = positions(np.array([element], np.int64), node.length)
     while node.parents:
         if isinstance(node, IndexNode):
-            node, at = node.parent, node.to_parent(at)
+            at = node.to_parent(at)
+            node = node.parent
         elif isinstance(node, RoutingNode):
             which, at = node.route(at)
             node = node.parents[int(which[0])]

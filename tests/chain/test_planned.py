@@ -298,6 +298,20 @@ def test_what_explain_says_is_what_is_read() -> None:
     assert endless.batches.high == len(rows)
 
 
+def test_stats_count_what_was_planned() -> None:
+    chain, lengths = long_dataset()
+    iterator = iter(chain.pack(32, window=40))
+    assert iterator.stats().packing is None
+    assert "packing" not in iterator.stats().to_json()
+    rows = list(iterator)
+    found = iterator.stats().packing
+    assert found is not None
+    assert (found.documents, found.rows, found.tokens) == (257, len(rows), lengths.sum())
+    assert found.split == np.count_nonzero(lengths > 32)
+    assert iterator.stats().to_json()["packing"]["split"] == found.split
+    assert found.text() in str(iterator.stats())
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ import enum
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, overload
 
 import numpy as np
@@ -67,6 +67,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.packing import PackCounts
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -359,6 +360,13 @@ class Node(abc.ABC):
     def index_count(self) -> int:
         """The number of indices that `indices_from` has in all."""
         return self.length
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        """What becomes of the parent's elements in the windows of some indices, by their numbers.
+
+        Empty for a node that plans nothing from lengths.
+        """
+        return {}
 
     # --- in lanes --------------------------------------------------------------------------------
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -40,9 +41,8 @@ from windrow.transforms.tables import Table
 
 GROUP_BITS: Final = 32
 _GROUPS: Final = 1 << GROUP_BITS
-# Windows that are kept, for the read batches that are planned, made and failed.
-_KEPT_WINDOWS: Final = 8
-_KEPT_BYTES: Final = 64 * 2**20
+# Plans of windows that are kept, for the read batches that are planned, made and failed.
+_KEPT_BYTES: Final = 16 * 2**20
 # Up to this many documents are planned to know the number of groups; of more, as many are.
 _COUNTED: Final = 2**21
 
@@ -82,6 +82,7 @@ class _Plans:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._bytes = 0
         self.totals: PackCounts | None = None
         self.lengths: RecordLengths | None = None
 
@@ -99,11 +100,13 @@ class _Plans:
     def keep(self, window: int, plan: Grouped) -> None:
         """Keep a plan, and give up those that were used least lately."""
         with self._lock:
+            if window in self._plans:  # another thread has planned it, too
+                return
             self._plans[window] = plan
-            room = _KEPT_BYTES - sum(each.nbytes for each in self._plans.values())
-            while len(self._plans) > 1 and (len(self._plans) > _KEPT_WINDOWS or room < 0):
+            self._bytes += plan.nbytes
+            while len(self._plans) > 1 and self._bytes > _KEPT_BYTES:
                 _, old = self._plans.popitem(last=False)
-                room += old.nbytes
+                self._bytes -= old.nbytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -280,6 +283,13 @@ class PlannedNode(RegroupNode):
     def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
         """The window, and the group in it, of each position: two arrays of int64."""
         return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        found = {}
+        for window in np.unique(indices >> GROUP_BITS).tolist():
+            with contextlib.suppress(PlanError):  # which is raised when its first row is due
+                found[window] = self.plan_of(window).counts
+        return found
 
     def pieces_of(self, at: Positions) -> Pieces:
         """The pieces of the groups at some positions; an index without an element has none."""

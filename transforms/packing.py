@@ -1,10 +1,11 @@
 """Planned packing: which documents share a row, decided from their lengths alone.
 
-A plan says where each piece of each document of one window goes. A document longer than a row is cut
+A plan says where each piece of each document of some windows goes. A document longer than a row is cut
 into pieces, or made shorter, or left out. The pieces go into rows by best fit, from the longest on:
 each goes into the row with the least room that has room for it, or into a new row. Where several rows
 have the same room, it goes into the one that got a piece last. The rows of a window then come in a random
-order, and the pieces of a row in the order of their documents.
+order, and the pieces of a row in the order of their documents. The pieces of the emptiest row of a window
+do not make a row: they are packed with the last of the windows that are planned together.
 
 Invariant: a plan is a function of the lengths and the arguments. The native core and NumPy make the
 same plan.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import enum
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,6 +28,7 @@ from windrow.errors import PlanError
 from windrow.transforms import random
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 MOST_ROW_LENGTH: Final = 2**24
 """The longest row, in tokens: a plan has a number for each amount of room."""
@@ -105,7 +108,7 @@ class PackCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class RowPlan:
-    """The rows of one window: row `r` has the pieces `[bounds[r], bounds[r + 1])`.
+    """The rows of windows that are planned together: row `r` has the pieces `[bounds[r], bounds[r + 1])`.
 
     Args:
         documents: int64 `(pieces,)`, the document of each piece: its number in the window.
@@ -142,10 +145,11 @@ def plan_rows(
     *,
     too_long: TooLong,
     most_pieces: int | None,
+    window: int,
     seed: int,
     number: Sequence[int],
 ) -> RowPlan:
-    """Plan the rows of one window of documents.
+    """Plan the rows of some windows of documents.
 
     Args:
         lengths: int64 `(documents,)`, tokens of each document, at least 0.
@@ -153,21 +157,36 @@ def plan_rows(
         too_long: What becomes of documents longer than a row. `ERROR` is for the caller: it cuts
             nothing, and finding such a document here is a PlanError.
         most_pieces: The most pieces of a row; None for no limit.
+        window: Documents of a window; the last window may have fewer.
         seed: Decides the order of the rows.
-        number: Two integers that name the window, so that each has another order.
+        number: Two integers that name the windows, so that each has another order.
 
     Example:
         >>> import numpy as np
         >>> from windrow.transforms.packing import TooLong, plan_rows
         >>> plan = plan_rows(np.array([3, 5, 2, 12]), 8, too_long=TooLong.SPLIT, most_pieces=None,
-        ...     seed=0, number=(0, 0))
+        ...     window=4, seed=0, number=(0, 0))
         >>> sorted(plan.documents[start:stop].tolist() for start, stop in
         ...     zip(plan.bounds[:-1], plan.bounds[1:]))
         [[0, 1], [2, 3], [3]]
     """
     documents, starts, pieces, counts = _cut(lengths, row_length, too_long)
-    rows, row_count = _best_fit(pieces, row_length, most_pieces or _NO_LIMIT)
-    rows = _mixed(row_count, seed, number)[rows]
+    cuts = np.searchsorted(documents, np.arange(window, len(lengths), window))
+    rows, row_count = np.empty(len(pieces), np.int64), 0
+    left = np.empty(0, np.int64)
+    cuts_of = [0, *cuts.tolist(), len(pieces)]
+    for place, (start, stop) in enumerate(itertools.pairwise(cuts_of)):
+        own = np.arange(start, stop)
+        is_last = place == len(cuts)
+        if is_last:
+            own = np.concatenate([left, own])
+        found, count = _best_fit(pieces[own], row_length, most_pieces or _NO_LIMIT)
+        if count and not is_last:
+            found, count, stays = _without_emptiest(found, count, pieces[own], row_length)
+            left = np.concatenate([left, own[~stays]])
+            own = own[stays]
+        rows[own] = row_count + _mixed(count, seed, (*number, place))[found]
+        row_count += count
     # Radix sort, which NumPy has for 16 bits: a third of the time of a plan.
     order = np.argsort(rows.astype(np.uint16) if row_count <= 2**16 else rows, kind="stable")
     documents, starts, pieces, rows = documents[order], starts[order], pieces[order], rows[order]
@@ -177,6 +196,19 @@ def plan_rows(
     places -= places[bounds[:-1]][rows] if row_count else 0
     counts = dataclasses.replace(counts, rows=row_count, cells=row_count * row_length)
     return RowPlan(documents, starts, pieces, places, bounds, lengths, counts)
+
+
+def _without_emptiest(
+    rows: IntArray, count: int, pieces: IntArray, row_length: int
+) -> tuple[IntArray, int, BoolArray]:
+    """The rows without the emptiest one, if that is not full, and which pieces are in these."""
+    full = np.bincount(rows, weights=pieces, minlength=count)
+    least = int(np.argmin(full))
+    if full[least] >= row_length:
+        return rows, count, np.ones(len(rows), np.bool_)
+    stays = rows != least
+    kept = rows[stays]
+    return kept - (kept > least), count - 1, stays
 
 
 def _cut(
@@ -214,7 +246,7 @@ def _cut(
 
 def _mixed(rows: int, seed: int, number: Sequence[int]) -> IntArray:
     """A random order of rows: int64 `(rows,)`, where each row goes."""
-    words = [0, 0, *(part % 2**64 for part in number)]
+    words = [0, *(part % 2**64 for part in number), *[0] * (3 - len(number))]
     bits = np.random.Philox(key=random.philox_key(seed), counter=np.array(words, np.uint64))
     # Raw numbers, which every release of NumPy draws alike.
     return np.argsort(bits.random_raw(rows), kind="stable")

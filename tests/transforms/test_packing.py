@@ -27,6 +27,7 @@ lengths_of_documents = st.lists(st.integers(0, 60), max_size=80).map(
 
 def planned(lengths: IntArray, row_length: int, **given: Any) -> RowPlan:
     settings_of = {"too_long": TooLong.SPLIT, "most_pieces": None, "seed": 3, "number": (0, 0)}
+    settings_of["window"] = max(1, len(lengths))
     return plan_rows(lengths, row_length, **(settings_of | given))
 
 
@@ -53,12 +54,18 @@ def kept(lengths: IntArray, row_length: int, too_long: TooLong) -> list[int]:
     row_length=st.integers(1, 40),
     too_long=st.sampled_from(CUT),
     most_pieces=st.none() | st.integers(1, 5),
+    window=st.integers(1, 90),
 )
 @settings(max_examples=200)
 def test_every_token_is_in_one_row(
-    lengths: IntArray, row_length: int, too_long: TooLong, most_pieces: int | None
+    lengths: IntArray,
+    row_length: int,
+    too_long: TooLong,
+    most_pieces: int | None,
+    window: int,
 ) -> None:
-    plan = planned(lengths, row_length, too_long=too_long, most_pieces=most_pieces)
+    given_settings = {"too_long": too_long, "most_pieces": most_pieces, "window": window}
+    plan = planned(lengths, row_length, **given_settings)
     wanted = kept(lengths, row_length, too_long)
     found: list[list[int]] = [[] for _ in wanted]
     for row in rows_of(plan):
@@ -171,13 +178,25 @@ def test_a_window_without_tokens_has_no_rows() -> None:
 
 @pytest.mark.parametrize("row_length", [2048, 8192])
 @pytest.mark.parametrize("window", [1024, 16_384])
-def test_rows_are_full(row_length: int, window: int) -> None:
+@pytest.mark.parametrize("median", [400, 1000])
+def test_rows_are_full(row_length: int, window: int, median: int) -> None:
     rng = np.random.default_rng(0)
     counts = PackCounts()
     while counts.rows < 1000:
-        lengths = rng.lognormal(6.5, 1.0, window).astype(np.int64)
-        counts += planned(lengths, row_length).counts
-    assert counts.fill >= 0.995
+        lengths = rng.lognormal(np.log(median), 1.0, 16_384).astype(np.int64)
+        counts += planned(lengths, row_length, window=window).counts
+    assert counts.fill >= 0.998
+
+
+def test_windows_come_in_order_and_leave_one_row_each_to_the_last() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 1000)
+    windows = [{piece[0] // 100 for piece in row} for row in rows_of(planned(lengths, 64, window=100))]
+    before_last = windows[: next(k for k, own in enumerate(windows) if 9 in own or len(own) > 1)]
+    numbers = [own.pop() for own in before_last]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(9))
+    whole = [len(rows_of(planned(lengths[k : k + 100], 64))) for k in range(0, 900, 100)]
+    assert [numbers.count(k) for k in range(9)] == [count - 1 for count in whole]
 
 
 def test_documents_that_are_too_long_are_refused_here_too() -> None:

@@ -26,6 +26,8 @@ from windrow.transforms.tables import Columnar, Listed, Table
 
 BEST_FIT: Final = "best_fit_decreasing"
 IDS, POSITIONS = "_segment_ids", "_positions"
+ENOUGH: Final = 16_384
+"""Documents that are planned together at least, unless windows are so few."""
 # Made only if they are given a name.
 SHIFTED, SHIFTED_IDS = "_shifted", "_shifted_segment_ids"
 
@@ -155,6 +157,11 @@ class PackNode(PlannedNode):
 
     # --- plans -----------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def unit(self) -> int:
+        # Small windows are planned together, since the last row of a plan is not full.
+        return self.window * max(1, ENOUGH // self.window)
+
     def refused(self, lengths: IntArray) -> tuple[int, str] | None:
         over = lengths > self.row_length
         if self.too_long is not TooLong.ERROR or not over.any():
@@ -171,6 +178,7 @@ class PackNode(PlannedNode):
             self.row_length,
             too_long=self.too_long,
             most_pieces=self.max_segments,
+            window=self.window,
             seed=self.seed,
             number=number,
         )

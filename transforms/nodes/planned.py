@@ -194,6 +194,11 @@ class PlannedNode(RegroupNode):
     def refused(self, lengths: IntArray) -> tuple[int, str] | None:
         """The first element that is an error, and why; None if there is no such element."""
 
+    @functools.cached_property
+    def unit(self) -> int:
+        """Elements of the parent that are in one plan: a window, or several."""
+        return self.window
+
     # --- windows ---------------------------------------------------------------------------------
 
     @functools.cached_property
@@ -204,18 +209,18 @@ class PlannedNode(RegroupNode):
     @functools.cached_property
     def _windows(self) -> int:
         """Windows of a whole epoch."""
-        return -(-self._epoch // self.window)
+        return -(-self._epoch // self.unit)
 
     def _windows_before(self, elements: int) -> int:
         """Windows that the first `elements` elements of the parent are in."""
         epochs, rest = divmod(elements, self._epoch)
-        return epochs * self._windows + -(-rest // self.window)
+        return epochs * self._windows + -(-rest // self.unit)
 
     def _elements_of(self, window: int) -> tuple[int, int]:
         """The parent's elements of a window."""
         epoch, number = divmod(window, self._windows)
-        start = epoch * self._epoch + number * self.window
-        stop = min(start + self.window, (epoch + 1) * self._epoch, self.parent.length)
+        start = epoch * self._epoch + number * self.unit
+        stop = min(start + self.unit, (epoch + 1) * self._epoch, self.parent.length)
         return start, stop
 
     def lengths_of_window(self, window: int) -> IntArray:
@@ -363,7 +368,7 @@ class PlannedNode(RegroupNode):
     @functools.cached_property
     def _counted_windows(self) -> int:
         """The first windows of an epoch, whose groups are counted."""
-        return min(self._windows, max(1, _COUNTED // self.window))
+        return min(self._windows, max(1, _COUNTED // self.unit))
 
     def indices_in(self, windows: int) -> Amount:
         """Groups of some windows, each as in the windows of the first epoch."""

@@ -9,20 +9,24 @@ Invariant: what a row holds depends on its plan and its documents alone, not on 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core import native
+from windrow.core import buffer_pool, native
 from windrow.errors import ElementError
 from windrow.sources.base import ArraySpec
+from windrow.sources.ragged_column import RaggedColumn, copy_runs
 from windrow.transforms import columns, tables
 from windrow.transforms.tables import Columnar, Table
 
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+
+_ALIGNED_BYTES: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -61,44 +65,75 @@ class Runs:
         spread: IntArray = np.arange(len(shift)) + shift
         return spread
 
-    def copied(self, values: Array, fill: int = 0) -> Array:
-        """The tokens in their rows: `(rows, cells, ...)` of the dtype of `values`."""
+    def copied(self, values: Array, memory: Memory, fill: int = 0) -> Array:
+        """The tokens in their rows: `(rows, cells, ...)` of the dtype of `values`.
+
+        Args:
+            values: The tokens of all documents end to end.
+            memory: Where the rows are made.
+            fill: Fills cells without a token.
+        """
         rows, cells = self.shape
-        shape = (rows, cells, *values.shape[1:])
-        if fill:
-            out = np.full(shape, fill, values.dtype)
-        else:
-            out = np.zeros(shape, values.dtype)
-        values = np.ascontiguousarray(values)
+        out = memory.array((rows, cells, *values.shape[1:]), values.dtype)
+        flat = out.reshape(rows * cells, *values.shape[1:])
         item_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
         core = native.native()
-        if core is None or not item_bytes:
-            flat = out.reshape(rows * cells, *values.shape[1:])
-            flat[self._spread(self.places)] = values[self._spread(self.starts)]
-        elif out.size and values.size:
+        if fill or core is None or not values.flags.c_contiguous or not item_bytes:
+            flat[:] = fill
+            copy_runs(values, self.starts, flat, self.places, self.lengths)
+        elif out.size:
             # As bytes, since not every dtype has a buffer: bfloat16 has none.
-            read, written = values.view(np.uint8), out.view(np.uint8)
-            core.copy_runs(read, item_bytes, self.starts, self.places, self.lengths, written)
+            given, written = (array.reshape(-1).view(np.uint8) for array in (values, out))
+            core.copy_runs(given, item_bytes, self.starts, self.places, self.lengths, written, True)
         return out
 
-    def numbered(self, numbers: IntArray) -> tuple[Array, Array]:
+    def numbered(self, numbers: IntArray, memory: Memory) -> tuple[Array, Array]:
         """For each cell the number of its run, and its place in it; both are 0 where no run lies.
 
         Args:
             numbers: int64 `(runs,)`.
+            memory: Where the result is made.
 
         Returns:
             Two arrays, int32 `(rows, cells)`.
         """
-        ids, positions = np.zeros(self.shape, np.int32), np.zeros(self.shape, np.int32)
+        ids = memory.array(self.shape, np.dtype(np.int32))
+        positions = memory.array(self.shape, np.dtype(np.int32))
         core = native.native()
         if core is None:
+            ids[:] = positions[:] = 0
             cells = self._spread(self.places)
             ids.reshape(-1)[cells] = np.repeat(numbers, self.lengths)
             positions.reshape(-1)[cells] = self._spread(np.zeros(len(self.lengths), np.int64))
         elif ids.size:
             core.number_runs(self.places, self.lengths, numbers, ids, positions)
         return ids, positions
+
+
+class Memory:
+    """Memory for the arrays of some rows, in one piece.
+
+    A large piece is used again when nothing refers to its arrays any more, and smaller pieces would
+    not be: see `windrow.core.buffer_pool`.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        """Take memory for arrays of so many bytes; more of them get memory of their own."""
+        self._left = buffer_pool.empty((size_bytes,), np.uint8)
+
+    def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """An array that is not initialized."""
+        size = math.prod(shape) * dtype.itemsize
+        taken = -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        if not size or taken > len(self._left):
+            return np.empty(shape, dtype)
+        part, self._left = self._left[:size], self._left[taken:]
+        return part.view(dtype).reshape(shape)
+
+    @staticmethod
+    def bytes_of(cells: int, item_bytes: int) -> int:
+        """Bytes for tokens, ids and positions of so many cells."""
+        return cells * (item_bytes + 8) + 3 * _ALIGNED_BYTES
 
 
 def shifted(tokens: Array, ids: Array) -> tuple[Array, Array]:
@@ -202,6 +237,8 @@ def chosen(given: Mapping[str, Any], known: tuple[str, ...] | None, who: str) ->
 
 
 def _has_axis(column: Any) -> bool:
+    if isinstance(column, RaggedColumn):
+        return True
     if isinstance(column, np.ndarray):
         return column.ndim > 1
     return not isinstance(column[0], (bytes, str)) and np.ndim(column[0]) > 0
@@ -213,6 +250,8 @@ def end_to_end(column: Any, name: str, who: str) -> EndToEnd:
     Raises:
         ElementError: If they are not arrays, or differ in dtype or in the shape of an item.
     """
+    if isinstance(column, RaggedColumn):
+        return EndToEnd(column.values, column.bounds)
     if isinstance(column, np.ndarray):
         rows, items = column.shape[:2]
         values = column.reshape(rows * items, *column.shape[2:])

@@ -190,7 +190,9 @@ def test_rows_are_full(row_length: int, window: int, median: int) -> None:
 
 def test_windows_come_in_order_and_leave_one_row_each_to_the_last() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, 1000)
-    windows = [{piece[0] // 100 for piece in row} for row in rows_of(planned(lengths, 64, window=100))]
+    windows = [
+        {piece[0] // 100 for piece in row} for row in rows_of(planned(lengths, 64, window=100))
+    ]
     before_last = windows[: next(k for k, own in enumerate(windows) if 9 in own or len(own) > 1)]
     numbers = [own.pop() for own in before_last]
     assert numbers == sorted(numbers)
@@ -236,7 +238,11 @@ def test_the_core_refuses_what_would_leave_memory() -> None:
     one = np.ones(1, np.int64)
     for start, place, length in ((0, 0, 9), (-1, 0, 1), (7, 0, 2), (0, 7, 2), (0, 2**62, 2**62)):
         with pytest.raises(ValueError, match="does not lie inside"):
-            core.copy_runs(values, 1, one * start, one * place, one * length, out)
+            core.copy_runs(values, 1, one * start, one * place, one * length, out, False)
+    twice = np.array([4, 1])
+    for places, lengths in ((twice, twice), (twice // 4, twice)):
+        with pytest.raises(ValueError, match="overlap, or are not in order"):
+            core.copy_runs(values, 1, twice * 0, places, lengths, out, True)
     ids = np.zeros(4, np.int32)
     with pytest.raises(ValueError, match="does not lie inside"):
         core.number_runs(one * 3, one * 2, one, ids, ids.copy())

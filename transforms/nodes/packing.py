@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -18,7 +19,7 @@ from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
-from windrow.transforms.packed_values import Runs
+from windrow.transforms.packed_values import Memory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
@@ -216,8 +217,10 @@ class PackNode(PlannedNode):
             self.mismatch(pieces, documents.lengths, name)
             shape = rows, self.row_length
             runs = Runs(documents.bounds[:-1] + starts, places, lengths, shape)
-            tokens = runs.copied(documents.values)
-            ids, positions = runs.numbered(number + 1)
+            item_bytes = documents.values.dtype.itemsize * math.prod(documents.values.shape[1:])
+            memory = Memory(Memory.bytes_of(rows * self.row_length, item_bytes))
+            tokens = runs.copied(documents.values, memory)
+            ids, positions = runs.numbered(number + 1, memory)
             found |= {name: tokens, name + IDS: ids, name + POSITIONS: positions}
             if {name + SHIFTED, name + SHIFTED_IDS} & set(self.names):
                 after, ids_after = packed_values.shifted(tokens, ids)

@@ -291,7 +291,9 @@ class PlannedNode(RegroupNode):
 
     def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
         found = {}
-        for window in np.unique(indices >> GROUP_BITS).tolist():
+        if not len(indices):
+            return found
+        for window in range(indices[0] >> GROUP_BITS, (indices[-1] >> GROUP_BITS) + 1):
             with contextlib.suppress(PlanError):  # which is raised when its first row is due
                 found[window] = self.plan_of(window).counts
         return found

@@ -199,10 +199,31 @@ impl Runs<'_> {
     }
 }
 
+/// The items between runs, and after the last one: none if they are not `cleared`.
+fn gaps(runs: &Runs<'_>, items: usize, cleared: bool) -> PyResult<Vec<(usize, usize)>> {
+    if !cleared {
+        return Ok(Vec::new());
+    }
+    let (mut found, mut end) = (Vec::new(), 0);
+    let ends = runs.to.iter().zip(runs.counts).map(|(&to, &count)| (to as usize, count as usize));
+    for (to, count) in ends.chain([(items, 0)]) {
+        if to < end {
+            return Err(PyValueError::new_err("runs overlap, or are not in order"));
+        }
+        if to > end {
+            found.push((end, to));
+        }
+        end = to + count;
+    }
+    Ok(found)
+}
+
 /// Copies runs of items of `item` bytes from one array to another, which must not overlap.
 ///
-/// `from`, `to` and `counts` are arrays of int64 in items; see `Runs`.
+/// `from`, `to` and `counts` are arrays of int64 in items; see `Runs`. If all other items are
+/// `cleared`, runs must be in order.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "called from Python, by their places")]
 fn copy_runs(
     py: Python<'_>,
     values: &Bound<'_, PyAny>,
@@ -211,6 +232,7 @@ fn copy_runs(
     to: &Bound<'_, PyAny>,
     counts: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
+    cleared: bool,
 ) -> PyResult<()> {
     guarded(|| {
         let (source, target) = (Memory::readable(values)?, Memory::writable(out)?);
@@ -224,7 +246,14 @@ fn copy_runs(
             return Err(PyValueError::new_err("a run does not lie inside the arrays"));
         }
         let content = source.content();
+        let gaps = gaps(&runs, target.bytes() / item, cleared)?;
         let whole = || {
+            for &(from, to) in &gaps {
+                // SAFETY: the gap lies inside the target; as below.
+                unsafe {
+                    target.pointer().add(from * item).write_bytes(0, (to - from) * item);
+                }
+            }
             for ((&from, &to), &count) in runs.from.iter().zip(runs.to).zip(runs.counts) {
                 let (from, bytes) = (from as usize * item, count as usize * item);
                 let run = &content[from..from + bytes];
@@ -243,6 +272,7 @@ fn copy_runs(
 
 /// Writes, for each run, its number to all items of `ids`, and 0, 1, ... to `positions`.
 ///
+/// Runs must be in order, and all other items become 0.
 /// `ids` and `positions` are arrays of int32 of one size; `to`, `counts` and `numbers` are int64.
 #[pyfunction]
 fn number_runs(
@@ -276,6 +306,7 @@ fn number_runs(
         if items == 0 {
             return Ok(());
         }
+        let gaps = gaps(&runs, items, true)?;
         // SAFETY: both were asked for to be written, have this many aligned numbers of 4 bytes in a
         // row, and their owner lets nobody else use them during the call.
         let (ids, positions) = unsafe {
@@ -285,6 +316,10 @@ fn number_runs(
             )
         };
         let mut whole = || {
+            for &(from, to) in &gaps {
+                ids[from..to].fill(0);
+                positions[from..to].fill(0);
+            }
             for ((&to, &count), &number) in runs.to.iter().zip(runs.counts).zip(numbers) {
                 let run = to as usize..(to + count) as usize;
                 ids[run.clone()].fill(number as i32);

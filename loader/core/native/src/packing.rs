@@ -323,8 +323,8 @@ fn number_runs(
             for ((&to, &count), &number) in runs.to.iter().zip(runs.counts).zip(numbers) {
                 let run = to as usize..(to + count) as usize;
                 ids[run.clone()].fill(number as i32);
-                for (position, place) in positions[run].iter_mut().zip(0..) {
-                    *position = place;
+                for (place, position) in positions[run].iter_mut().enumerate() {
+                    *position = place as i32;
                 }
             }
         };

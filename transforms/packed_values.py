@@ -118,7 +118,7 @@ class Memory:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """Take memory for arrays of so many bytes; more of them get memory of their own."""
+        """Take memory for arrays of this many bytes; further arrays get memory of their own."""
         self._left = buffer_pool.empty((size_bytes,), np.uint8)
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
@@ -132,7 +132,7 @@ class Memory:
 
     @staticmethod
     def bytes_of(cells: int, item_bytes: int) -> int:
-        """Bytes for tokens, ids and positions of so many cells."""
+        """Bytes for tokens, ids and positions of `cells` cells."""
         return cells * (item_bytes + 8) + 3 * _ALIGNED_BYTES
 
 

@@ -21,7 +21,8 @@ from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_w
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import finish
-from windrow.converters.zarr.rows import OFFSETS, VALUES, Described, Features, Storage
+from windrow.converters.zarr.rows import Described, Features, Storage
+from windrow.sources.zarr.names import OFFSETS, VALUES
 
 
 @declared

@@ -445,7 +445,7 @@ def test_documents_of_several_dtypes_are_refused() -> None:
 
 
 def test_indices_without_a_row_have_no_element() -> None:
-    node = M.source(documents_of([3, 4, 5])).pack(8)._node.parent
+    node: Any = M.source(documents_of([3, 4, 5])).pack(8)._node.parent
     rows = node.indices_from(0, 100)
     assert rows.tolist() == [0, 1]
     elements, bounds = node.to_rows(positions(np.array([1, 2, 0, 7]), node.length))

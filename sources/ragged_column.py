@@ -55,8 +55,8 @@ class RaggedColumn(Sequence[AnyArray]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows and their bounds."""
-        return self.values.nbytes + self.bounds.nbytes
+        """Bytes of all rows, without their bounds."""
+        return self.values.nbytes
 
     @overload
     def __getitem__(self, at: int) -> AnyArray: ...

@@ -36,7 +36,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.lengths import lengths_of
+from windrow.transforms.nodes.lengths import lengths_of, over_records
 from windrow.transforms.nodes.packing import (
     BEST_FIT,
     PackNode,
@@ -148,6 +148,7 @@ __all__ = [
     "may_be_absent",
     "mix_proportions",
     "origin",
+    "over_records",
     "seed_for",
     "sharded",
     "sliced",

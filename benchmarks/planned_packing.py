@@ -3,7 +3,7 @@
 Run `python -m benchmarks.planned_packing`; it prints one JSON line per case. Lengths are log-normal,
 with a median of 665 tokens and a mean of 1,096. Both sides get the documents in pieces of at most a
 row. Grain packs with 64 open rows, and its rows have their tokens. `bound` is the fill that no plan of
-such windows can exceed: the last row of a window is not full.
+such plans can exceed: the last row of a plan is not full.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from grain.experimental import BestFitPackIterDataset
 
+from windrow.transforms.nodes.packing import ENOUGH
 from windrow.transforms.packing import PackCounts, TooLong, plan_rows
 
 IntArray = npt.NDArray[np.int64]
@@ -48,12 +49,13 @@ SMALL_CASES = (Case(256, 64, 100), Case(2048, 128, 50))
 
 
 def windows_of(case: Case) -> list[IntArray]:
-    """Lengths of documents, a window each, for as many rows as the case wants."""
+    """Lengths of documents that are planned together, for as many rows as the case wants."""
     rng = np.random.default_rng(0)
     found: list[IntArray] = []
     tokens = 0
     while tokens < case.rows * case.row_length:
-        lengths = np.maximum(1, rng.lognormal(_MEDIAN_LOG, _SPREAD, case.window)).astype(np.int64)
+        count = case.window * max(1, ENOUGH // case.window)
+        lengths = np.maximum(1, rng.lognormal(_MEDIAN_LOG, _SPREAD, count)).astype(np.int64)
         found.append(lengths)
         tokens += int(lengths.sum())
     return found

@@ -232,6 +232,17 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
 
+    def has_lanes_of(self, state: Any) -> bool:
+        """Whether a state holds all lanes that this iterator runs, so that it needs no other.
+
+        A state of one shard of a stream with lanes holds its own lanes only: see
+        `windrow.merge_states`.
+        """
+        lanes = state.get("lanes") if isinstance(state, dict) else None
+        if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
+            return True  # `set_state` says what is wrong with it
+        return all(lanes[lane] is not None for lane in self._tail.own_lanes)
+
     def stats(self) -> Stats:
         """Return times, bytes and waits since the iterator was made.
 

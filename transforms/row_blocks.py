@@ -39,6 +39,10 @@ class Block:
         """Rows `[start, stop)`."""
         return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
 
+    def of_rows(self, counted: bool) -> Block:
+        """The same rows; if they are `counted`, without the number that ends each mark."""
+        return Block(self.table, self.marks[:, :-1]) if counted else self
+
     def with_marks(self, own: IntArray) -> Block:
         """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
         return Block(self.table, np.column_stack([self.marks, own]))
@@ -56,6 +60,26 @@ class RowCount(Protocol):
 
     def saw(self, rows: int, size_bytes: int, took_s: float) -> None:
         """Learn from a block of `rows` rows, of `size_bytes`, that took `took_s` to make."""
+        ...
+
+
+class JointRows(Protocol):
+    """The rows of several lanes, read together."""
+
+    def read(self) -> Block | None:
+        """Some rows of all lanes, in each lane in order; None at the end."""
+        ...
+
+    def lanes_of(self, block: Block) -> IntArray:
+        """The lane of each of these rows."""
+        ...
+
+    def hold(self, lane: int, rows: int) -> bool:
+        """Note how many rows of a lane are in hand; returns whether no more will come."""
+        ...
+
+    def resume(self, lane: int, rest: Block) -> Blocks:
+        """The rows in hand of one lane and then those that follow, in place of `read`."""
         ...
 
 
@@ -79,6 +103,10 @@ class Inputs(Protocol):
             lanes: The number of all lanes.
             starts: For each lane that is wanted, the position that its parent's blocks are asked for.
         """
+        ...
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
+        """The rows of lanes together, where they come straight from a chain with random access."""
         ...
 
     def number(self, count: int) -> int:

@@ -218,8 +218,8 @@ class BlockItem(WorkItem):
         return BlockItem(lower, self.stage), BlockItem(upper, self.stage)
 
     def where(self) -> str:
-        marks = self.task.block.marks
-        shown = place_text(places(self.task.block)[0])
+        block = self.task.block.of_rows(self.stage.below.counts_rows)
+        marks, shown = block.marks, place_text(places(block)[0])
         if len(marks) > 1:
             shown = f"{len(marks)} elements, the first is {shown}"
         alone = marks.shape[1] == 1  # otherwise a position is not an index of one chain

@@ -326,7 +326,7 @@ class BatchNode(RegroupNode):
             with calling():
                 table = self.gather(block.table, bounds)
         except Exception as error:
-            first = place_text(places(block)[0])
+            first = place_text(places(block.of_rows(self.parent.counts_rows))[0])
             error.add_note(f"windrow: raised in {self.label} for the batch from {first} on")
             raise
         return Block(table, block.marks[np.array(bounds[1:]) - 1])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node, fingerprint_of
@@ -217,7 +217,7 @@ def _first_row(batch: BatchNode, number: int, lead: int) -> int:
 def _replaced(node: Node, old: Node, new: Node) -> Node:
     if node is old:
         return new
-    moved: Any = node.over(tuple(_replaced(parent, old, new) for parent in node.parents))
+    moved = node.over(tuple(_replaced(parent, old, new) for parent in node.parents))
     if moved.length not in (STREAM, new.length):
         object.__setattr__(moved, "length", new.length)
     return moved

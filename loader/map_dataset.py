@@ -337,7 +337,8 @@ class MapDataset(Dataset[T]):
             lengths: Tokens of each record of the source, integers `(records,)`; for several
                 sources one array for each, in the order of the chain. By default the source is
                 asked. After a `map` that changes lengths they are the lengths of its results.
-            window: Documents that are planned together. A row or two of each window are not full.
+            window: Documents that share rows. The emptiest row of each window smaller than 16,384
+                documents goes to the last of the windows that make up that number.
             method: "best_fit_decreasing".
             too_long: What becomes of a document longer than a row: "split" cuts it into pieces,
                 "truncate" keeps its first tokens, "drop" leaves it out, "error" raises before it

@@ -24,6 +24,7 @@ from windrow.transforms.nodes.base import (
     seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.buckets import BucketNode
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -36,6 +37,14 @@ from windrow.transforms.nodes.index import (
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of, over_records
+from windrow.transforms.nodes.packing import (
+    BEST_FIT,
+    PackNode,
+    checked_names,
+    checked_sequences,
+    checked_too_long,
+)
+from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
@@ -71,10 +80,12 @@ from windrow.transforms.nodes.values import (
 )
 
 __all__ = [
+    "BEST_FIT",
     "ENDLESS",
     "STREAM",
     "BatchNode",
     "BlockShuffleNode",
+    "BucketNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
@@ -89,6 +100,8 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "PackNode",
+    "PlannedNode",
     "ProcessNode",
     "RandomMapNode",
     "RangeNode",
@@ -121,6 +134,9 @@ __all__ = [
     "ZipNode",
     "as_chain",
     "chains_of",
+    "checked_names",
+    "checked_sequences",
+    "checked_too_long",
     "default_seed",
     "described",
     "fingerprint",

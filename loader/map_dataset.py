@@ -211,7 +211,9 @@ class MapDataset(Dataset[T]):
 
     # --- values ----------------------------------------------------------------------------------
 
-    def map(self, transform: Any, *, batched: bool = False) -> MapDataset[Any]:
+    def map(
+        self, transform: Any, *, batched: bool = False, keeps_length: bool = False
+    ) -> MapDataset[Any]:
         """`transform` of each element.
 
         Args:
@@ -220,13 +222,15 @@ class MapDataset(Dataset[T]):
             batched: The function gets the columns of many elements at once and returns columns of
                 as many rows. It must treat rows independently of each other. In a stream it is
                 called on the rows of the next batch in the chain, else on aligned blocks.
+            keeps_length: The promise that a sequence is as long as the one it is made from, so
+                that what is planned from lengths works after it.
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.Map`.
         """
         function = functions.as_function(transform, "Map")
         make = nodes.ColumnMapNode if batched else nodes.MapNode
-        return MapDataset(make((self._node,), function))
+        return MapDataset(make((self._node,), function, keeps_length))
 
     def map_with_index(self, transform: Any) -> MapDataset[Any]:
         """`transform(index, element)` of each element; indices continue over the epochs.

@@ -99,6 +99,18 @@ class Specified(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsLengths(Protocol):
+    """A source that knows how long its records are without reading one."""
+
+    def lengths(self) -> IntArray | None:
+        """The length of each record, int64 `(len(source),)`, from metadata alone; None if unknown.
+
+        It is what packers count: items of a sequence, such as tokens of a document.
+        """
+        ...
+
+
 class BatchedSource(abc.ABC):
     """Base class of Windrow's sources; subclasses define `__len__`, `read` and `fingerprint`."""
 

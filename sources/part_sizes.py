@@ -35,6 +35,8 @@ def largest_bytes(part: Part) -> int:
 def bytes_per_record(part: Part, records: int) -> int:
     """Mean bytes in memory of one record in a part with `records` records."""
     if isinstance(part, ArrayPart):
+        if part.lengths is not None:
+            return part.row_bytes * part.rows // max(1, records)
         return part.row_bytes * (part.size or 1)
     if isinstance(part, BoxPart):
         return part.record_bytes

@@ -164,7 +164,8 @@ def _public(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         return np.asarray(column)
     # As if its rows came one by one: the result must not depend on the grouping.
-    return columns.column_of(column) if column else column
+    rows = list(column)
+    return columns.column_of(rows) if rows else rows
 
 
 def nbytes(table: Table) -> int:

@@ -34,8 +34,6 @@ from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.layout import METADATA, metadata_files
 from windrow.converters.zarr.records_work import Group, RecordsWork, finish_group, in_order
 from windrow.converters.zarr.rows import (
-    OFFSETS,
-    VALUES,
     Described,
     Storage,
     check_names,
@@ -48,6 +46,7 @@ from windrow.sources.tfds.features import IMAGE, TfdsFeatures
 from windrow.sources.tfds.folder import ARRAY_RECORD, TfdsFolder
 from windrow.sources.tfds.images import check_images
 from windrow.sources.tfds.splits import checked_names
+from windrow.sources.zarr.names import OFFSETS, VALUES
 from windrow.sources.zarr.source import ZarrDataSource
 
 # The attribute of a split's group: the dataset, the split, and its features as tfds has them.

@@ -58,8 +58,6 @@ from windrow.converters.zarr.layout import METADATA, ArrayLayout, metadata_files
 from windrow.converters.zarr.ragged import RaggedFiles, Spool, Spooled, attribute, ragged_files
 from windrow.converters.zarr.rows import (
     BLOCK_BYTES,
-    OFFSETS,
-    VALUES,
     Described,
     RowFiles,
     Storage,
@@ -77,6 +75,7 @@ from windrow.sources.tf_example.features import (
     features_from_json,
     features_to_json,
 )
+from windrow.sources.zarr.names import OFFSETS, VALUES
 
 # Bytes of rows in one work item: enough to be worth a task, and quick to do again.
 _PIECE_BYTES: Final = 64 << 20

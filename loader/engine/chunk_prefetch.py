@@ -352,7 +352,7 @@ class ChunkPrefetcher:
 
     def _give_column(self, ticket: Ticket) -> None:
         if ticket.out is None:
-            ticket.out = self._cache.empty(ticket.count)
+            ticket.out = self._cache.empty(ticket.count, ticket.fragments)
             self._given_bytes += self._column_bytes(ticket)
             ticket.is_early = True
 

@@ -112,7 +112,7 @@ class NullCache(ChunkCache):
     def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
         return []
 
-    def empty(self, count: int) -> Any:
+    def empty(self, count: int, fragments: Any) -> Any:
         return ()
 
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:

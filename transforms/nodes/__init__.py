@@ -34,6 +34,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.lengths import lengths_of
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
@@ -115,6 +116,7 @@ __all__ = [
     "described",
     "fingerprint",
     "function_names",
+    "lengths_of",
     "may_be_absent",
     "mix_proportions",
     "origin",

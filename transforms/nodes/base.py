@@ -37,7 +37,9 @@ Contract of a node:
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
     and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
-11. `functions` are the functions of the user that the node calls. A node that has some runs in the
+11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
+    nothing and calls no function. It checks that lengths are known for no positions, too.
+12. `functions` are the functions of the user that the node calls. A node that has some runs in the
     worker processes of an `mp_prefetch` after it, so it must pickle.
 """
 
@@ -62,7 +64,9 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.specs import Spec
@@ -261,6 +265,17 @@ class Node(abc.ABC):
         raise PlanError(
             f"block_shuffle: {self.label} has no single layout; block-shuffle each of its"
             f" datasets before it, or {own}"
+        )
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        """Lengths of the elements at some positions, int64 `(len(at),)`: see the contract, 11.
+
+        Raises:
+            PlanError: If they are not known; the message says what to do.
+            SourceError: If a source gives wrong ones.
+        """
+        raise PlanError(
+            f"lengths: {self.label} makes elements of unknown length; plan from lengths before it"
         )
 
     def is_endless(self) -> bool:

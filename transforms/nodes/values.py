@@ -12,7 +12,9 @@ from windrow.transforms import specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
-from windrow.transforms.nodes.base import STREAM, Indices, SameLength, Step, Where
+from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameLength, Step, Where
+from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
@@ -45,6 +47,14 @@ class ValueNode(SameLength):
 
     def layout(self) -> Layout:
         return self.parent.layout()
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        if not known.are_given:
+            raise PlanError(
+                f"lengths: {self.written} may change them; if it does not, write map(...,"
+                f" keeps_length=True), else {GIVE_LENGTHS}"
+            )
+        return self.parent.lengths_of(at, known)
 
     @property
     def takes_all(self) -> bool:
@@ -131,9 +141,16 @@ def _declared_spec(
 class MapNode(EachNode):
     """A function of one element."""
 
+    keeps_length: bool = False
+
     @property
     def label(self) -> str:
         return "map"
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        if self.keeps_length:
+            return self.parent.lengths_of(at, known)
+        return super().lengths_of(at, known)
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return _declared_spec(self.label, self.function, "Map", parents)
@@ -150,12 +167,18 @@ class ColumnMapNode(ValueNode):
     """
 
     function: Callable[..., Any]
+    keeps_length: bool = False
 
     position_width: ClassVar[int] = 1
 
     @property
     def label(self) -> str:
         return "map(batched=True)"
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        if self.keeps_length:
+            return self.parent.lengths_of(at, known)
+        return super().lengths_of(at, known)
 
     @property
     def written(self) -> str:
@@ -242,6 +265,12 @@ class FilterNode(EachNode):
 
     def made(self, table: Table, results: list[Any]) -> Table:
         return tables.filtered(table, results)
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        raise PlanError(
+            "lengths: a filter decides by the elements which of them are there; filter"
+            " after what needs lengths, or choose by index: ds.slice([...])"
+        )
 
     def elements(self, *, once: bool = True) -> Amount:
         found = super().elements(once=once)

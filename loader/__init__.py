@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
     from windrow.reporting.page import report
+    from windrow.state import merge_states
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
     from windrow.verification.report import BadChunk, Report
@@ -43,6 +44,7 @@ _MODULE_OF = {
     "Stats": "windrow.stats.stats",
     "WindrowError": "windrow.errors",
     "inspect": "windrow.formats.inspect",
+    "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "verify": "windrow.verification.verify",
@@ -67,6 +69,7 @@ __all__ = [
     "converters",
     "errors",
     "inspect",
+    "merge_states",
     "multiprocessing",
     "report",
     "shuffle_quality",

@@ -131,6 +131,44 @@ class IterDataset(Dataset[T]):
         size = integer(batch_size, "batch: batch_size")
         return IterDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
 
+    def shard(
+        self, index: int, count: int, *, agree: Callable[[bool], bool] | None = None
+    ) -> IterDataset[T]:
+        """The part of each batch that one of `count` processes takes.
+
+        An element has the rows `[index * B // count, (index + 1) * B // count)` of the batch that the
+        chain would give without `shard`. Nothing is read for others where `count` divides the number
+        of lanes (`to_iter_dataset(lanes=...)`) or the batch is made with random access. Else
+        processes that share a lane each run it. After it only `map(..., batched=True)` may follow,
+        which promises independent rows, and `mp_prefetch`.
+
+        All shards end at the same batch. So a finite stream with a filter needs `repeat()` before the
+        batch, or `drop_remainder=True` and `agree`.
+
+        Args:
+            index: Number of the shard.
+            count: Number of shards; it divides the batch size.
+            agree: Called by each process before each batch, in the thread that iterates, with
+                whether its shard has the batch. Returns whether all shards have it.
+
+        Raises:
+            ArgumentError: If the numbers are not `0 <= index < count`, or `agree` cannot be called.
+            PlanError: If the chain does not end in a batch, `count` does not divide its size, or the
+                shards could not end together.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(16).to_iter_dataset(lanes=2).batch(8)
+            >>> [batch.tolist() for batch in stream]
+            [[0, 2, 4, 6, 1, 3, 5, 7], [8, 10, 12, 14, 9, 11, 13, 15]]
+            >>> [batch.tolist() for batch in stream.shard(1, 2)]
+            [[1, 3, 5, 7], [9, 11, 13, 15]]
+        """
+        number, shards = integer(index, "shard: index"), integer(count, "shard: count")
+        node = nodes.sharded(self._node, number, shards, agree)
+        nodes.tail_of(node).run()  # checks that the shards can end together
+        return IterDataset(node)
+
     def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
         """The stream again from its start, in the same order; with None, for ever.
 

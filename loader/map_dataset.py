@@ -291,6 +291,25 @@ class MapDataset(Dataset[T]):
             )
         return MapDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
 
+    def shard(self, index: int, count: int) -> MapDataset[T]:
+        """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
+
+        Element `k` has the rows `[index * B // count, (index + 1) * B // count)` of batch `k`. No
+        other rows are read. A last batch that is shorter can leave a process without rows.
+
+        Raises:
+            ArgumentError: If the numbers are not `0 <= index < count`.
+            PlanError: If the chain does not end in a batch, or `count` does not divide its size.
+
+        Example:
+            >>> import windrow
+            >>> dataset = windrow.MapDataset.range(16).batch(8).shard(1, 4)
+            >>> [batch.tolist() for batch in dataset]
+            [[2, 3], [10, 11]]
+        """
+        number, shards = integer(index, "shard: index"), integer(count, "shard: count")
+        return MapDataset(nodes.sharded(self._node, number, shards, None))
+
     def apply(self, transformations: Any) -> MapDataset[Any]:
         """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
         return applied(self, transformations)
@@ -366,11 +385,35 @@ class MapDataset(Dataset[T]):
         return self._node.length
 
     def to_iter_dataset(
-        self, read_options: ReadOptions | None = None, *, allow_nones: bool = False
+        self,
+        read_options: ReadOptions | None = None,
+        *,
+        allow_nones: bool = False,
+        lanes: int = 1,
     ) -> IterDataset[T]:
-        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`."""
+        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`.
+
+        With several lanes, lane `l` of `L` takes the elements `l, l + L, ...`; after a
+        `block_shuffle` (maps, filters and `repeat` may lie between) it takes shuffled blocks
+        `l, l + L, ...` of each epoch, and shuffles inside windows of `max(1, window_blocks // L)`
+        of them. What follows, such as `filter` or `window_shuffle`, runs in each lane alone. Element
+        `n` of the stream is element `n // L` of lane `n % L`; a batch of `B` rows has the next
+        `B // L` elements of each lane, lane after lane. So hosts can share the stream: see
+        `IterDataset.shard`.
+
+        Args:
+            read_options: Threads and buffers; by default what suits the sources.
+            allow_nones: Whether absent elements come as None.
+            lanes: Number of lanes. It is part of the order: choose it once, as a multiple of every
+                number of hosts that may run the chain.
+
+        Raises:
+            PlanError: If `lanes` is less than 1, or more than the blocks of the block shuffle.
+        """
         options = default_options(self._node) if read_options is None else read_options
-        node = nodes.ToStreamNode((self._node,), as_read_options(options), allow_nones)
+        count = integer(lanes, "to_iter_dataset: lanes")
+        chain = self._node.dealt(count) if count > 1 else self._node
+        node = nodes.ToStreamNode((chain,), as_read_options(options), allow_nones, count)
         return IterDataset(node)
 
     def mp_prefetch(

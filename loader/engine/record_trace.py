@@ -173,7 +173,7 @@ def _of_leaf(leaf: Any, records: IntArray) -> Trace:
 # --- as text ------------------------------------------------------------------------------------
 
 
-def origins(node: Node, elements: Sequence[int]) -> tuple[str, Unknown]:
+def origins(node: Node, elements: Sequence[int] | IntArray) -> tuple[str, Unknown]:
     """The records that elements of a chain with random access are made of.
 
     Returns:
@@ -190,7 +190,7 @@ def origins(node: Node, elements: Sequence[int]) -> tuple[str, Unknown]:
     return "; ".join(found), recorder.unknown
 
 
-def records_of(node: Node, elements: Sequence[int]) -> str:
+def records_of(node: Node, elements: Sequence[int] | IntArray) -> str:
     """The records that elements of a chain are made of, as text; empty for no records."""
     return origins(node, elements)[0]
 

@@ -10,6 +10,7 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
+    SameIndices,
     SameLength,
     Step,
     UnseenNode,
@@ -43,6 +44,7 @@ from windrow.transforms.nodes.routing import (
     SelectNode,
     mix_proportions,
 )
+from windrow.transforms.nodes.shard import ShardBatchNode, sharded
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -53,8 +55,11 @@ from windrow.transforms.nodes.streams import (
     ToStreamNode,
     as_chain,
     chains_of,
+    lane_share,
+    lanes_of,
     origin,
 )
+from windrow.transforms.nodes.tail import RowPosition, Tail, follows_batch, tail_of
 from windrow.transforms.nodes.values import (
     ColumnMapNode,
     EachNode,
@@ -91,9 +96,12 @@ __all__ = [
     "ReindexNode",
     "RepeatNode",
     "RoutingNode",
+    "RowPosition",
+    "SameIndices",
     "SameLength",
     "SeedNode",
     "SelectNode",
+    "ShardBatchNode",
     "ShuffleNode",
     "SliceNode",
     "SourceNode",
@@ -103,6 +111,7 @@ __all__ = [
     "StreamNode",
     "StreamRepeatNode",
     "StreamWindowShuffleNode",
+    "Tail",
     "ToStreamNode",
     "UnseenNode",
     "ValueNode",
@@ -115,11 +124,16 @@ __all__ = [
     "default_seed",
     "described",
     "fingerprint",
+    "follows_batch",
     "function_names",
+    "lane_share",
+    "lanes_of",
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
     "origin",
     "seed_for",
+    "sharded",
     "sliced",
+    "tail_of",
 ]

@@ -18,7 +18,15 @@ from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, SameLength, Step, Where
+from windrow.transforms.nodes.base import (
+    ENDLESS,
+    IntArray,
+    Node,
+    SameIndices,
+    SameLength,
+    Step,
+    Where,
+)
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
@@ -51,7 +59,7 @@ class IndexNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SeedNode(SameLength, IndexNode):
+class SeedNode(SameIndices, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -61,6 +69,10 @@ class SeedNode(SameLength, IndexNode):
     @property
     def label(self) -> str:
         return f"seed({self.seed})"
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     @property
     def given_seed(self) -> int:
@@ -248,6 +260,49 @@ class RepeatNode(IndexNode):
         if not self.reseed:
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
+
+    def dealt(self, lanes: int) -> Node:
+        return self.over((self.parent.dealt(lanes),))
+
+    def _dealt_epoch(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
+        """The indices of one epoch that a lane takes, where lanes take runs of them."""
+        found = self.parent.lane_range(epoch if self.reseed else 0, lane, lanes)
+        before = epoch * self.parent.length
+        return None if found is None else (before + found[0], before + found[1])
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        each = self.parent.length
+        if not each or self.parent.lane_range(0, lane, lanes) is None:
+            return super().lane_indices(start, count, lane, lanes)
+        parts: list[IntArray] = []
+        epoch = start // each
+        while count > 0 and epoch * each < self.length:
+            low, high = self._dealt_epoch(epoch, lane, lanes) or (0, 0)
+            low, high = max(low, start), min(high, self.length, max(low, start) + count)
+            if low < high:
+                parts.append(np.arange(low, high))
+                count -= high - low
+            epoch += 1
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        each = self.parent.length
+        if not each or self.parent.lane_range(0, 0, lanes) is None:
+            return super().lane_of(indices, lanes)
+        found = np.zeros(len(indices), np.int64)
+        epochs = indices // each
+        for epoch in np.unique(epochs).tolist():
+            ranges = (self._dealt_epoch(epoch, lane, lanes) for lane in range(lanes))
+            stops = [stop for _, stop in filter(None, ranges)]
+            here = epochs == epoch
+            found[here] = np.searchsorted(stops, indices[here], side="right")
+        return found
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        if self.length >= ENDLESS or self.parent.lane_range(0, lane, lanes) is None:
+            return super().lane_elements(lane, lanes)
+        ranges = (self._dealt_epoch(n, lane, lanes) for n in range(self.times or 1))
+        return sum(stop - start for start, stop in filter(None, ranges))
 
     def layout(self) -> Layout:
         if self.times is None:

@@ -159,6 +159,10 @@ class RegroupNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
+        return self.gather(table, bounds)
+
     def runs_as(self, where: Where) -> str:
         return "rows gathered as batches"
 
@@ -322,7 +326,7 @@ class BatchNode(RegroupNode):
             with calling():
                 table = self.gather(block.table, bounds)
         except Exception as error:
-            first = place_text(places(block)[0])
+            first = place_text(places(block.of_rows(self.parent.counts_rows))[0])
             error.add_note(f"windrow: raised in {self.label} for the batch from {first} on")
             raise
         return Block(table, block.marks[np.array(bounds[1:]) - 1])

@@ -13,14 +13,14 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameLength, Step, Where
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameIndices, Step, Where
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
 
 
-class ValueNode(SameLength):
+class ValueNode(SameIndices):
     """Element `i` of the node is made from element `i` of the parent."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -144,6 +144,10 @@ class MapNode(EachNode):
     keeps_length: bool = False
 
     @property
+    def follows_batch(self) -> bool:
+        return True
+
+    @property
     def label(self) -> str:
         return "map"
 
@@ -170,6 +174,10 @@ class ColumnMapNode(ValueNode):
     keeps_length: bool = False
 
     position_width: ClassVar[int] = 1
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     @property
     def label(self) -> str:

@@ -24,6 +24,13 @@ from windrow.transforms.nodes.base import (
     seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.flatten import (
+    FlatMapNode,
+    FlattenNode,
+    SlotMapNode,
+    SlotsNode,
+    UnbatchNode,
+)
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -34,9 +41,17 @@ from windrow.transforms.nodes.index import (
     WindowShuffleNode,
     sliced,
 )
+from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of
-from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
+from windrow.transforms.nodes.regroup import (
+    BatchNode,
+    JoinNode,
+    RegroupNode,
+    Remainder,
+    ZipNode,
+    batch_node,
+)
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
     MixNode,
@@ -66,6 +81,7 @@ from windrow.transforms.nodes.values import (
     FilterNode,
     MapNode,
     MapWithIndexNode,
+    RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
 )
@@ -79,6 +95,8 @@ __all__ = [
     "ConcatenateNode",
     "EachNode",
     "FilterNode",
+    "FlatMapNode",
+    "FlattenNode",
     "IndexNode",
     "Indices",
     "IntArray",
@@ -90,10 +108,12 @@ __all__ = [
     "MixNode",
     "Node",
     "ProcessNode",
+    "RandomColumnMapNode",
     "RandomMapNode",
     "RangeNode",
     "RegroupNode",
     "ReindexNode",
+    "Remainder",
     "RepeatNode",
     "RoutingNode",
     "RowPosition",
@@ -104,8 +124,11 @@ __all__ = [
     "ShardBatchNode",
     "ShuffleNode",
     "SliceNode",
+    "SlotMapNode",
+    "SlotsNode",
     "SourceNode",
     "Step",
+    "StreamInterleaveNode",
     "StreamLimitNode",
     "StreamMixNode",
     "StreamNode",
@@ -113,6 +136,7 @@ __all__ = [
     "StreamWindowShuffleNode",
     "Tail",
     "ToStreamNode",
+    "UnbatchNode",
     "UnseenNode",
     "ValueNode",
     "Where",
@@ -120,6 +144,7 @@ __all__ = [
     "WorkerSettings",
     "ZipNode",
     "as_chain",
+    "batch_node",
     "chains_of",
     "default_seed",
     "described",

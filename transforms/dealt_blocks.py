@@ -26,7 +26,8 @@ _TOGETHER: Final = 4096
 _EPOCHS: Final = 2**32
 # All lanes' windows together have about as many elements as a window without lanes.
 _windows = OrderTables(64 * 2**20, least=8)
-_epochs = OrderTables(32 * 2**20, least=8)
+# Epochs that are kept; lanes are in one, or in two when some are ahead.
+_EPOCHS_KEPT: Final = 3
 
 
 class _Epoch(NamedTuple):
@@ -54,6 +55,7 @@ class DealtOrder:
     whole: BlockOrder
     window_blocks: int
     lanes: int
+    _kept: dict[int, _Epoch] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     @property
     def bounds(self) -> IntArray:
@@ -90,10 +92,19 @@ class DealtOrder:
             out[rows] = table.take(offsets[rows] - found.window_starts[number])
         return out
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DealtOrder, (self.whole, self.window_blocks, self.lanes)
+
     def _epoch(self, epoch: int) -> _Epoch:
-        held = [_epochs.find(*self._name, epoch, part) for part in range(len(_Epoch._fields))]
-        if not any(table is None for table in held):
-            return _Epoch(*(table for table in held if table is not None))
+        found = self._kept.get(epoch)
+        if found is None:
+            found = self._dealt(epoch)
+            while len(self._kept) >= _EPOCHS_KEPT:
+                self._kept.pop(next(iter(self._kept), -1), None)
+            self._kept[epoch] = found
+        return found
+
+    def _dealt(self, epoch: int) -> _Epoch:
         order, lanes = self.whole.block_order(epoch), range(self.lanes)
         dealt = [order[lane :: self.lanes] for lane in lanes]
         blocks = np.concatenate(dealt)
@@ -103,10 +114,7 @@ class DealtOrder:
         windows = np.concatenate([firsts[lane] + starts[lane] for lane in lanes])
         windows = np.append(windows, len(blocks))
         numbers = [np.arange(len(starts[lane])) * self.lanes + lane for lane in lanes]
-        made = _Epoch(blocks, ends[firsts], windows, ends[windows], np.concatenate(numbers))
-        for part, table in enumerate(made):
-            _epochs.keep(*self._name, epoch, part, table=table)
-        return made
+        return _Epoch(blocks, ends[firsts], windows, ends[windows], np.concatenate(numbers))
 
     def _tables(self, epoch: int, found: _Epoch, windows: list[int]) -> list[npt.NDArray[Any]]:
         """The offsets in the parent of the elements of some windows, in their order."""

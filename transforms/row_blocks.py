@@ -63,6 +63,26 @@ class RowCount(Protocol):
         ...
 
 
+class JointRows(Protocol):
+    """The rows of several lanes, read together."""
+
+    def read(self) -> Block | None:
+        """Some rows of all lanes, in each lane in order; None at the end."""
+        ...
+
+    def lanes_of(self, block: Block) -> IntArray:
+        """The lane of each of these rows."""
+        ...
+
+    def hold(self, lane: int, rows: int) -> bool:
+        """Note how many rows of a lane are in hand; returns whether no more will come."""
+        ...
+
+    def resume(self, lane: int, rest: Block) -> Blocks:
+        """The rows in hand of one lane and then those that follow, in place of `read`."""
+        ...
+
+
 class Inputs(Protocol):
     """The engine's interface for a node of a stream: the rows of its parents, and settings."""
 
@@ -83,6 +103,10 @@ class Inputs(Protocol):
             lanes: The number of all lanes.
             starts: For each lane that is wanted, the position that its parent's blocks are asked for.
         """
+        ...
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
+        """The rows of lanes together, where they come straight from a chain with random access."""
         ...
 
     def number(self, count: int) -> int:

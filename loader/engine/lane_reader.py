@@ -40,6 +40,7 @@ class _Lane:
         planned: The index after those that are planned.
         given: The index after the row given last.
         is_over: Whether all of its elements are planned.
+        is_read: Whether they are also read.
         is_open: Whether somebody takes its rows.
         held: Rows in hand: of each block, those in `[start, stop)`.
         held_rows: Their number.
@@ -49,6 +50,7 @@ class _Lane:
     planned: int
     given: int
     is_over: bool = False
+    is_read: bool = False
     is_open: bool = False
     held: collections.deque[tuple[Block, int, int]] = dataclasses.field(
         default_factory=collections.deque
@@ -61,6 +63,18 @@ class _LaneOrder:
 
     def __init__(self, node: Node, lanes: Mapping[int, _Lane], count: int) -> None:
         self._node, self._lanes, self._count = node, lanes, count
+        # Of each read batch the elements, and the lanes that have no more after it.
+        self._planned: collections.deque[tuple[int, list[_Lane]]] = collections.deque()
+        self._read = 0
+
+    def arrived(self, elements: int) -> None:
+        """Note that more elements, in the order of `take`, were read."""
+        self._read += elements
+        while self._planned and self._read >= self._planned[0][0]:
+            count, ended = self._planned.popleft()
+            self._read -= count
+            for lane in ended:
+                lane.is_read = True
 
     @property
     def is_over(self) -> bool:
@@ -73,13 +87,18 @@ class _LaneOrder:
         wanting = [n for n in left if self._lanes[n].held_rows < enough] or left
         share = max(1, rows // max(1, len(wanting)))
         parts: list[IntArray] = []
+        ended: list[_Lane] = []
         for number in wanting:
             lane = self._lanes[number]
             found = self._node.lane_indices(lane.planned, share, number, self._count)
-            lane.is_over = len(found) < share
+            if len(found) < share:
+                lane.is_over = True
+                ended.append(lane)
             if len(found):
                 lane.planned = int(found[-1]) + 1
                 parts.append(found)
+        self._planned.append((sum(map(len, parts)), ended))
+        self.arrived(0)
         if len(parts) == 1:
             return compact(parts[0])
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -93,8 +112,9 @@ class LaneReader:
     ) -> None:
         self._stage, self._chain, self._run = stage, chain, run
         self._lanes = {lane: _Lane(start, start, start) for lane, start in starts.items()}
-        order = _LaneOrder(chain.parent, self._lanes, chain.lanes)
-        self._blocks = ReadBatches(chain, stage, run, order, unit=len(starts)).whole_blocks()
+        self._order = _LaneOrder(chain.parent, self._lanes, chain.lanes)
+        batches = ReadBatches(chain, stage, run, self._order, unit=len(starts))
+        self._blocks = batches.whole_blocks()
         self._has_failed = False
 
     def claims(self, lane: int, start: int) -> bool:
@@ -125,7 +145,7 @@ class LaneReader:
     def _read_more(self) -> bool:
         """Deal out another block; False at the end."""
         try:
-            block = next(self._blocks, None)
+            block = self.read()
         except Exception:
             if len(self._lanes) == 1:
                 raise
@@ -134,11 +154,41 @@ class LaneReader:
         if block is None:
             return False
         if len(block):
-            self._deal(Block(tables.single(block.table), block.marks))
+            self._deal(block)
         return True
 
+    # --- for a node that takes the rows of all lanes ---
+
+    def read(self) -> Block | None:
+        """The rows of another read batch, those of a lane after the other; None at the end."""
+        found = next(self._blocks, None)
+        if found is None:
+            return None
+        block, elements = found
+        self._order.arrived(elements)
+        return Block(tables.single(block.table), block.marks)
+
+    def lanes_of(self, block: Block) -> IntArray:
+        """The lane of each row of `read`."""
+        return self._chain.parent.lane_of(block.marks[:, 0] - 1, self._chain.lanes)
+
+    def hold(self, lane: int, rows: int) -> bool:
+        """Note how many rows of a lane are in hand; returns whether no more will come."""
+        own = self._lanes[lane]
+        own.held_rows = rows
+        return own.is_read
+
+    def resume(self, lane: int, rest: Block) -> Blocks:
+        """The rows in hand of a lane, and those after them."""
+        own = self._lanes[lane]
+        own.held_rows = 0
+        if len(rest):
+            own.held.append((rest, 0, len(rest)))
+            own.held_rows = len(rest)
+        return self.rows(lane)
+
     def _deal(self, block: Block) -> None:
-        lanes = self._chain.parent.lane_of(block.marks[:, 0] - 1, self._chain.lanes)
+        lanes = self.lanes_of(block)
         cuts = [0, *(np.flatnonzero(np.diff(lanes)) + 1).tolist(), len(block)]
         for start, stop in itertools.pairwise(cuts):
             own = self._lanes[int(lanes[start])]
@@ -161,13 +211,21 @@ class LaneGroup:
 
     def rows(self, stage: ChainStage, chain: ToStreamNode, lane: int, start: int) -> Blocks:
         """The rows of a stage in one lane, from an index of its chain on."""
+        return self._reader(stage, chain, lane, start).rows(lane)
+
+    def joint(self, stage: ChainStage, chain: ToStreamNode) -> LaneReader:
+        """The reader of all lanes at once, for a stage that is all that lanes have."""
+        starts = {lane: position[0] for lane, position in self._starts.items()}
+        return [self._reader(stage, chain, lane, start) for lane, start in starts.items()][0]
+
+    def _reader(self, stage: ChainStage, chain: ToStreamNode, lane: int, start: int) -> LaneReader:
         readers = self._readers[id(stage.top)]
         reader = next((each for each in readers if each.claims(lane, start)), None)
         if reader is None:
             reader = LaneReader(stage, chain, self._run, self._guessed(chain, lane, start, readers))
             reader.claims(lane, start)
             readers.append(reader)
-        return reader.rows(lane)
+        return reader
 
     def _guessed(
         self, chain: ToStreamNode, lane: int, start: int, readers: Sequence[LaneReader]

@@ -204,14 +204,14 @@ class ReadBatches(Iterator["ReadBatch"]):
         for result in self._results():
             yield from self._in_steps(result.block)
 
-    def whole_blocks(self) -> Blocks:
-        """The rows of the stage, each read batch as one block."""
+    def whole_blocks(self) -> Iterator[tuple[Block, int]]:
+        """The rows of the stage, each read batch as one block, with the number of its elements."""
         for result in self._results():
             if self._prefetcher is not None and self._executor.is_here:
                 with doing(READING):
                     self._prefetcher.step(0, 1)
             self._rest_bytes = 0
-            yield result.block
+            yield result.block, result.rows
 
     def _results(self) -> Iterator[Result]:
         for work, found in self._executor.in_order(self):

@@ -30,6 +30,7 @@ from windrow.transforms.row_blocks import (
     Block,
     Blocks,
     Inputs,
+    JointRows,
     check_inside,
     groups,
     marks_in_group,
@@ -86,6 +87,12 @@ class _ParentStreams:
             return [self]
         group = LaneGroup(self.node.parent, self.run, lanes, starts)
         return [_ParentStreams(self.node, self.run, Lane(number, group)) for number in starts]
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
+        stage = stage_of(self.node.parent)
+        if lanes == 1 or stage.chain is None or stage.is_apart:
+            return None
+        return LaneGroup(self.node.parent, self.run, lanes, starts).joint(stage, stage.chain)
 
     def number(self, count: int) -> int:
         return count if self.lane is None else self.lane.row(count)

@@ -593,6 +593,9 @@ class Sized:
     def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
         raise NotImplementedError
 
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> None:
+        raise NotImplementedError
+
     def number(self, count: int) -> int:
         return count
 

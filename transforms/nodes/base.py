@@ -356,8 +356,8 @@ class Node(abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
-    def lane_range(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
-        """The offsets `[start, stop)` of an epoch that a lane takes, where it takes a run of them.
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
 
         None where lane `l` of `L` takes the elements `l, l + L, ...`.
         """
@@ -365,24 +365,27 @@ class Node(abc.ABC):
 
     def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
         """The next indices from `start` on that a lane takes: see `indices_from`."""
-        found = self.lane_range(0, lane, lanes)
-        if found is not None:
-            return np.arange(max(start, found[0]), min(found[1], max(start, found[0]) + count))
+        starts = self.lane_starts(0)
+        if starts is not None:
+            first = max(start, int(starts[lane]))
+            return np.arange(first, min(int(starts[lane + 1]), first + count))
         first = start + (lane - start) % lanes
         stop = min(self.length, first + count * lanes)
         return np.arange(first, stop, lanes)
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         """The lane that takes each index."""
-        if self.lane_range(0, 0, lanes) is None:
+        starts = self.lane_starts(0)
+        if starts is None:
             return indices % lanes
-        stops = [found[1] for lane in range(lanes) if (found := self.lane_range(0, lane, lanes))]
-        return np.searchsorted(stops, indices, side="right")
+        return starts[1:].searchsorted(indices, side="right")
 
     def lane_elements(self, lane: int, lanes: int) -> int:
         """The number of indices that a lane takes."""
-        found = self.lane_range(0, lane, lanes)
-        return max(0, -((lane - self.length) // lanes)) if found is None else found[1] - found[0]
+        starts = self.lane_starts(0)
+        if starts is None:
+            return max(0, -((lane - self.length) // lanes))
+        return int(starts[lane + 1] - starts[lane])
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
@@ -590,8 +593,8 @@ class SameIndices(SameLength):
     def dealt(self, lanes: int) -> Node:
         return self.over((self.parent.dealt(lanes),))
 
-    def lane_range(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
-        return self.parent.lane_range(epoch, lane, lanes)
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        return self.parent.lane_starts(epoch)
 
     def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
         return self.parent.lane_indices(start, count, lane, lanes)

@@ -13,7 +13,7 @@ from windrow.transforms import layouts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
 from windrow.transforms.dealt_blocks import DealtOrder
-from windrow.transforms.nodes.base import ENDLESS, Node
+from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
@@ -77,11 +77,8 @@ class BlockShuffleNode(IndexNode):
     def dealt(self, lanes: int) -> Node:
         return self if lanes == 1 else dataclasses.replace(self, lanes=lanes)
 
-    def lane_range(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
-        if not isinstance(self.order, DealtOrder):
-            return None
-        start, stop = self.order.lane_starts(epoch)[lane : lane + 2].tolist()
-        return start, stop
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        return self.order.lane_starts(epoch) if isinstance(self.order, DealtOrder) else None
 
     @property
     def label(self) -> str:

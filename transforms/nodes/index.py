@@ -264,21 +264,21 @@ class RepeatNode(IndexNode):
     def dealt(self, lanes: int) -> Node:
         return self.over((self.parent.dealt(lanes),))
 
-    def _dealt_epoch(self, epoch: int, lane: int, lanes: int) -> tuple[int, int] | None:
-        """The indices of one epoch that a lane takes, where lanes take runs of them."""
-        found = self.parent.lane_range(epoch if self.reseed else 0, lane, lanes)
-        before = epoch * self.parent.length
-        return None if found is None else (before + found[0], before + found[1])
+    def _dealt_epoch(self, epoch: int) -> IntArray | None:
+        """The index at which each lane begins in an epoch, where lanes take runs of elements."""
+        starts = self.parent.lane_starts(epoch if self.reseed else 0) if self.length else None
+        return None if starts is None else starts + epoch * self.parent.length
 
     def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
-        each = self.parent.length
-        if not each or self.parent.lane_range(0, lane, lanes) is None:
+        if self._dealt_epoch(0) is None:
             return super().lane_indices(start, count, lane, lanes)
-        parts: list[IntArray] = []
+        each, parts = self.parent.length, list[IntArray]()
         epoch = start // each
-        while count > 0 and epoch * each < self.length:
-            low, high = self._dealt_epoch(epoch, lane, lanes) or (0, 0)
-            low, high = max(low, start), min(high, self.length, max(low, start) + count)
+        while count > 0 and (epoch + 1) * each <= self.length:
+            starts = self._dealt_epoch(epoch)
+            low, high = (0, 0) if starts is None else starts[lane : lane + 2].tolist()
+            low = max(low, start)
+            high = min(high, low + count)
             if low < high:
                 parts.append(np.arange(low, high))
                 count -= high - low
@@ -286,23 +286,20 @@ class RepeatNode(IndexNode):
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
-        each = self.parent.length
-        if not each or self.parent.lane_range(0, 0, lanes) is None:
+        if self._dealt_epoch(0) is None:
             return super().lane_of(indices, lanes)
         found = np.zeros(len(indices), np.int64)
-        epochs = indices // each
-        for epoch in np.unique(epochs).tolist():
-            ranges = (self._dealt_epoch(epoch, lane, lanes) for lane in range(lanes))
-            stops = [stop for _, stop in filter(None, ranges)]
-            here = epochs == epoch
-            found[here] = np.searchsorted(stops, indices[here], side="right")
+        for epoch, rows in orders.groups(indices // self.parent.length):
+            starts = self._dealt_epoch(epoch)
+            if starts is not None:
+                found[rows] = starts[1:].searchsorted(indices[rows], side="right")
         return found
 
     def lane_elements(self, lane: int, lanes: int) -> int:
-        if self.length >= ENDLESS or self.parent.lane_range(0, lane, lanes) is None:
+        if self.length >= ENDLESS or self._dealt_epoch(0) is None:
             return super().lane_elements(lane, lanes)
-        ranges = (self._dealt_epoch(n, lane, lanes) for n in range(self.times or 1))
-        return sum(stop - start for start, stop in filter(None, ranges))
+        found = (self._dealt_epoch(epoch) for epoch in range(self.times or 1))
+        return sum(int(starts[lane + 1] - starts[lane]) for starts in found if starts is not None)
 
     def layout(self) -> Layout:
         if self.times is None:

@@ -13,7 +13,7 @@ Invariant: rows and marks do not depend on the blocks that lanes come in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,11 +23,12 @@ from windrow.transforms import tables
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode, without_rows
 from windrow.transforms.nodes.streams import StreamNode, origin
-from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined
-from windrow.transforms.tables import Columnar, Listed
+from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, JointRows, joined
+from windrow.transforms.tables import Columnar, Listed, Table
 
 # The rows that are joined at once, unless one batch has more.
 _ROWS = 1 << 12
+_NONE: Table = Listed([])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +70,8 @@ class LaneRowsNode(StreamNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         lanes = self.lanes
-        at, feeds = _opened(position, inputs, self.parent.width, lanes, range(lanes))
+        at = np.array(position[:-1], np.int64).reshape(lanes, self.parent.width)
+        feeds = _feeds(inputs, lanes, dict(enumerate(at.tolist())))
         turn, first = divmod(position[-1], lanes)
         while True:
             # A run that stopped inside a turn begins with the other lanes of that turn.
@@ -153,25 +155,94 @@ class LaneBatchNode(ShardBatchNode):
         return [(max(low - start, 0), min(high - start, rows)) for start in starts]
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        lanes, rows = self.own_lanes(), self.turn_rows
-        at, feeds = _opened(position, inputs, self.parent.width, self.lanes, lanes)
+        lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
+        at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
+        joint = inputs.joint(self.lanes, {lane: at[lane].tolist() for lane in lanes})
+        if joint is None:
+            feeds = _feeds(inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes})
+        else:
+            before, feeds = yield from self._from_joint(joint, at, before, inputs, last)
         while self._has_more(before):
             ready = [feed.fill(rows) for feed in feeds]
-            turns = min(ready) // rows
+            turns = self._turns(min(ready) // rows, before)
             if turns == 0:
                 for feed, count in zip(feeds, ready, strict=True):
                     if count < rows and feed.error is not None:
                         raise feed.error
                 if self.drop_remainder or (self.counts is None and not any(ready)):
                     return
-            turns = max(1, min(turns, _ROWS // self.size))
-            parts = [
-                joined(feed.take(turns * rows)) if n else None
-                for feed, n in zip(feeds, ready, strict=True)
-            ]
-            yield from self._turns(parts, at, before, turns, inputs.calling, last)
+                turns = 1  # some rows are missing
+            taken = [feed.take(turns * rows) for feed in feeds]
+            parts = [joined(blocks) if blocks else None for blocks in taken]
+            order, marks = self._order(parts, turns), self._marks(parts, at, before, turns)
+            table = tables.joined([part.table for part in parts if part is not None] or [_NONE])
+            yield from self._made(table, order, marks, inputs, last)
             before += turns * rows
+
+    def _from_joint(
+        self, joint: JointRows, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
+    ) -> Generator[Block, None, tuple[int, list[Feed]]]:
+        """Batches from rows of all lanes together, until some lane ends or raises.
+
+        Returns:
+            The rows of each lane that were given, and the rows that follow in each lane.
+        """
+        lanes, rows = self.own_lanes(), self.turn_rows
+        pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
+        slots = [
+            number * rows + n for number, own in enumerate(self._own_slots()) for n in range(*own)
+        ]
+        while self._has_more(before):
+            sorted_rows, counts = (
+                np.argsort(of, kind="stable"),
+                np.bincount(of, minlength=len(lanes)),
+            )
+            ended = [joint.hold(lane, n) for lane, n in zip(lanes, counts.tolist(), strict=True)]
+            turns = self._turns(int(counts.min()) // rows, before)
+            starts = np.cumsum(counts) - counts
+            if turns:
+                # Of each turn (axis 0) and lane (axis 1) the rows in the pool.
+                inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
+                grid = sorted_rows[starts[:, None] + inside]
+                at_ends = np.tile(at, (turns, 1, 1))
+                at_ends[:, lanes.start : lanes.stop] = pool.marks[grid[:, :, -1]]
+                at[:] = at_ends[-1]
+                order = grid.reshape(turns, -1)[:, slots]
+                yield from self._made(
+                    pool.table, order, self._numbered(at_ends, before), inputs, last
+                )
+                before += turns * rows
+                left = np.sort(
+                    sorted_rows[np.arange(len(of)) - starts[of[sorted_rows]] >= turns * rows]
+                )
+                pool, of = Block(tables.taken(pool.table, left), pool.marks[left]), of[left]
+                continue
+            if any(is_read and n < rows for is_read, n in zip(ended, counts.tolist(), strict=True)):
+                break
+            try:
+                block = joint.read()
+            except Exception:  # it comes again from its lane, after the rows before it
+                return before, _feeds(
+                    inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes}
+                )
+            if block is None:
+                break
+            pool = joined([part for part in (pool, block) if len(part)] or [pool])
+            of = np.concatenate([of, joint.lanes_of(block) - lanes.start])
+        feeds = []
+        for number, lane in enumerate(lanes):
+            own = np.flatnonzero(of == number)
+            rest = Block(tables.taken(pool.table, own), pool.marks[own])
+            feeds.append(Feed(joint.resume(lane, rest)))
+        return before, feeds
+
+    def _turns(self, ready: int, before: int) -> int:
+        """How many of the turns that are ready come at once."""
+        most = max(1, _ROWS // self.size)
+        if self.counts is not None and self.drop_remainder:
+            most = min(most, (self.counts[0] - before) // self.turn_rows)
+        return min(ready, most)
 
     def _has_more(self, before: int) -> bool:
         """Whether there is a batch after `before` rows of each lane, as far as counts say."""
@@ -180,38 +251,28 @@ class LaneBatchNode(ShardBatchNode):
         fewest, most = self.counts
         return before + self.turn_rows <= fewest if self.drop_remainder else before < most
 
-    def _turns(
-        self,
-        parts: Sequence[Block | None],
-        at: IntArray,
-        before: int,
-        turns: int,
-        calling: Callable[[], Any],
-        last: _LastBatch,
+    def _made(
+        self, table: Table, order: IntArray, marks: IntArray, inputs: Inputs, last: _LastBatch
     ) -> Blocks:
-        """The batches of some turns; `at` becomes the positions after them."""
-        order, counts = self._order(parts, turns)
-        marks = self._marks(parts, at, before, turns)
-        if not len(order):
+        """The batches of some turns: `order` has the rows of each in a table, `marks` what follows."""
+        turns, counts = order.shape
+        if not counts:
             yield Block(Listed([without_rows(last.found())]), marks)
             return
-        table = tables.joined([part.table for part in parts if part is not None])
-        if len(order) < table.rows or turns > 1:
-            table = tables.taken(table, order)
-        block = Block(table, np.zeros((len(order), 0), np.int64))
+        if turns > 1 or not np.array_equal(order[0], np.arange(table.rows)):
+            table = tables.taken(table, order.ravel())
         are_views = isinstance(table, Columnar) and table.present is None
         spans = [(0, turns)] if are_views else [(n, n + 1) for n in range(turns)]
         for start, stop in spans:
-            rows = block.sliced(start * counts, stop * counts) if len(spans) > 1 else block
-            with calling():
-                bounds = [*range(0, len(rows), counts), len(rows)]
-                made = self.gather(rows.table, bounds)
+            rows = table if len(spans) == 1 else tables.sliced(table, start * counts, stop * counts)
+            with inputs.calling():
+                made = self.gather(rows, [*range(0, rows.rows + 1, counts)])
             last.keep(made)
             yield Block(made, marks[start:stop])
 
-    def _order(self, parts: Sequence[Block | None], turns: int) -> tuple[IntArray, int]:
-        """Where the shard's rows are in the joined parts, batch by batch; and rows in each batch."""
-        found, start, rows = [], 0, self.turn_rows
+    def _order(self, parts: Sequence[Block | None], turns: int) -> IntArray:
+        """Where the shard's rows are in the joined parts of lanes, batch by batch."""
+        found, start, rows = list[IntArray](), 0, self.turn_rows
         for part, (low, high) in zip(parts, self._own_slots(), strict=True):
             count = 0 if part is None else len(part)
             if count == turns * rows:
@@ -219,21 +280,24 @@ class LaneBatchNode(ShardBatchNode):
             else:  # the lane ends in this batch, the only one
                 found.append((start + np.arange(low, max(low, min(high, count))))[None])
             start += count
-        order = np.concatenate(found, axis=1)
-        return order.ravel(), max(1, order.shape[1])
+        return np.concatenate(found, axis=1)
 
     def _marks(
         self, parts: Sequence[Block | None], at: IntArray, before: int, turns: int
     ) -> IntArray:
+        """The positions after each of some turns; `at` becomes the last of them."""
         rows = self.turn_rows
         marks = np.tile(at, (turns, 1, 1))
         for lane, part in zip(self.own_lanes(), parts, strict=True):
-            if part is None:
-                continue
-            whole = len(part) == turns * rows
-            marks[:, lane] = part.marks[rows - 1 :: rows] if whole else part.marks[-1]
-            at[lane] = part.marks[-1]
-        numbers = (before + (1 + np.arange(turns)) * rows) * self.lanes
+            if part is not None:
+                whole = len(part) == turns * rows
+                marks[:, lane] = part.marks[rows - 1 :: rows] if whole else part.marks[-1]
+        at[:] = marks[-1]
+        return self._numbered(marks, before)
+
+    def _numbered(self, marks: IntArray, before: int) -> IntArray:
+        turns = len(marks)
+        numbers = (before + (1 + np.arange(turns)) * self.turn_rows) * self.lanes
         return np.column_stack([marks.reshape(turns, -1), numbers])
 
     def runs_as(self, where: Any) -> str:
@@ -270,11 +334,8 @@ class _LastBatch:
         return self._batch
 
 
-def _opened(
-    position: Sequence[int], inputs: Inputs, width: int, lanes: int, mine: Sequence[int]
-) -> tuple[IntArray, list[Feed]]:
-    """The positions of all lanes, int64 `(lanes, width)`, and the rows of some lanes."""
-    at = np.array(position[:-1], np.int64).reshape(lanes, width)
-    starts = {lane: at[lane].tolist() for lane in mine}
+def _feeds(inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Feed]:
+    """The rows of some lanes, each from a position on."""
     opened = inputs.in_lanes(lanes, starts)
-    return at, [Feed(each.blocks(0, starts[lane])) for lane, each in zip(mine, opened, strict=True)]
+    pairs = zip(opened, starts.values(), strict=True)
+    return [Feed(lane.blocks(0, position)) for lane, position in pairs]

@@ -7,6 +7,7 @@ that a node follows, as a numbered contract.
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
+    VAST,
     Indices,
     IntArray,
     Node,
@@ -89,6 +90,7 @@ from windrow.transforms.nodes.values import (
 __all__ = [
     "ENDLESS",
     "STREAM",
+    "VAST",
     "BatchNode",
     "BlockShuffleNode",
     "ColumnMapNode",

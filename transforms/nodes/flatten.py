@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
+from windrow.sources.base import ArraySpec
 from windrow.transforms import columns, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
@@ -185,9 +186,9 @@ class UnbatchNode(SpreadNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         def row(leaf: Any) -> Any:
-            if isinstance(leaf, specs.ArraySpec) and leaf.shape:
+            if isinstance(leaf, ArraySpec) and leaf.shape:
                 dims = None if leaf.dims is None else leaf.dims[1:]
-                return specs.ArraySpec(leaf.shape[1:], leaf.dtype, dims)
+                return ArraySpec(leaf.shape[1:], leaf.dtype, dims)
             raise PlanError(
                 f"element_spec: rebatch does not know what the rows of {leaf} are, {specs.READ_ONE}"
             )

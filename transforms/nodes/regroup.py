@@ -21,6 +21,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
+    VAST,
     IntArray,
     Node,
     Step,
@@ -299,7 +300,7 @@ class BatchNode(RegroupNode):
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
-        if math.isinf(rows):
+        if rows >= VAST:  # endless, or not known
             return rows
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 

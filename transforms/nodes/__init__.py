@@ -61,6 +61,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -97,6 +98,7 @@ __all__ = [
     "ConcatenateNode",
     "EachNode",
     "FilterNode",
+    "FitPackNode",
     "FlatMapNode",
     "FlattenNode",
     "IndexNode",
@@ -129,6 +131,7 @@ __all__ = [
     "SlotMapNode",
     "SlotsNode",
     "SourceNode",
+    "SplitPackNode",
     "Step",
     "StreamInterleaveNode",
     "StreamLimitNode",
@@ -159,6 +162,7 @@ __all__ = [
     "may_be_absent",
     "mix_proportions",
     "origin",
+    "pack_node",
     "seed_for",
     "sharded",
     "sliced",

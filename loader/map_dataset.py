@@ -7,7 +7,7 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, overload
 
@@ -27,6 +27,7 @@ from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
 T = TypeVar("T")
+S = TypeVar("S")
 _SEEDS = 2**32
 
 
@@ -241,17 +242,81 @@ class MapDataset(Dataset[T]):
         function = functions.as_function(transform, "MapWithIndex")
         return MapDataset(nodes.MapWithIndexNode((self._node,), function))
 
-    def random_map(self, transform: Any, *, seed: int | None = None) -> MapDataset[Any]:
+    def random_map(
+        self, transform: Any, *, seed: int | None = None, batched: bool = False
+    ) -> MapDataset[Any]:
         """`transform(element, rng)`, where `rng` depends on the seed and the index alone.
 
         The generator is valid during the call only. Grain gives the same values for the same seed.
 
+        Args:
+            transform: A function, or a `transforms.RandomMap`.
+            seed: By default derived from an earlier `seed(...)`.
+            batched: `transform(columns, rngs)` gets the columns of many elements and a list with
+                the generator of each, the same as without `batched`. It returns columns of as many
+                rows, and must treat rows independently: how many it gets at once may vary.
+
         Raises:
             PlanError: If there is no seed at all.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> dataset = windrow.MapDataset.range(4).seed(1)
+            >>> def noise(columns, rngs):
+            ...     return columns + np.array([rng.integers(10) for rng in rngs])
+            >>> one_by_one = dataset.random_map(lambda n, rng: n + int(rng.integers(10)))
+            >>> list(dataset.random_map(noise, batched=True)) == list(one_by_one)
+            True
         """
         function = functions.as_function(transform, "RandomMap")
         found = nodes.seed_for(self._node, seed, "random_map", 2**64)
-        return MapDataset(nodes.RandomMapNode((self._node,), function, found))
+        make = nodes.RandomColumnMapNode if batched else nodes.RandomMapNode
+        return MapDataset(make((self._node,), function, found))
+
+    @overload
+    def flat_map(
+        self, transform: Callable[[T], Iterable[S]], max_fan_out: int
+    ) -> MapDataset[S]: ...
+
+    @overload
+    def flat_map(
+        self, transform: functions.FlatMap, max_fan_out: int | None = None
+    ) -> MapDataset[Any]: ...
+
+    def flat_map(self, transform: Any, max_fan_out: int | None = None) -> MapDataset[Any]:
+        """The elements that `transform` makes of each element, with random access.
+
+        Each element has `max_fan_out` indices, so the length is `max_fan_out` times as large. Indices
+        for which it makes nothing are absent: None, which iteration leaves out. Each index reads its
+        element: for large fan-outs prefer `to_iter_dataset().flat_map`, which reads it once.
+
+        Args:
+            transform: A function that returns an iterable, which may be empty, or a
+                `transforms.FlatMap`.
+            max_fan_out: The most elements that it makes of one; by default the attribute of a
+                `transforms.FlatMap`.
+
+        Raises:
+            ArgumentError: If `transform` is neither, or `max_fan_out` is missing.
+            PlanError: If `max_fan_out` is less than 1.
+            ElementError: On reading, if `transform` makes more, or something that is not iterable.
+
+        Example:
+            >>> import windrow
+            >>> dataset = windrow.MapDataset.range(3).flat_map(lambda n: [n] * n, max_fan_out=2)
+            >>> dataset[:].read(range(6)), list(dataset)
+            ([None, None, 1, None, 2, 2], [1, 2, 2])
+        """
+        function = functions.as_function(transform, "FlatMap")
+        given = getattr(transform, "max_fan_out", None) if max_fan_out is None else max_fan_out
+        if given is None:
+            raise ArgumentError(
+                "flat_map: random access needs max_fan_out, the most elements that the function"
+                " makes of one; give it, or write to_iter_dataset().flat_map(...), which needs none"
+            )
+        slots = integer(given, "flat_map: max_fan_out")
+        node = nodes.SlotsNode((self._node,), slots)
+        return MapDataset(nodes.SlotMapNode((node,), function, slots))
 
     def filter(self, transform: Any) -> MapDataset[T]:
         """Make elements for which `transform` is false absent: None, with the length unchanged.
@@ -270,6 +335,10 @@ class MapDataset(Dataset[T]):
         *,
         drop_remainder: bool = False,
         batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+        remainder: nodes.Remainder | None = None,
+        mask: str = "mask",
+        pad_to: int | Mapping[str, int] | None = None,
+        pad_value: float = 0,
     ) -> MapDataset[Any]:
         """Batches of consecutive elements, which do not cross an epoch.
 
@@ -279,9 +348,28 @@ class MapDataset(Dataset[T]):
             batch_size: Elements per batch; the last batch of an epoch may be shorter.
             drop_remainder: Leave out a shorter last batch.
             batch_fn: Makes a batch of a list of elements, instead of stacking.
+            remainder: What becomes of a shorter last batch: `"keep"` it, `"drop"` it (which is
+                `drop_remainder=True`), or `"pad"` it with zeros (and empty strings). With `"pad"`
+                each batch says which rows are real, in a bool array `(batch_size,)`: batches that
+                are dicts get it under the key `mask`, others become the pair `(batch, mask)`.
+            mask: The name of that key.
+            pad_to: Pads rows that differ in length: the first axis of each leaf that has an axis is
+                padded to this length, or that of leaves under keys of the elements to one by key.
+            pad_value: The number that `pad_to` pads with.
 
         Raises:
-            PlanError: If `batch_size` is less than 1, or a filter comes before.
+            ArgumentError: If an argument has the wrong type or contradicts another one.
+            PlanError: If a size is less than 1, a filter comes before, or `batch_fn` is combined
+                with padding.
+            ElementError: On reading, if a row is longer than `pad_to`.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> rows = windrow.MapDataset.source([np.arange(n) for n in (3, 1, 2)])
+            >>> for batch, mask in rows.batch(2, remainder="pad", pad_to=3, pad_value=-1):
+            ...     print(batch.tolist(), mask.tolist())
+            [[0, 1, 2], [0, -1, -1]] [True, True]
+            [[0, 1, -1], [0, 0, 0]] [True, False]
         """
         size = integer(batch_size, "batch: batch_size")
         if nodes.may_be_absent(self._node):
@@ -289,7 +377,17 @@ class MapDataset(Dataset[T]):
                 "batch: a filter before it leaves gaps that random access cannot close; write"
                 " .filter(f).to_iter_dataset().batch(n), or filter after the batch"
             )
-        return MapDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
+        node = nodes.batch_node(
+            self._node,
+            size,
+            batch_fn,
+            drop_remainder=drop_remainder,
+            remainder=remainder,
+            mask=mask,
+            pad_to=pad_to,
+            pad_value=pad_value,
+        )
+        return MapDataset(node)
 
     def shard(self, index: int, count: int) -> MapDataset[T]:
         """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
@@ -461,7 +559,7 @@ class MapDataset(Dataset[T]):
         return IterDataset(nodes.ToStreamNode((node,), options))
 
     def apply(self, transformations: Any) -> MapDataset[Any]:
-        """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
     # --- elements --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ that a node follows, as a numbered contract.
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
+    VAST,
     Indices,
     IntArray,
     Node,
@@ -25,6 +26,13 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode
+from windrow.transforms.nodes.flatten import (
+    FlatMapNode,
+    FlattenNode,
+    SlotMapNode,
+    SlotsNode,
+    UnbatchNode,
+)
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -35,6 +43,7 @@ from windrow.transforms.nodes.index import (
     WindowShuffleNode,
     sliced,
 )
+from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of, over_records
 from windrow.transforms.nodes.packing import (
@@ -45,7 +54,14 @@ from windrow.transforms.nodes.packing import (
     checked_too_long,
 )
 from windrow.transforms.nodes.planned import PlannedNode
-from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
+from windrow.transforms.nodes.regroup import (
+    BatchNode,
+    JoinNode,
+    RegroupNode,
+    Remainder,
+    ZipNode,
+    batch_node,
+)
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
     MixNode,
@@ -54,6 +70,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -75,6 +92,7 @@ from windrow.transforms.nodes.values import (
     FilterNode,
     MapNode,
     MapWithIndexNode,
+    RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
 )
@@ -83,6 +101,7 @@ __all__ = [
     "BEST_FIT",
     "ENDLESS",
     "STREAM",
+    "VAST",
     "BatchNode",
     "BlockShuffleNode",
     "BucketNode",
@@ -90,6 +109,9 @@ __all__ = [
     "ConcatenateNode",
     "EachNode",
     "FilterNode",
+    "FitPackNode",
+    "FlatMapNode",
+    "FlattenNode",
     "IndexNode",
     "Indices",
     "IntArray",
@@ -103,10 +125,12 @@ __all__ = [
     "PackNode",
     "PlannedNode",
     "ProcessNode",
+    "RandomColumnMapNode",
     "RandomMapNode",
     "RangeNode",
     "RegroupNode",
     "ReindexNode",
+    "Remainder",
     "RepeatNode",
     "RoutingNode",
     "RowPosition",
@@ -117,8 +141,12 @@ __all__ = [
     "ShardBatchNode",
     "ShuffleNode",
     "SliceNode",
+    "SlotMapNode",
+    "SlotsNode",
     "SourceNode",
+    "SplitPackNode",
     "Step",
+    "StreamInterleaveNode",
     "StreamLimitNode",
     "StreamMixNode",
     "StreamNode",
@@ -126,6 +154,7 @@ __all__ = [
     "StreamWindowShuffleNode",
     "Tail",
     "ToStreamNode",
+    "UnbatchNode",
     "UnseenNode",
     "ValueNode",
     "Where",
@@ -133,6 +162,7 @@ __all__ = [
     "WorkerSettings",
     "ZipNode",
     "as_chain",
+    "batch_node",
     "chains_of",
     "checked_names",
     "checked_sequences",
@@ -149,6 +179,7 @@ __all__ = [
     "mix_proportions",
     "origin",
     "over_records",
+    "pack_node",
     "seed_for",
     "sharded",
     "sliced",

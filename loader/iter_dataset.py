@@ -277,7 +277,7 @@ class IterDataset(Dataset[T]):
         Elements are dicts of arrays whose first axis is the sequence; a scalar is a sequence of
         length 1. A row has, for each feature `k`, the values `(length_struct[k], ...)`, and int32
         `k_segment_ids`, which count the sequences from 1, and `k_positions`, which count from 0 in
-        each. Cells without a sequence have 0 in all three. Order and values are those of Grain's
+        each. Cells without a sequence have 0 in all three. Order and values are as in Grain's
         packers. `MapDataset.pack` fills rows better where lengths are known.
 
         A restored stream reads again only what the open rows hold.

@@ -127,9 +127,9 @@ class OpenRows:
         after = self._free + sizes[:, None]
         if self._most is not None and self._best:
             after += np.where(self._counts < self._most, 0, self._cells[:, None])
-        fits: BoolArray = (after <= self._cells[:, None]).all(axis=0)
+        fits: BoolArray = np.all(after <= self._cells[:, None], axis=0)
         if self._most is not None and not self._best:
-            fits &= self._counts < self._most
+            np.logical_and(fits, self._counts < self._most, out=fits)
         if not fits.any():
             return False
         if self._best:

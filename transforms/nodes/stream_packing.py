@@ -2,7 +2,7 @@
 
 `FitPackNode` keeps some rows open and closes all of them when a sequence fits into none.
 `SplitPackNode` puts sequences end to end and cuts them where a row is full. Order, segment ids and
-positions are those of Grain's packers.
+positions are as in Grain's packers.
 
 Invariant: rows are a function of the parent's rows alone. A restored stream makes the open rows again,
 from the parent's position before their first sequence.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -41,10 +41,9 @@ class _PackNode(StreamNode):
         found: dict[str, Any] = {}
         for feature in self.features:
             like = of.get(feature.name) if isinstance(of, dict) else None
-            is_known = isinstance(like, ArraySpec)
-            found[feature.name] = (
-                ArraySpec((feature.cells, *like.shape[1:]), like.dtype) if is_known else np.ndarray
-            )
+            found[feature.name] = np.ndarray
+            if isinstance(like, ArraySpec):
+                found[feature.name] = ArraySpec((feature.cells, *like.shape[1:]), like.dtype)
             if not feature.is_meta:
                 for what in ("segment_ids", "positions"):
                     found[f"{feature.name}_{what}"] = ArraySpec((feature.cells,), np.int32)
@@ -303,7 +302,7 @@ class _Coming:
 
 # --- of the user's arguments ---------------------------------------------------------------------
 
-_FIT_OPTIONS = {
+_FIT_OPTIONS: Final[Mapping[str, Any]] = {
     "num_packing_bins": None,
     "seed": 0,
     "shuffle_bins": True,
@@ -313,7 +312,7 @@ _FIT_OPTIONS = {
     "padding_struct": None,
     "max_sequences_per_bin": None,
 }
-_SPLIT_OPTIONS = {
+_SPLIT_OPTIONS: Final[Mapping[str, Any]] = {
     "meta_features": (),
     "split_full_length_features": True,
     "bos_token_id": None,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from windrow.sources.tfds.splits import even_splits
     from windrow.sources.windows.fields import Field
     from windrow.sources.windows.source import WindowDataSource
+    from windrow.sources.zarr.ragged import RaggedDataSource
     from windrow.sources.zarr.source import ZarrDataSource
 
 _MODULE_OF = {
@@ -59,6 +60,7 @@ _MODULE_OF = {
     "Needs": "windrow.sources.chunks",
     "Padding": "windrow.sources.boxes",
     "Part": "windrow.sources.chunks",
+    "RaggedDataSource": "windrow.sources.zarr.ragged",
     "RandomAccessDataSource": "windrow.sources.foreign",
     "RangeDataSource": "windrow.sources.memory",
     "RemoteOptions": "windrow.sources.remote.options",
@@ -96,6 +98,7 @@ __all__ = [
     "Needs",
     "Padding",
     "Part",
+    "RaggedDataSource",
     "RandomAccessDataSource",
     "RangeDataSource",
     "RemoteOptions",

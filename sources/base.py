@@ -99,6 +99,18 @@ class Specified(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsLengths(Protocol):
+    """A source that knows how long its records are without reading one."""
+
+    def lengths(self) -> IntArray | None:
+        """The length of each record, int64 `(len(source),)`, from metadata alone; None if unknown.
+
+        It is what packers count: items of a sequence, such as tokens of a document.
+        """
+        ...
+
+
 class BatchedSource(abc.ABC):
     """Base class of Windrow's sources; subclasses define `__len__`, `read` and `fingerprint`."""
 
@@ -137,6 +149,8 @@ def row(columns: Columns, at: int) -> Any:
 def checked_indices(indices: Any, length: int, what: str) -> IntArray:
     """Returns `indices` as int64 in `[0, length)`; negative ones count from the end, as in NumPy.
 
+    The result may be `indices` itself, so the caller does not change it.
+
     Raises:
         ArgumentError: If the indices are not integers in one dimension.
         RecordIndexError: If an index is not in `[-length, length)`.
@@ -147,6 +161,9 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
             f"{what}: indices must be integers in one dimension, got an array of shape"
             f" {array.shape} and dtype {array.dtype}"
         )
+    # Most calls come from the engine, whose indices are right.
+    if array.size and int(array.min()) >= 0 and int(array.max()) < length:
+        return array.astype(np.int64, copy=False)
     wrong = np.flatnonzero((array < -length) | (array >= length)) if array.size else array
     if wrong.size:
         raise RecordIndexError(

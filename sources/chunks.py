@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from windrow.core.renamed import old_name, renamed_arguments
 from windrow.sources.base import BatchedSource, Columns, IntArray
+from windrow.sources.ragged_column import RaggedColumn, bounds_of, items_of
 
 AnyArray = npt.NDArray[Any]
 
@@ -247,7 +248,7 @@ class ArrayPart(Part):
 
     Chunk `p` holds rows `[p * chunk_rows - shift, (p + 1) * chunk_rows - shift)`, as far as they
     are in `[0, rows)`. Record `i` is row `r = starts(i)`; where `size` is given, it is the rows
-    `[r, r + size)`.
+    `[r, r + size)`, and where `lengths` is given, the rows `[r, r + lengths(i))`.
 
     Args:
         name: Name of the array in the source.
@@ -261,6 +262,8 @@ class ArrayPart(Part):
         starts: The first row of each record, from their indices; None where record `i` begins at
             row `i`.
         alone: Whether reading single rows costs no more than their bytes.
+        lengths: The number of rows of each record, from their indices, without `size`; such records
+            are columns of the class `RaggedColumn`. None where all records have one size.
     """
 
     name: str
@@ -273,6 +276,7 @@ class ArrayPart(Part):
     size: int | None = None
     starts: Callable[[IntArray], IntArray] | None = None
     alone: bool = False
+    lengths: Callable[[IntArray], IntArray] | None = None
 
     piece_rows = old_name("chunk_rows")
 
@@ -287,6 +291,16 @@ class ArrayPart(Part):
         return self.row_shape if self.size is None else (self.size, *self.row_shape)
 
     @property
+    def has_single_rows(self) -> bool:
+        """Whether a record is one row."""
+        return self.size is None and self.lengths is None
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether record `i` is row `i`."""
+        return self.has_single_rows and self.starts is None
+
+    @property
     def chunk_count(self) -> int:
         return -(-(self.rows + self.shift) // self.chunk_rows)
 
@@ -294,12 +308,22 @@ class ArrayPart(Part):
         """The first row of each record."""
         return indices if self.starts is None else self.starts(indices)
 
+    def sizes(self, indices: IntArray) -> IntArray:
+        """The number of rows of each record."""
+        if self.lengths is not None:
+            return self.lengths(indices)
+        return np.full(len(indices), 1 if self.size is None else self.size)
+
     def needs(self, indices: IntArray) -> Needs:
         start = self.first_rows(indices) + self.shift
         first = start // self.chunk_rows
-        if self.size is None or self.size <= 1:
+        if self.lengths is not None:
+            sizes = self.lengths(indices)
+            count = np.where(sizes > 0, (start + sizes - 1) // self.chunk_rows - first + 1, 0)
+        elif self.size is None or self.size <= 1:
             return Needs(np.arange(len(indices)), first)
-        count = (start + self.size - 1) // self.chunk_rows - first + 1
+        else:
+            count = (start + self.size - 1) // self.chunk_rows - first + 1
         records = np.repeat(np.arange(len(indices)), count)
         begin = np.cumsum(count) - count
         return Needs(records, first[records] + np.arange(len(records)) - begin[records])
@@ -324,7 +348,11 @@ class ArrayPart(Part):
         alone = self.alone and (size is None or isinstance(self.reader, RunReader))
         return dataclasses.replace(self, size=size, starts=starts, alone=alone)
 
-    def read(self, indices: IntArray) -> AnyArray:
+    def read(self, indices: IntArray) -> Any:
+        if self.lengths is not None:
+            lengths = self.lengths(indices)
+            rows = self.reader.read(items_of(self.first_rows(indices), lengths))
+            return RaggedColumn(rows, bounds_of(lengths))
         if self.size is None:
             return self.reader.read(self.first_rows(indices))
         first = self.first_rows(indices)
@@ -335,18 +363,40 @@ class ArrayPart(Part):
 
 
 class ListPart(Part):
-    """A part with records of any kind, each in one chunk; a decoded chunk is a list of records."""
+    """A part with records of any kind, each in one chunk.
+
+    A decoded chunk is a sequence of its records, such as a list.
+    """
 
     @abc.abstractmethod
     def places(self, indices: IntArray) -> IntArray:
         """The position of each record at `indices` within its chunk."""
 
     @abc.abstractmethod
-    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
-        """Starts reading chunks, on `pool` if it takes a thread; gives the records of each chunk.
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[Any]:
+        """Starts reading chunks, on `pool` if it takes a thread.
+
+        The future has a sequence of the records of each chunk, such as a list of lists.
 
         The future has a ReadError if a chunk cannot be read.
         """
+
+    @property
+    def without_lock(self) -> bool:
+        """Whether `start` reads on threads that do not need the interpreter's lock."""
+        return False
+
+    def picked(
+        self, decoded: Sequence[Sequence[Any]], which: IntArray, places: IntArray
+    ) -> list[Any]:
+        """The records `decoded[which[k]][places[k]]` of decoded chunks, which `start` gave."""
+        both = zip(which.tolist(), places.tolist(), strict=True)
+        return [decoded[number][place] for number, place in both]
+
+
+def reads_without_lock(part: Part) -> bool:
+    """Whether chunks of lists are read on threads that do not need the interpreter's lock."""
+    return isinstance(part, ListPart) and part.without_lock
 
 
 class LaidOutSource(BatchedSource):

@@ -106,6 +106,11 @@ class ForeignDataSource(BatchedSource):
         blocks = getattr(self._source, "blocks", None)
         return blocks() if callable(blocks) else None
 
+    def lengths(self) -> Any:
+        """The result of the source's own method `lengths`; None if it has no such method."""
+        lengths = getattr(self._source, "lengths", None)
+        return lengths() if callable(lengths) else None
+
     def _read_each(self, wanted: list[int]) -> list[Any]:
         source, records, index = self._source, [], 0
         try:

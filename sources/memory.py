@@ -191,11 +191,21 @@ class SequenceDataSource(BatchedSource):
             return records
         return [own(record) for record in records]
 
+    def lengths(self) -> IntArray | None:
+        """The lengths of items that are all strings, bytes or arrays with an axis; else None."""
+        if not all(map(_is_sequence, self._items)):
+            return None
+        return np.fromiter(map(len, self._items), np.int64, self._length)
+
     @property
     def fingerprint(self) -> str:
         """The length and the type of the first item."""
         first = type(self._items[0]).__qualname__ if self._length else "nothing"
         return f"sequence({self._length} records of {first})"
+
+
+def _is_sequence(item: Any) -> bool:
+    return isinstance(item, (str, bytes)) or (isinstance(item, np.ndarray) and item.ndim > 0)
 
 
 def own(value: Any) -> Any:

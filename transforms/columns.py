@@ -1,7 +1,8 @@
 """Columns: many elements together, as the tree of one element with one column per leaf.
 
 A column is an array with a leading axis of rows where all rows agree in shape and dtype, else a
-list with one entry per row. bytes and str are always lists: NumPy's fixed-width strings drop
+list with one entry per row, or a `RaggedColumn`, which means the same as the list of its rows. bytes
+and str are always lists: NumPy's fixed-width strings drop
 trailing NULs. Trees are dict (in insertion order), list, tuple and NamedTuple; all else is a leaf.
 
 Inside columns a plain list is a column of rows, so a list that is a container of the element's tree
@@ -21,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ElementError
+from windrow.sources.ragged_column import RaggedColumn
 
 IntArray = npt.NDArray[np.int64]
 Tree = Any
-Column = Any  # an array or a list
+Column = Any  # an array, a list or a RaggedColumn
 
 _OPAQUE_BYTES = 64
 # Rows up to this size are joined faster as bytes than by NumPy.
@@ -126,6 +128,48 @@ def batch_of(elements: list[Any]) -> Tree:
         ElementError: If the trees differ, or a leaf differs in shape.
     """
     return element_of(_gathered(elements, _stacked, strict=True))
+
+
+def listed(elements: list[Any]) -> Tree:
+    """The leaves of `elements` in lists, not stacked yet.
+
+    Raises:
+        ElementError: If the trees differ.
+    """
+    return _gathered(elements, list, strict=True)
+
+
+def stacked(column: Column) -> Column:
+    """A leaf of a batch: rows stacked to an array; strings and other objects as a list.
+
+    Raises:
+        ElementError: If rows differ in shape.
+    """
+    return _stacked(column) if isinstance(column, list) and column else _batch_column(column)
+
+
+def columns_in(batch: Any) -> Tree:
+    """The columns of a batch: the inverse of `element_of`.
+
+    A list is a column, unless it holds arrays or containers.
+    """
+    if isinstance(batch, dict):
+        return {key: columns_in(child) for key, child in batch.items()}
+    if isinstance(batch, tuple):
+        return rebuilt(batch, [columns_in(child) for child in batch])
+    if isinstance(batch, list) and any(
+        isinstance(child, (dict, list, tuple, np.ndarray)) or _is_foreign_array(child)
+        for child in batch
+    ):
+        return ListColumns([columns_in(child) for child in batch])
+    return batch
+
+
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array of any library, or a number, as a NumPy array; None for other values."""
+    if isinstance(value, (np.ndarray, np.generic, *_NUMBERS)) or _is_foreign_array(value):
+        return np.asarray(value)
+    return None
 
 
 def _gathered(
@@ -254,6 +298,11 @@ def _batch_column(column: Column) -> Column:
         return np.asarray(column)
     if isinstance(column, SizedColumn):
         return column
+    if isinstance(column, RaggedColumn):
+        rows = column.as_array()
+        if rows is not None:
+            return rows
+        column = list(column)
     if not all(isinstance(r, (np.ndarray, np.generic, *_NUMBERS)) for r in column):
         return column
     shapes = [np.shape(r) for r in column]
@@ -360,11 +409,25 @@ def _scattered_column(parts: Sequence[tuple[Column, IntArray]], rows: int) -> Co
         for column, at in parts:
             out[at] = column
         return out.view(type(first))
+    if isinstance(first, RaggedColumn) and all(
+        isinstance(c, RaggedColumn) and c.is_like(first) for c, _ in parts
+    ):
+        return _scattered_rows(parts, rows)
     merged: list[Any] = [None] * rows
     for column, at in parts:
         for i, value in zip(at.tolist(), split(column, len(at)), strict=True):
             merged[i] = value
     return merged
+
+
+def _scattered_rows(parts: Sequence[tuple[RaggedColumn, IntArray]], rows: int) -> RaggedColumn:
+    first, lengths = parts[0][0].values, np.zeros(rows, np.int64)
+    for column, at in parts:
+        lengths[at] = column.lengths
+    out = RaggedColumn.empty(lengths, first.shape[1:], first.dtype)
+    for column, at in parts:
+        out.put(at, column)
+    return out
 
 
 def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> Tree:
@@ -389,7 +452,7 @@ def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> T
     if _is_foreign_array(column):
         column = np.asarray(column)
     is_array = isinstance(column, np.ndarray) and column.ndim > 0
-    if not is_array and not isinstance(column, list):
+    if not is_array and not isinstance(column, (list, RaggedColumn)):
         raise ElementError(
             f"{who} returned {spec(tree)} where a column of {rows} rows is needed; return arrays"
             " with a leading axis of rows, or lists with one entry per row"
@@ -404,7 +467,7 @@ def checked_columns(tree: Tree, rows: int, who: str, *, given: Tree = None) -> T
         raise ElementError(
             f"{who} returned {len(column)} rows for {rows}; it must return one row for each"
         )
-    return column if isinstance(column, list) else _without_strings(column)
+    return column if isinstance(column, (list, RaggedColumn)) else _without_strings(column)
 
 
 def _children_given(tree: Tree, given: Tree, count: int) -> Sequence[Tree]:

@@ -21,10 +21,10 @@ import numpy as np
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.stages import Steps
 from windrow.converters.zarr.layout import ArrayLayout
-from windrow.converters.zarr.rows import BLOCK_BYTES, OFFSETS, VALUES, RowFiles, ranges
+from windrow.converters.zarr.rows import BLOCK_BYTES, RowFiles, ranges
 from windrow.errors import ConversionError
 from windrow.sources.tf_example.features import Array, Feature, Ragged
-from windrow.sources.zarr.names import RAGGED
+from windrow.sources.zarr.names import OFFSETS, RAGGED, VALUES
 
 _OFFSET: Final = np.dtype("<i8")
 

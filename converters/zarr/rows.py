@@ -39,15 +39,13 @@ from windrow.converters.zarr.layout import (
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.remote.paths import split_path
 from windrow.sources.tf_example.features import Feature, features_from_json, features_to_json
+from windrow.sources.zarr.names import OFFSETS, VALUES
 
 # Descriptions of rows.
 
 
 Features = Mapping[str, Feature | Mapping[str, Any]]
 
-# The two arrays of a ragged feature, whose rows differ in length.
-VALUES: Final = "values"
-OFFSETS: Final = "offsets"
 # Names of files end at 255 bytes.
 _LONGEST_NAME: Final = 200
 

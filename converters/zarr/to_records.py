@@ -41,12 +41,11 @@ from windrow.converters.records.reshard import (
 )
 from windrow.converters.zarr.array_inputs import AnyArray, InputArray
 from windrow.converters.zarr.example_encode import encode_examples
-from windrow.converters.zarr.rows import OFFSETS, VALUES
 from windrow.converters.zarr.zarr_inputs import ArrayInputs, array_names, find_arrays
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, ConversionError, ReadError, SourceError, WindrowError
 from windrow.sources.tf_example.features import BYTES, Column, Feature, Ragged, features_to_json
-from windrow.sources.zarr.names import RAGGED
+from windrow.sources.zarr.names import OFFSETS, RAGGED, VALUES
 
 Encode = Callable[[dict[str, Any]], bytes]
 

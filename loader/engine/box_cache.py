@@ -79,7 +79,7 @@ class BoxCache(ChunkCache):
 
     # --- columns ---------------------------------------------------------------------------------
 
-    def empty(self, count: int) -> Fields:
+    def empty(self, count: int, fragments: BoxFragments) -> Fields:
         return self._part.empty(count)
 
     def finished(self, out: Fields, fragments: BoxFragments) -> Fields:

@@ -28,6 +28,7 @@ from windrow.sources.chunks import (
     Span,
     runs_of,
 )
+from windrow.sources.ragged_column import RaggedColumn, bounds_of, copy_runs
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -39,21 +40,32 @@ class Fragments:
 
     Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
     `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
+    With `bounds`, the bounds of a `RaggedColumn`, `targets` are rows of its `values`.
     """
 
     records: IntArray
     sources: IntArray
     targets: IntArray | None = None
     lengths: IntArray | None = None
+    bounds: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @property
+    def runs(self) -> tuple[IntArray, IntArray]:
+        """Their targets and lengths, in a column that is made of runs of rows."""
+        if self.targets is None or self.lengths is None:
+            raise TypeError("chunk cache: fragments that are whole records have no runs")
+        return self.targets, self.lengths
 
     def taken(self, at: IntArray) -> Fragments:
         """The fragments at `at`."""
         if self.targets is None or self.lengths is None:
             return Fragments(self.records[at], self.sources[at])
-        return Fragments(self.records[at], self.sources[at], self.targets[at], self.lengths[at])
+        return Fragments(
+            self.records[at], self.sources[at], self.targets[at], self.lengths[at], self.bounds
+        )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -126,8 +138,8 @@ class ChunkCache(abc.ABC):
         """The targets of the fragments of chunk `at` of a read batch, which skips its slot."""
 
     @abc.abstractmethod
-    def empty(self, count: int) -> Any:
-        """A column of `count` records to fill."""
+    def empty(self, count: int, fragments: Any) -> Any:
+        """A column of `count` records to fill with their fragments."""
 
     @abc.abstractmethod
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
@@ -155,12 +167,17 @@ class ArrayCache(ChunkCache):
         records, chunks = needs.records, needs.chunks
         first = part.first_rows(indices) + part.shift
         begin = chunks * part.chunk_rows
-        if part.size is None:
+        if part.has_single_rows:
             return Fragments(records, first - begin), chunks
-        first = first[records]
+        sizes = part.sizes(indices)
+        first, stop = first[records], (first + sizes)[records]
         low = np.maximum(first, begin)
-        high = np.minimum(first + part.size, begin + part.chunk_rows)
-        return Fragments(records, low - begin, low - first, high - low), chunks
+        lengths = np.minimum(stop, begin + part.chunk_rows) - low
+        if part.lengths is None:
+            return Fragments(records, low - begin, low - first, lengths), chunks
+        bounds = bounds_of(sizes)
+        targets = low - first + bounds[records]
+        return Fragments(records, low - begin, targets, lengths, bounds), chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.reader.start(list(map(self._span, places)), pool)
@@ -177,7 +194,7 @@ class ArrayCache(ChunkCache):
         future.result()
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return read_batches == 1 and self._part.size is None
+        return read_batches == 1 and self._part.has_single_rows
 
     def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
         # If the whole chunk is wanted, in order.
@@ -200,14 +217,21 @@ class ArrayCache(ChunkCache):
         first = int(wanted.fragments.records[mine[0]])
         return [wanted.targets[first : first + len(mine)]]
 
-    def finished(self, out: AnyArray, fragments: Fragments) -> AnyArray:
+    def finished(self, out: Any, fragments: Fragments) -> Any:
         return out
 
-    def empty(self, count: int) -> AnyArray:
-        return buffer_pool.empty((count, *self._part.record_shape), self._part.dtype)
+    def empty(self, count: int, fragments: Fragments) -> Any:
+        part = self._part
+        if fragments.bounds is None:
+            return buffer_pool.empty((count, *part.record_shape), part.dtype)
+        values = buffer_pool.empty((int(fragments.bounds[-1]), *part.row_shape), part.dtype)
+        return RaggedColumn(values, fragments.bounds)
 
-    def fill(self, out: AnyArray, fragments: Fragments, slots: IntArray) -> None:
+    def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
         at = slots * self._part.chunk_rows + fragments.sources
+        if isinstance(out, RaggedColumn):
+            copy_runs(self._rows, at, out.values, *fragments.runs)
+            return
         if fragments.targets is None or fragments.lengths is None:
             out[fragments.records] = self._rows[at]
             return
@@ -227,16 +251,20 @@ class ArrayCache(ChunkCache):
         for record, target, length, row in places:
             out[record, target : target + length] = self._rows[row : row + length]
 
-    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> AnyArray:
+    def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
+        if fragments.bounds is not None:
+            out = self.empty(count, fragments)
+            self.fill(out, fragments, slots)
+            return out
         if fragments.targets is None:
             at = slots * self._part.chunk_rows + fragments.sources
-            out = self.empty(count)
+            out = self.empty(count, fragments)
             # In the default mode NumPy would first copy into a buffer of its own.
             np.take(self._rows, at, axis=0, out=out, mode="clip")
             return out
         whole = np.flatnonzero(fragments.lengths == self._part.size)
         if 2 * len(whole) < count or not count:
-            out = self.empty(count)
+            out = self.empty(count, fragments)
             self.fill(out, fragments, slots)
             return out
         # One call copies all records once. For a record in several chunks it copies arbitrary
@@ -264,7 +292,9 @@ class ScatteredCache(ArrayCache):
     def targets(self, wanted: WantedRecords) -> Any:
         fragments: Fragments = wanted.fragments
         out, targets = wanted.out, fragments.records
-        if fragments.targets is not None and self._part.size is not None:
+        if isinstance(out, RaggedColumn):
+            out, (targets, _) = out.values, fragments.runs
+        elif fragments.targets is not None and self._part.size is not None:
             out = out.reshape(len(out) * self._part.size, *self._part.row_shape)
             targets = targets * self._part.size + fragments.targets
         return self._reader.output(
@@ -288,6 +318,9 @@ class ScatteredCache(ArrayCache):
         """Copy the rows of one chunk to their targets."""
         for wanted, _, at in uses:
             fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            if isinstance(wanted.out, RaggedColumn):
+                copy_runs(rows, fragments.sources, wanted.out.values, *fragments.runs)
+                continue
             for k in range(len(fragments)):
                 record, source = fragments.records[k], fragments.sources[k]
                 if fragments.targets is None:
@@ -298,11 +331,11 @@ class ScatteredCache(ArrayCache):
 
 
 class ListCache(ChunkCache):
-    """Chunks that are lists of records of any kind."""
+    """Chunks that are sequences of records of any kind."""
 
     def __init__(self, part: ListPart) -> None:
         self._part = part
-        self._chunks: dict[int, list[Any]] = {}
+        self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
     def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
         needs = self._part.needs(indices)
@@ -312,7 +345,10 @@ class ListCache(ChunkCache):
         return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        self._chunks.update(zip(slots, future.result(), strict=True))
+        chunks = self._chunks
+        for slot, chunk in zip(slots, future.result(), strict=True):
+            chunks.extend([()] * (slot + 1 - len(chunks)))
+            chunks[slot] = chunk
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return False
@@ -329,17 +365,13 @@ class ListCache(ChunkCache):
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:
         return out
 
-    def empty(self, count: int) -> list[Any]:
+    def empty(self, count: int, fragments: Fragments) -> list[Any]:
         return [None] * count
 
     def fill(self, out: list[Any], fragments: Fragments, slots: IntArray) -> None:
-        chunks = self._chunks
-        for record, slot, source in zip(
-            fragments.records.tolist(), slots.tolist(), fragments.sources.tolist(), strict=True
-        ):
-            out[record] = chunks[slot][source]
+        found = self._part.picked(self._chunks, slots, fragments.sources)
+        for record, value in zip(fragments.records.tolist(), found, strict=True):
+            out[record] = value
 
     def gather(self, count: int, fragments: Fragments, slots: IntArray) -> list[Any]:
-        chunks = self._chunks
-        places = zip(slots.tolist(), fragments.sources.tolist(), strict=True)
-        return [chunks[slot][source] for slot, source in places]
+        return self._part.picked(self._chunks, slots, fragments.sources)

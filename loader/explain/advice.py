@@ -221,7 +221,7 @@ def _chunks_of(read: _SourceRead) -> str:
         if not isinstance(part, ArrayPart):
             sizes.add(len(read.source) / max(1, part.chunk_count) if files else 0)
         else:
-            sizes.add(min(part.chunk_rows, part.rows) if part.size is None else 0)
+            sizes.add(min(part.chunk_rows, part.rows) if part.has_single_rows else 0)
     what = "groups" if files else "chunks"
     if not sizes or 0 in sizes:  # a window or box lies in several chunks
         return what

@@ -351,7 +351,7 @@ def read_whole(node: Node) -> set[int]:
 def chunks_of_all(source: LaidOutSource, part: Part) -> IntArray | None:
     """The chunks that all records of a source lie in; None where finding them takes too long."""
     length = len(source)
-    rows = isinstance(part, ArrayPart) and part.size is None and part.starts is None
+    rows = isinstance(part, ArrayPart) and part.is_by_row
     if rows or isinstance(part, ListPart):
         return np.arange(part.chunk_count)
     if length > _MOST_COUNTED:

@@ -11,6 +11,7 @@ chunks has failed are its chunks read again, one by one.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
@@ -186,11 +187,13 @@ class NeededChunks:
 
     def __init__(self, part: Part, length: int) -> None:
         self._part, self._length = part, length
-        rows = isinstance(part, ArrayPart) and part.size is None and part.starts is None
+        rows = isinstance(part, ArrayPart) and part.is_by_row
         self.straight = rows or isinstance(part, ListPart)
         """Whether all chunks are needed, and the records of a chunk are known without a search."""
+        # Records of any lengths take up the whole array.
+        whole = self.straight or (isinstance(part, ArrayPart) and part.lengths is not None)
         few = length <= _MOST_SEARCHED
-        self._needed = self._marked() if few and not self.straight else None
+        self._needed = self._marked() if few and not whole else None
 
     def _marked(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         needed = np.zeros(self._part.chunk_count, np.bool_)
@@ -221,10 +224,16 @@ class NeededChunks:
         part = self._part
         if isinstance(part, ArrayPart) and self.straight:
             return [part.bounds(chunk) for chunk in chunks]
-        if self._length > _MOST_SEARCHED:
-            return [(0, self._length)] * len(chunks)
         if not chunks:
             return []
+        if self._length <= _MOST_SEARCHED:
+            # Damaged offsets of rows are reported by the scan that reads them.
+            with contextlib.suppress(ReadError):
+                return self._searched(chunks)
+        return [(0, self._length)] * len(chunks)
+
+    def _searched(self, chunks: Sequence[int]) -> list[tuple[int, int]]:
+        part = self._part
         wanted, which = np.unique(np.asarray(chunks, np.int64), return_inverse=True)
         first = np.full(len(wanted), self._length, np.int64)
         stop = np.zeros(len(wanted), np.int64)

@@ -36,7 +36,7 @@ from windrow.sources.zarr.metadata import (
     is_v3,
     sizes_of,
 )
-from windrow.sources.zarr.names import Found, FoundGroup, FoundTree
+from windrow.sources.zarr.names import Found, FoundGroup, FoundTree, noted_rows
 from windrow.sources.zarr.stores import (
     Access,
     Folder,
@@ -77,6 +77,33 @@ def find_all(
     given = names if isinstance(names, list | tuple) else ()
     known = tuple(name.strip("/") for name in given if isinstance(name, str))
     return _find(access or Access(what), value, "", known)
+
+
+def noted_in_parent(access: Access, value: Any) -> str | None:
+    """The dtype that a conversion noted for the rows that a path or URL names; None without one.
+
+    The rows are a group of values and offsets, and the note is an attribute of the group around it.
+    """
+    if not isinstance(value, str | os.PathLike):
+        return None
+    text, what = os.fspath(value), access.what
+    folder: Folder = (
+        store_folder(what, text, access, ())
+        if is_remote(text) or ("|" in text and "://" in text)
+        else LocalFolder(what, local_path(text, what=what))
+    )
+    key = ""
+    while (parent := folder.parent()) is not None:
+        folder, last = parent
+        key = _joined(last, key) if key else last
+        files = MetadataLookup(folder)
+        meta = files.metadata("zarr.json")
+        if meta is None and files.read(".zgroup") is None:
+            break
+        attributes = attributes_of(meta or {}, files.attributes() if meta is None else None)
+        if key in (noted := noted_rows(attributes)):
+            return noted[key]
+    return None
 
 
 def _find(access: Access, value: Any, name: str, known: tuple[str, ...]) -> FoundTree:

@@ -23,6 +23,9 @@ _NO_ATTRIBUTES: Final[Mapping[str, Any]] = {}
 # An attribute of a group: the keys of its object name the inner groups whose arrays are the values
 # and offsets of rows that differ in length. Such arrays do not hold one record per row.
 RAGGED: Final = "windrow_ragged"
+# The two arrays of such an inner group.
+VALUES: Final = "values"
+OFFSETS: Final = "offsets"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +132,61 @@ def choose(
         chosen = _chosen(what, tree, _checked_names(what, tree, names))
     taken = set(arrays_of(chosen))
     return chosen, tuple(item for item in arrays_of(tree) if item not in taken)
+
+
+def choose_rows(
+    what: str, tree: FoundTree, names: Sequence[str] | None = None
+) -> tuple[tuple[ChosenTree, tuple[Found, ...]], dict[str, str | None]]:
+    """As `choose`, with the values and offsets of rows that differ in length.
+
+    Returns:
+        What `choose` returns, where such rows are a dict of the two arrays; and the names of these
+        dicts with the dtype that a conversion noted for the rows, None where none is noted.
+
+    Raises:
+        ArgumentError, SourceError: As `choose` raises them; or if there are no such rows.
+    """
+    groups = dict(_row_groups(tree))
+    if "" in groups and names is None:
+        return choose(what, tree, [VALUES, OFFSETS]), groups
+    if names is None:
+        data, found = set(arrays_of(_data_of(tree))), dict[str, None]()
+        for path, item in zip(_paths(tree), arrays_of(tree), strict=True):
+            group = path.rpartition("/")[0]
+            if group in groups or item in data:
+                found[group if group in groups else path] = None
+        names = list(found)
+    chosen = choose(what, tree, names) if groups else None
+    if chosen is None or not any(f"{name}/".startswith(f"{g}/") for name in names for g in groups):
+        raise SourceError(
+            f"{what}: found no rows that differ in length, which are a group with the two arrays"
+            f" {VALUES!r} and {OFFSETS!r}, but {listing(list(_paths(tree)))}; read these with"
+            " ZarrDataSource"
+        )
+    return chosen, groups
+
+
+def _row_groups(tree: FoundTree, path: str = "") -> Iterator[tuple[str, str | None]]:
+    """Paths of the groups of rows that differ in length, and the dtypes that are noted for them."""
+    if isinstance(tree, Found):
+        return
+    items = _items(tree)
+    if items.keys() == {VALUES, OFFSETS} and all(isinstance(x, Found) for x in items.values()):
+        yield path, None
+        return
+    noted = noted_rows(tree.attributes) if isinstance(tree, FoundGroup) else {}
+    noted = {f"{path}/{name}" if path else name: dtype for name, dtype in noted.items()}
+    for name, item in items.items():
+        for inner, dtype in _row_groups(item, f"{path}/{name}" if path else name):
+            yield inner, noted.get(inner, dtype)
+
+
+def noted_rows(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The dtypes of rows that differ in length, by name, as attributes of a group have them."""
+    listed = attributes.get(RAGGED)
+    notes = listed.items() if isinstance(listed, dict) else ()
+    dtypes = {name: note.get("dtype") for name, note in notes if isinstance(note, dict)}
+    return {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}
 
 
 def _items(tree: FoundGroup | dict[str, FoundTree]) -> Mapping[str, FoundTree]:

@@ -31,7 +31,7 @@ from windrow.sources.zarr.local.metadata import PlainArray, plain_array
 from windrow.sources.zarr.local.native_chunks import native_chunks
 from windrow.sources.zarr.local.presence import spec_of
 from windrow.sources.zarr.metadata import axis_names, of_any_length, why_python
-from windrow.sources.zarr.names import ChosenTree, Found, choose
+from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, choose
 from windrow.sources.zarr.plain import (
     PlainStore,
     PlainStoreReader,
@@ -51,6 +51,9 @@ _SHOWN_CHARACTERS: Final = 200
 _SHOWN_ARRAYS: Final = 4
 
 _Numbers: TypeAlias = Union[int, "dict[str, _Numbers]"]  # the tree; each leaf is an array's number
+Chooser: TypeAlias = Callable[
+    [str, FoundTree, Sequence[str] | None], tuple[ChosenTree, tuple[Found, ...]]
+]
 Backend: TypeAlias = PlainStore | StoreArray | PythonArray
 
 
@@ -176,6 +179,8 @@ class ArrayTree:
         direct: bool | None = None,
         names: Sequence[str] | None = None,
         access: Access | None = None,
+        choose: Chooser = choose,
+        known: Sequence[str] | None = None,
     ) -> None:
         """Open the arrays; only metadata is read.
 
@@ -185,6 +190,8 @@ class ArrayTree:
             direct: As for `ZarrDataSource`.
             names: As for `ZarrDataSource`.
             access: How URLs are reached.
+            choose: Picks the arrays that give records, as `names.choose` does.
+            known: Names to look for in groups that cannot be listed; by default `names`.
 
         Raises:
             ArgumentError, NotFoundError, SourceError, ConversionError, ReadError: As
@@ -196,7 +203,8 @@ class ArrayTree:
         self._what, self._direct = what, direct
         self._access = Access(what) if access is None else access
         self._found: list[Found] = []
-        chosen, self.left_out = choose(what, find_all(what, arrays, names, self._access), names)
+        tree = find_all(what, arrays, names if known is None else known, self._access)
+        chosen, self.left_out = choose(what, tree, names)
         """Arrays that were found and give no records: coordinates, and arrays that were not chosen.
 
         They are not open; `open_arrays` opens them.

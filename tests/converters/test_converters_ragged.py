@@ -24,8 +24,6 @@ from windrow.converters.zarr.chunk_codecs import codecs_of
 from windrow.converters.zarr.layout import ArrayLayout, encode, rows_layout
 from windrow.converters.zarr.ragged import Spool, Spooled, ragged_files
 from windrow.converters.zarr.rows import (
-    OFFSETS,
-    VALUES,
     MemoryBudget,
     RowFiles,
     Storage,
@@ -34,6 +32,7 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.tf_example.features import Feature, Ragged
+from windrow.sources.zarr.names import OFFSETS, VALUES
 
 
 @contextlib.contextmanager

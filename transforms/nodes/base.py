@@ -38,7 +38,9 @@ Contract of a node:
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
     and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
-11. `functions` are the functions of the user that the node calls. A node that has some runs in the
+11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
+    nothing and calls no function. It checks that lengths are known for no positions, too.
+12. `functions` are the functions of the user that the node calls. A node that has some runs in the
     worker processes of an `mp_prefetch` after it, so it must pickle.
 """
 
@@ -51,7 +53,7 @@ import enum
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, overload
 
 import numpy as np
@@ -63,7 +65,10 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.packing import PackCounts
+from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
 from windrow.transforms.specs import Spec
@@ -155,6 +160,8 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
+    has_gaps: ClassVar[bool] = False
+    """Whether indices without elements lie between others: see `indices_from`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
@@ -199,6 +206,11 @@ class Node(abc.ABC):
     def group_size(self) -> int | None:
         """Elements of the parent that a batch has; None for a node that makes no batches."""
         return None
+
+    @property
+    def sets_rows(self) -> bool:
+        """Whether a batched function before it gets the rows of one element of the node."""
+        return self.group_size is not None
 
     @property
     def follows_batch(self) -> bool:
@@ -274,6 +286,17 @@ class Node(abc.ABC):
             f" datasets before it, or {own}"
         )
 
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        """Lengths of the elements at some positions, int64 `(len(at),)`: see the contract, 11.
+
+        Raises:
+            PlanError: If they are not known; the message says what to do.
+            SourceError: If a source gives wrong ones.
+        """
+        raise PlanError(
+            f"lengths: {self.label} makes elements of unknown length; plan from lengths before it"
+        )
+
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
         if self.length == STREAM:
@@ -334,6 +357,18 @@ class Node(abc.ABC):
             int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
         """
         return np.arange(start, min(self.length, start + count))
+
+    @property
+    def index_count(self) -> int:
+        """The number of indices that `indices_from` has in all."""
+        return self.length
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        """What becomes of the parent's elements in the windows of some indices, by their numbers.
+
+        Empty for a node that plans nothing from lengths.
+        """
+        return {}
 
     # --- in lanes --------------------------------------------------------------------------------
 

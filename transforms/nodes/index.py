@@ -17,6 +17,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
+from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import (
     ENDLESS,
     IntArray,
@@ -42,6 +43,9 @@ class IndexNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        return self.parent.lengths_of(self.to_parent(at), known)
 
     def layout(self) -> Layout:
         raise PlanError(

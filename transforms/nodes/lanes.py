@@ -21,7 +21,7 @@ import numpy as np
 from windrow.errors import PlanError
 from windrow.transforms import tables
 from windrow.transforms.nodes.base import IntArray, Step
-from windrow.transforms.nodes.shard import ShardBatchNode, without_rows
+from windrow.transforms.nodes.shard import ShardBatchNode
 from windrow.transforms.nodes.streams import StreamNode, origin
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, JointRows, joined
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -177,7 +177,7 @@ class LaneBatchNode(ShardBatchNode):
             parts = [joined(blocks) if blocks else None for blocks in taken]
             order, marks = self._order(parts, turns), self._marks(parts, at, before, turns)
             table = tables.joined([part.table for part in parts if part is not None] or [_NONE])
-            yield from self._made(table, order, marks, inputs, last)
+            yield from self._made(table, order, marks, inputs, last, self._places(parts))
             before += turns * rows
 
     def _from_joint(
@@ -252,12 +252,27 @@ class LaneBatchNode(ShardBatchNode):
         return before + self.turn_rows <= fewest if self.drop_remainder else before < most
 
     def _made(
-        self, table: Table, order: IntArray, marks: IntArray, inputs: Inputs, last: _LastBatch
+        self,
+        table: Table,
+        order: IntArray,
+        marks: IntArray,
+        inputs: Inputs,
+        last: _LastBatch,
+        places: IntArray | None = None,
     ) -> Blocks:
-        """The batches of some turns: `order` has the rows of each in a table, `marks` what follows."""
+        """The batches of some turns.
+
+        Args:
+            table: Rows.
+            order: The rows of each turn in the table.
+            marks: What follows each turn.
+            inputs: See `blocks`.
+            last: A batch that was made before.
+            places: The rows of a padded batch that its rows become, where some are missing.
+        """
         turns, counts = order.shape
         if not counts:
-            yield Block(Listed([without_rows(last.found())]), marks)
+            yield Block(Listed([self.emptied(last.found())]), marks)
             return
         if turns > 1 or not np.array_equal(order[0], np.arange(table.rows)):
             table = tables.taken(table, order.ravel())
@@ -266,7 +281,11 @@ class LaneBatchNode(ShardBatchNode):
         for start, stop in spans:
             rows = table if len(spans) == 1 else tables.sliced(table, start * counts, stop * counts)
             with inputs.calling():
-                made = self.gather(rows, [*range(0, rows.rows + 1, counts)])
+                bounds = [*range(0, rows.rows + 1, counts)]
+                if self.padding is not None and places is not None and counts < self.group_size:
+                    made = Listed(self.padding.batches(rows, bounds, self.group_size, [places]))
+                else:
+                    made = self.gather(rows, bounds)
             last.keep(made)
             yield Block(made, marks[start:stop])
 
@@ -281,6 +300,15 @@ class LaneBatchNode(ShardBatchNode):
                 found.append((start + np.arange(low, max(low, min(high, count))))[None])
             start += count
         return np.concatenate(found, axis=1)
+
+    def _places(self, parts: Sequence[Block | None]) -> IntArray:
+        """The rows of a batch that the rows of `_order` become, if each lane keeps its places."""
+        found, start = list[IntArray](), 0
+        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+            count = 0 if part is None else len(part)
+            found.append(start + np.arange(max(0, min(high, count) - low)))
+            start += high - low
+        return np.concatenate(found)
 
     def _marks(
         self, parts: Sequence[Block | None], at: IntArray, before: int, turns: int

@@ -13,7 +13,8 @@ from windrow.transforms import layouts, specs
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
-from windrow.transforms.nodes.base import Node, Where
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.nodes.base import IntArray, Node, Where
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec
@@ -78,6 +79,9 @@ class SourceNode(Node):
             found = layouts.declared_layout(self.source, self.length)
         return super().layout() if found is None else found
 
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        return known.of(self.source)[at.offsets]
+
     def runs_as(self, where: Where) -> str:
         return where.reading(self.source)
 
@@ -90,6 +94,9 @@ class LeafNode(Node):
     @abc.abstractmethod
     def table(self, at: Positions) -> Table:
         """The elements at some positions."""
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        raise PlanError(f"lengths: elements of {self.label} are not sequences, so they have none")
 
     def runs_as(self, where: Where) -> str:
         return "nothing is read"

@@ -15,6 +15,7 @@ from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.transforms import layouts, orders, specs
 from windrow.transforms.functions import call_without_stop
 from windrow.transforms.layouts import Layout
+from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, Where
 from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
@@ -35,6 +36,15 @@ class RoutingNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return spec_of_any(self, parents)
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        which, before = self.route(at)
+        found = np.empty(len(at), np.int64)
+        # All parents, so that one without lengths is found before its turn comes.
+        for number, parent in enumerate(self.parents):
+            rows = np.flatnonzero(which == number)
+            found[rows] = parent.lengths_of(before.taken(rows), known)
+        return found
 
     def most_records(self) -> int:
         return max(parent.most_records() for parent in self.parents)

@@ -105,8 +105,14 @@ class ShardBatchNode(BatchNode):
             return made
         batches = list(made.elements)
         for number in empty.tolist():
-            batches[number] = without_rows(batches[number])
+            batches[number] = self.emptied(batches[number])
         return Listed(batches)
+
+    def emptied(self, batch: Any) -> Any:
+        """A batch without rows, or of padding alone, like another batch."""
+        if self.padding is not None and self.is_padded:
+            return self.padding.without_rows(batch, self.group_size)
+        return without_rows(batch)
 
     def runs_as(self, where: Where) -> str:
         if self.shards == 1:

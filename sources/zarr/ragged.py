@@ -1,0 +1,433 @@
+"""Rows of different lengths from Zarr: all values end to end, and offsets that say where rows begin.
+
+Record `i` is `values[offsets[i] : offsets[i + 1]]`. Offsets are read once, as a whole, when the first
+record or length is asked for. The values are a part of the source, read by chunks as any array is.
+
+Invariants: all fields have one number of records. Offsets begin with 0, never fall and end with the
+number of values, or nothing is read with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, Union
+
+import numpy as np
+
+from windrow.core.process import refuse_forked
+from windrow.core.threads import InlineExecutor
+from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
+from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
+from windrow.sources.chunks import ArrayPart, LaidOutSource, Span
+from windrow.sources.ragged_column import RaggedColumn
+from windrow.sources.remote.options import RemoteOptions
+from windrow.sources.zarr.find import noted_in_parent
+from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.names import OFFSETS, VALUES, choose_rows
+from windrow.sources.zarr.stores import Access
+from windrow.sources.zarr.tree import LIBRARY, ArrayTree, OpenArray
+
+_WHAT: Final = "RaggedDataSource"
+_SHOWN_FIELDS: Final = 4
+_BYTES, _STR = "bytes", "str"
+# A block of records is some chunks: the rows that begin in a chunk and end in the next one need both.
+_BLOCK_BYTES: Final = 1 << 20
+_LEAST_IN_BLOCK, _MOST_IN_BLOCK = 4, 64
+
+_Layout: TypeAlias = Union[int, "dict[str, _Layout]"]  # a leaf is the number of a field
+
+
+class _Offsets:
+    """Where rows begin among the values, read when they are first needed. Thread-safe."""
+
+    def __init__(self, offsets: OpenArray, values: OpenArray) -> None:
+        self._array, self._values = offsets, values
+        self._found: IntArray | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def part(self) -> ArrayPart:
+        """The offsets as stored."""
+        return self._array.part
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.part.rows - 1
+
+    def all(self) -> IntArray:
+        """The offsets, int64 `(rows + 1,)`.
+
+        Raises:
+            ReadError: If they cannot be read, fall, or do not end with the number of values.
+        """
+        with self._lock:
+            if self._found is None:
+                self._found = self._read()
+            return self._found
+
+    def starts(self, records: IntArray) -> IntArray:
+        """The first value of each record."""
+        return self.all()[records]
+
+    def lengths(self, records: IntArray) -> IntArray:
+        """The number of values of each record."""
+        offsets = self.all()
+        return offsets[records + 1] - offsets[records]
+
+    def _read(self) -> IntArray:
+        part = self.part
+        out = np.empty(part.rows, part.dtype)
+        spans = [
+            Span(first, stop, out[first:stop])
+            for first, stop in map(part.bounds, range(part.chunk_count))
+        ]
+        part.reader.start(spans, InlineExecutor()).result()
+        return self._checked(out)
+
+    def _checked(self, offsets: Any) -> IntArray:
+        found: IntArray = offsets.astype(np.int64, copy=False)
+        items = self._values.part.rows
+        if found[0] != 0:
+            raise self._damaged(f"they begin with {found[0]:,}, and must begin with 0")
+        falls = np.flatnonzero(found[1:] < found[:-1])
+        if len(falls):
+            at = int(falls[0])
+            raise self._damaged(
+                f"offset {at + 1:,} is {found[at + 1]:,}, and less than {found[at]:,} before it"
+            )
+        if found[-1] != items:
+            raise self._damaged(f"the last one is {found[-1]:,}, and there are {items:,} values")
+        return found
+
+    def _damaged(self, why: str) -> ReadError:
+        found = self._array.found
+        return ReadError(
+            f"{_WHAT}: the offsets in {found.where} do not fit the values in"
+            f" {self._values.found.where}: {why}. Write both again, or convert again"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Field:
+    """One array per record: rows that differ in length, or, without offsets, rows that do not."""
+
+    name: str
+    array: OpenArray
+    offsets: _Offsets | None = None
+    kind: str | None = None  # bytes or str; None for arrays
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return self.array.part.rows if self.offsets is None else self.offsets.rows
+
+    def part(self) -> ArrayPart:
+        """How records lie in chunks."""
+        if self.offsets is None:
+            return self.array.part
+        return dataclasses.replace(
+            self.array.part,
+            name=self.name,
+            starts=self.offsets.starts,
+            lengths=self.offsets.lengths,
+        )
+
+    @property
+    def spec(self) -> Any:
+        """The spec of a row."""
+        if self.kind is not None:
+            return str if self.kind == _STR else bytes
+        part, ragged = self.array.part, self.offsets is not None
+        return ArraySpec((None, *part.row_shape) if ragged else part.row_shape, part.dtype)
+
+    def column(self, found: Any, indices: IntArray) -> Any:
+        """The column of rows at `indices`, from the column of the part."""
+        if self.kind is None or not isinstance(found, RaggedColumn):
+            return found
+        data, bounds = found.values.tobytes(), found.bounds.tolist()
+        rows = [data[a:b] for a, b in itertools.pairwise(bounds)]
+        if self.kind == _BYTES:
+            return rows
+        texts: list[str] = []
+        try:
+            texts.extend(row.decode() for row in rows)
+        except UnicodeDecodeError as error:
+            named = f" of field {self.name!r}" if self.name else ""
+            raise ReadError(
+                f"{_WHAT}: record {indices[len(texts)]}{named} in {self.array.found.where} is not"
+                f" UTF-8: {error}; read it as bytes: text='bytes'"
+            ) from error
+        return texts
+
+    def __str__(self) -> str:
+        spec = self.spec
+        if isinstance(spec, ArraySpec):
+            sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
+            shown = f"{spec.dtype} [{sizes}]"
+        else:
+            shown = spec.__name__
+        return f"{self.name}: {shown}" if self.name else shown
+
+
+class RaggedDataSource(LaidOutSource):
+    """Sequences of different lengths in Zarr, such as tokens of documents, as arrays or strings."""
+
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        text: Literal["bytes", "str"] | None = None,
+        names: Sequence[str] | None = None,
+        direct: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        remote: RemoteOptions | None = None,
+    ) -> None:
+        """Open the arrays; only metadata is read.
+
+        Args:
+            arrays: A group with the two arrays `values` `(items, ...)` and `offsets`
+                `(records + 1,)`, which gives rows `(length, ...)`; or a group or dict with such
+                groups in it, as conversions write them, which gives a dict per record. Arrays with
+                one row per record may stand next to them. A path, a URL, or open arrays: all that
+                `ZarrDataSource` takes.
+            text: Whether rows of uint8 are `bytes`, or `str` in UTF-8. None for what a conversion
+                has noted, else arrays. It does not change rows that a conversion noted as arrays.
+            names: As for `ZarrDataSource`; a group of values and offsets has one name.
+            direct: As for `ZarrDataSource`.
+            storage_options: As for `ZarrDataSource`.
+            remote: As for `ZarrDataSource`.
+
+        Raises:
+            ArgumentError: If an argument is of the wrong type, or `text` is neither of the two.
+            NotFoundError: If there is nothing at the path or URL.
+            SourceError: If no rows differ in length, offsets are not integers in one dimension, the
+                fields differ in length, `text` is for other values than uint8, or as
+                `ZarrDataSource` raises it.
+            ConversionError: If the conversion that writes the folder has not finished.
+            ReadError: If this process was forked from a process that had used TensorStore.
+
+        Example:
+            >>> import tempfile, zarr
+            >>> group = zarr.create_group(folder := tempfile.mkdtemp())
+            >>> _ = group.create_array("values", data=np.arange(10, 15, dtype="u2"))
+            >>> _ = group.create_array("offsets", data=np.array([0, 2, 2, 5]))
+            >>> source = RaggedDataSource(folder)
+            >>> len(source), source[0], source.lengths()
+            (3, array([10, 11], dtype=uint16), array([2, 0, 3]))
+        """
+        if text not in (None, _BYTES, _STR):
+            raise ArgumentError(f"{_WHAT}: text must be 'bytes', 'str' or None, got {text!r}")
+        access = Access(_WHAT, storage_options, remote)
+        noted: dict[str, str | None] = {}
+
+        def choose(what: str, tree: Any, chosen: Sequence[str] | None) -> Any:
+            found, groups = choose_rows(what, tree, chosen)
+            noted.update(groups)
+            return found
+
+        self._tree = ArrayTree(
+            _WHAT,
+            arrays,
+            direct=direct,
+            names=names,
+            access=access,
+            choose=choose,
+            known=_with_pairs(names),
+        )
+        if "" in noted:
+            noted[""] = noted_in_parent(access, arrays)
+        self._noted, self._text = noted, text
+        self._lock = threading.Lock()
+        self._opened: tuple[tuple[_Field, ...], _Layout] | None = None
+        fields = self._fields
+        for field in fields:
+            _check(field)
+        if len({field.records for field in fields}) > 1:
+            shown = "\n".join(f"  {field.name}: {field.records:,}" for field in fields)
+            raise SourceError(
+                f"{_WHAT}: the fields differ in their number of records\n{shown}\n"
+                "Choose fields of one length by names=[...]."
+            )
+        self._length = fields[0].records
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        fields = self._fields
+        more = len(fields) - _SHOWN_FIELDS
+        shown = ", ".join(map(str, fields[:_SHOWN_FIELDS]))
+        shown += f" and {more} more fields" if more > 0 else ""
+        return f"{_WHAT}({self._length:,} records of {shown} in {self._tree.place})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_lock": threading.Lock()}
+
+    @property
+    def _fields(self) -> tuple[_Field, ...]:
+        return self._open()[0]
+
+    def _open(self) -> tuple[tuple[_Field, ...], _Layout]:
+        """The fields, and the tree of a record with their numbers."""
+        opened = self._tree.open()
+        with self._lock:
+            if self._opened is None:
+                fields: list[_Field] = []
+                numbers = self._tree.assembled(range(len(opened)))
+                layout = self._laid_out(numbers, "", opened, fields)
+                self._opened = tuple(fields), layout
+            return self._opened
+
+    def _laid_out(
+        self, tree: Any, path: str, opened: Sequence[OpenArray], fields: list[_Field]
+    ) -> _Layout:
+        if isinstance(tree, dict) and path not in self._noted:
+            return {
+                name: self._laid_out(item, f"{path}/{name}" if path else name, opened, fields)
+                for name, item in tree.items()
+            }
+        if isinstance(tree, dict):
+            values, offsets = opened[tree[VALUES]], opened[tree[OFFSETS]]
+            noted = self._noted[path]
+            # A conversion that noted numbers wrote numbers.
+            kind = self._text or noted if noted in (None, _BYTES, _STR) else None
+            fields.append(_Field(path, values, _Offsets(offsets, values), kind))
+        else:
+            fields.append(_Field(path, opened[tree]))
+        return len(fields) - 1
+
+    @property
+    def is_remote_source(self) -> bool:
+        """Whether an array is read over a network."""
+        return self._tree.is_remote_source
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process's requests to networks, as `ZarrDataSource.stats`."""
+        return self._tree.counts()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names, dtypes, shapes and chunks of the arrays, and which rows are strings."""
+        kinds = [f"{field.name}={field.kind}" for field in self._fields if field.kind]
+        more = f"; {', '.join(kinds)}" if kinds else ""
+        return f"ragged({self._tree.facts}{more})"
+
+    @property
+    def spec(self) -> Any:
+        """Shape and dtype of a row of each field, with None for the axis that differs."""
+        return self._shaped([field.spec for field in self._fields])
+
+    def lengths(self) -> IntArray | None:
+        """The number of values of each record, int64 `(records,)`, from the offsets alone.
+
+        None for `str`, whose values are bytes and not characters.
+
+        Raises:
+            PlanError: If several fields of a record differ in length.
+            ReadError: If the offsets cannot be read, or are damaged.
+        """
+        ragged = [field for field in self._fields if field.offsets is not None]
+        if any(field.kind == _STR for field in ragged):
+            return None
+        every = [field.offsets.all() for field in ragged if field.offsets is not None]
+        for field, other in zip(ragged, every, strict=True):
+            if not np.array_equal(other, every[0]):
+                raise PlanError(
+                    f"{_WHAT}: {ragged[0].name!r} and {field.name!r} of a record differ in length;"
+                    " choose one by names=[...], or give lengths="
+                )
+        return np.diff(every[0])
+
+    @property
+    def parts(self) -> Sequence[ArrayPart]:
+        """One part per field: its values, in the chunks of their first axis.
+
+        Raises:
+            ReadError: If this process was forked from a process that had used TensorStore.
+        """
+        refuse_forked(LIBRARY, _WHAT)
+        return [field.part() for field in self._fields]
+
+    def still_parts(self) -> Sequence[ArrayPart]:
+        """The offsets, which all records need; see `scan.Repeating`."""
+        return [field.offsets.part for field in self._fields if field.offsets is not None]
+
+    def blocks(self) -> IntArray:
+        """Bounds of the records that begin in some consecutive chunks of the largest field.
+
+        A row that begins in one chunk may end in the next, so a block is several chunks: then few
+        chunks belong to two blocks.
+
+        Raises:
+            ReadError: If the offsets cannot be read, or are damaged.
+        """
+        field = max(
+            self._fields, key=lambda field: field.array.part.rows * field.array.part.row_bytes
+        )
+        part = field.array.part
+        chunk_bytes = max(1, part.chunk_rows * part.row_bytes)
+        chunks = min(max(_BLOCK_BYTES // chunk_bytes, _LEAST_IN_BLOCK), _MOST_IN_BLOCK)
+        edges = np.arange(0, part.chunk_count, chunks) * part.chunk_rows - part.shift
+        if field.offsets is not None:
+            edges = np.searchsorted(field.offsets.all()[:-1], edges)
+        bounds: IntArray = np.unique(np.clip([0, *edges, self._length], 0, self._length))
+        return bounds
+
+    def read(self, indices: IntArray) -> Columns:
+        """Records at `indices`: per field an array `(n, ...)`, a sequence of arrays, or a list.
+
+        Raises:
+            ReadError: If a chunk or the offsets cannot be read, or the offsets are damaged. Or if
+                this process was forked from a process that had used TensorStore.
+        """
+        wanted = checked_indices(indices, self._length, _WHAT)
+        reads = [partial(part.read, wanted) for part in self.parts]
+        return self.assembled(side_by_side(reads, wait=self.is_remote_source), wanted)
+
+    def assembled(self, columns: Sequence[Any], indices: IntArray) -> Columns:
+        """The tree of `read`, from one column per part."""
+        pairs = zip(self._fields, columns, strict=True)
+        return self._shaped([field.column(column, indices) for field, column in pairs])
+
+    def _shaped(self, leaves: Sequence[Any]) -> Any:
+        return _with_leaves(self._open()[1], leaves)
+
+
+def _with_pairs(names: Any) -> list[str]:
+    """What to look for in a group that cannot be listed."""
+    pair = [VALUES, OFFSETS]
+    if names is None or isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        return pair
+    plain = [name for name in names if isinstance(name, str)]
+    return plain + [f"{name.strip('/')}/{array}" for name in plain for array in pair]
+
+
+def _with_leaves(layout: _Layout, leaves: Sequence[Any]) -> Any:
+    if isinstance(layout, dict):
+        return {name: _with_leaves(item, leaves) for name, item in layout.items()}
+    return leaves[layout]
+
+
+def _check(field: _Field) -> None:
+    if field.offsets is None:
+        return
+    offsets, values = field.offsets.part, field.array.part
+    where = field.array.found.where
+    if offsets.row_shape or offsets.dtype.kind not in "iu" or not offsets.rows:
+        raise SourceError(
+            f"{_WHAT}: offsets must be integers in one dimension, one more than records, got"
+            f" {offsets.dtype} {[offsets.rows, *offsets.row_shape]} for the values in {where}"
+        )
+    if field.kind is not None and (values.dtype != np.uint8 or values.row_shape):
+        raise SourceError(
+            f"{_WHAT}: rows of {field.kind} are made of uint8 values in one dimension, got"
+            f" {values.dtype} {[values.rows, *values.row_shape]} in {where}; leave text= out"
+        )

@@ -1,0 +1,406 @@
+"""Rows of different lengths from Zarr: NumPy has the same rows, however they are stored and read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorstore as ts
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.range_server import RangeServer
+from windrow import MapDataset, ReadOptions
+from windrow.errors import ArgumentError, ElementError, PlanError, ReadError, SourceError
+from windrow.sources import ArraySpec, RaggedDataSource
+from windrow.sources.ragged_column import RaggedColumn
+from windrow.transforms.nodes import lengths_of
+from windrow.transforms.positions import positions
+
+AnyArray = npt.NDArray[Any]
+TIGHT = ReadOptions(resident_bytes=3_000, in_flight_bytes=300, block_bytes=500)
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+def write(
+    folder: Path | str,
+    rows: Sequence[AnyArray],
+    *,
+    chunk: int = 7,
+    shard: int | None = None,
+    path: str = "",
+    **more: Any,
+) -> None:
+    """Values and offsets of rows, as conversions write them."""
+    group = zarr.open_group(str(folder), mode="a")
+    group = group.require_group(path) if path else group
+    values = np.concatenate(rows)
+    group.create_array(
+        "values",
+        data=values,
+        chunks=(chunk, *(max(1, n) for n in values.shape[1:])),
+        shards=None if shard is None else (shard * chunk, *values.shape[1:]),
+        **more,
+    )
+    offsets = np.cumsum([0, *map(len, rows)])
+    group.create_array("offsets", data=offsets, chunks=(max(1, len(offsets) // 3),))
+
+
+def rows_of(lengths: Sequence[int], dtype: Any = "u2", shape: tuple[int, ...] = ()) -> list[Any]:
+    size = int(np.prod(shape, dtype=int))
+    values = np.arange(sum(lengths) * size).astype(dtype).reshape(-1, *shape)
+    return list(np.split(values, np.cumsum(lengths)[:-1]))
+
+
+def check(found: Any, wanted: Sequence[AnyArray]) -> None:
+    assert len(found) == len(wanted)
+    for got, row in zip(found, wanted, strict=True):
+        assert (got.dtype, got.shape) == (row.dtype, row.shape)
+        np.testing.assert_array_equal(got, row)
+
+
+record_lengths = st.lists(
+    st.integers(0, 5) | st.sampled_from([0, 7, 8, 33]), min_size=1, max_size=30
+)
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> tuple[list[AnyArray], dict[str, Any]]:
+    dtype, shape = draw(st.sampled_from([("u2", ()), ("f4", (2,)), ("bool", ()), ("i8", (2, 3))]))
+    layout = {
+        "chunk": draw(st.sampled_from([1, 3, 7, 100])),
+        "shard": draw(st.sampled_from([None, 3])),
+        "compressors": draw(st.sampled_from(["auto", None])),
+    }
+    return rows_of(draw(record_lengths), dtype, shape), layout
+
+
+@settings(max_examples=40, deadline=None)
+@given(stored(), st.sampled_from([None, False]), st.data())
+def test_rows_are_those_of_numpy_in_any_order(
+    given_rows: Any, direct: bool | None, data: st.DataObject
+) -> None:
+    rows, layout = given_rows
+    with tempfile.TemporaryDirectory() as folder:
+        write(folder, rows, **layout)
+        source = RaggedDataSource(folder, direct=direct)
+        at = data.draw(st.lists(st.integers(-len(rows), len(rows) - 1), max_size=20))
+        found = source.read(np.array(at, np.int64))
+        assert isinstance(found, RaggedColumn)
+        check(found, [rows[i] for i in at])
+        assert source.lengths().tolist() == list(map(len, rows))  # type: ignore[union-attr]
+        other = pickle.loads(pickle.dumps(source))
+        assert other.fingerprint == source.fingerprint
+        check(other.__getitems__(at), [rows[i] for i in at])
+
+        dataset = MapDataset.source(source)
+        for name in data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2)):
+            dataset = ORDERS[name](dataset)
+        options = data.draw(st.sampled_from([None, TIGHT, SYNCHRONOUS]))
+        wanted = [dataset[i] for i in range(len(dataset))]
+        known = lengths_of(dataset._node, positions(np.arange(len(dataset)), len(dataset)))
+        assert known.tolist() == [len(row) for row in wanted if row is not None]
+        check(list(dataset.to_iter_dataset(options)), wanted)  # type: ignore[arg-type]
+        assert sum(map(len, wanted)) == sum(map(len, rows)) or len(wanted) != len(rows)  # type: ignore[arg-type]
+
+
+ORDERS: dict[str, Any] = {
+    "shuffle": lambda ds: ds.shuffle(seed=1),
+    "block_shuffle": lambda ds: ds.block_shuffle(seed=1, window_blocks=2),
+    "small blocks": lambda ds: ds.block_shuffle(seed=1, block=3, window_blocks=2),
+    "reverse": lambda ds: ds[::-1],
+    "repeat": lambda ds: ds.repeat(2),
+    "concatenate": lambda ds: MapDataset.concatenate([ds, ds]),
+    "mix": lambda ds: MapDataset.mix([ds, ds.shuffle(seed=2)]),
+}
+
+
+@pytest.fixture
+def some(tmp_path: Path) -> tuple[list[AnyArray], RaggedDataSource]:
+    rng = np.random.default_rng(0)
+    rows = rows_of([*rng.integers(0, 20, 200).tolist(), 300, 0, 0])
+    write(tmp_path, rows, chunk=32)
+    return rows, RaggedDataSource(tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 1, 100, 203])
+@pytest.mark.parametrize("order", ["shuffle", "block_shuffle"])
+def test_a_restored_stream_yields_the_rest(some: Any, order: str, at: int) -> None:
+    _, source = some
+    dataset = ORDERS[order](MapDataset.source(source))
+    whole = list(dataset)
+    first = iter(dataset.to_iter_dataset(TIGHT))
+    for _ in range(at):
+        next(first)
+    second = iter(dataset)
+    second.set_state(json.loads(json.dumps(first.get_state())))
+    first.close()
+    check(list(second), whole[at:])
+
+
+def test_functions_in_workers_get_the_rows(some: Any) -> None:
+    rows, source = some
+    dataset = MapDataset.source(source).shuffle(seed=3).map(np.sort)
+    options = windrow.MultiprocessingOptions(num_workers=2)
+    check(list(dataset.mp_prefetch(options)), list(dataset))
+    assert sum(map(len, rows)) == sum(map(len, list(dataset)))
+
+
+def test_elements_are_their_own_and_may_be_changed(some: Any) -> None:
+    rows, source = some
+    dataset = MapDataset.source(source)
+    for element in (dataset[3], next(iter(dataset))):
+        assert element is not None
+        assert element.flags.owndata
+        assert element.flags.writeable
+
+    def spoil(row: AnyArray) -> AnyArray:
+        row += 1
+        return row
+
+    check(list(dataset.map(spoil).repeat(2)), [row + 1 for row in rows] * 2)
+
+
+@pytest.mark.parametrize("scatters", [True, False])
+def test_each_chunk_is_decoded_once_in_a_block_shuffle(tmp_path: Path, scatters: bool) -> None:
+    rows = rows_of(np.random.default_rng(0).integers(0, 99, 3_000).tolist())
+    write(tmp_path, rows, chunk=500)
+    dataset = MapDataset.source(RaggedDataSource(tmp_path)).block_shuffle(seed=0, window_blocks=2)
+    options = ReadOptions(resident_bytes=200_000 if scatters else 10_000_000)
+    with dataset.to_iter_dataset(options).__iter__() as iterator:
+        found = list(iterator)
+        reads = iterator.stats().sources[0].reads.high
+    assert sum(map(len, found)) == sum(map(len, rows))
+    chunks = -(-sum(map(len, rows)) // 500)
+    # A chunk at the border of two blocks is in two windows.
+    assert chunks <= reads <= 1.15 * chunks
+
+
+def test_batches_of_rows_of_one_length_are_stacked_and_others_refused(tmp_path: Path) -> None:
+    write(tmp_path, rows_of([4, 4, 4, 4, 3]))
+    dataset = MapDataset.source(RaggedDataSource(tmp_path))
+    batches = list(dataset[:4].to_iter_dataset().batch(2))
+    np.testing.assert_array_equal(np.concatenate(batches), np.arange(16).reshape(4, 4))
+    np.testing.assert_array_equal(dataset[:4].batch(4)[0], np.arange(16).reshape(4, 4))
+    assert dataset.read([0, 1]).shape == (2, 4)
+    assert [row.shape for row in dataset.read([4, 1])] == [(3,), (4,)]
+    for batched in (dataset.batch(5), dataset.to_iter_dataset().batch(5)):
+        with pytest.raises(ElementError, match=r"shape \(4,\) and element 4 has shape \(3,\)"):
+            list(batched)
+
+
+def test_functions_of_many_rows_get_lists(some: Any) -> None:
+    rows, source = some
+
+    def lengths(column: Any) -> AnyArray:
+        assert type(column) is list
+        return np.array(list(map(len, column)))
+
+    found = list(MapDataset.source(source).map(lengths, batched=True).to_iter_dataset())
+    assert found == list(map(len, rows))
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a conversion leaves: two ragged fields, one of bytes, and one array of labels."""
+    group = zarr.create_group(tmp_path, attributes={"windrow_ragged": NOTED})
+    group.create_array("label", data=np.arange(3))
+    write(tmp_path, rows_of([2, 0, 3]), path="tokens")
+    write(tmp_path, [np.frombuffer(b, "u1") for b in TEXTS], path="doc/text")
+    return tmp_path
+
+
+TEXTS = ["né".encode(), b"", b"c\0"]
+NOTED = {
+    "tokens": {"dtype": "uint16", "shape": [None]},
+    "doc/text": {"dtype": "bytes", "shape": [None]},
+}
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_group_gives_a_dict_per_record(folder: Path, consolidated: bool) -> None:
+    if consolidated:
+        zarr.consolidate_metadata(folder)
+    source = RaggedDataSource(folder)
+    assert sorted(source[2]) == ["doc", "label", "tokens"]
+    found = source.__getitems__([2, 0])
+    assert [x["doc"]["text"] for x in found] == [TEXTS[2], TEXTS[0]]
+    assert [x["tokens"].tolist() for x in found] == [[2, 3, 4], [0, 1]]
+    assert [int(x["label"]) for x in found] == [2, 0]
+    assert source.spec["tokens"] == ArraySpec((None,), np.uint16)
+    assert (source.spec["doc"]["text"], source.spec["label"].shape) == (bytes, ())
+    dataset = MapDataset.source(source).shuffle(seed=0)
+    elements = [dataset[i] for i in range(3)]
+    for streamed, element in zip(dataset, elements, strict=True):
+        assert repr(streamed) == repr(element)
+    with pytest.raises(PlanError, match=r"'tokens'.* differ in length; choose one by names="):
+        source.lengths()
+
+
+def test_fields_are_chosen_by_name_or_path(folder: Path) -> None:
+    tokens = RaggedDataSource(folder, names=["tokens"])
+    assert list(tokens[0]) == ["tokens"]
+    assert tokens.lengths().tolist() == [2, 0, 3]  # type: ignore[union-attr]
+    assert RaggedDataSource(folder / "tokens")[2].tolist() == [2, 3, 4]
+    arrays = {name: ts.array(zarr.open_array(folder / "tokens" / name)[:]) for name in PAIR}
+    assert RaggedDataSource(arrays)[2].tolist() == [2, 3, 4]
+    pair = RaggedDataSource({"x": arrays, "label": ts.array(np.arange(3))}, names=["label", "x"])
+    assert list(pair[2]) == ["label", "x"]
+
+
+PAIR = ("values", "offsets")
+PAIR_OF_UINT16 = {"values": ts.array(np.zeros(5, "u2")), "offsets": ts.array([0, 5])}
+
+
+def test_texts_are_bytes_or_strings(folder: Path, tmp_path: Path) -> None:
+    source = RaggedDataSource(folder / "doc" / "text")
+    assert source.__getitems__([0, 1, 2]) == TEXTS  # noted in the group around it
+    assert source.lengths().tolist() == [3, 0, 2]  # type: ignore[union-attr]
+    texts = RaggedDataSource(folder / "doc" / "text", text="str")
+    assert list(MapDataset.source(texts)) == ["né", "", "c\0"]
+    assert (texts.lengths(), texts.spec) == (None, str)
+    assert texts.fingerprint != source.fingerprint
+    assert RaggedDataSource(folder, text="str")[2]["tokens"].tolist() == [2, 3, 4]
+    write(tmp_path / "bad", [np.frombuffer(b"ab\xff", "u1")])
+    with pytest.raises(ReadError, match=r"record 0 in .* is not UTF-8: .* text='bytes'"):
+        RaggedDataSource(tmp_path / "bad", text="str")[0]
+    assert RaggedDataSource(tmp_path / "bad")[0].tolist() == [97, 98, 255]
+
+
+def test_rows_are_read_over_http(folder: Path) -> None:
+    with RangeServer(folder) as server:
+        label = RaggedDataSource(server.url(""), names=["label", "tokens"])[2]
+        assert (int(label["label"]), label["tokens"].tolist()) == (2, [2, 3, 4])
+        source = RaggedDataSource(server.url("tokens"))
+        assert source.is_remote_source
+        dataset = MapDataset.source(source)
+        check(list(dataset.shuffle(seed=0)), [dataset[i] for i in ORDER_OF_3])
+        assert source.lengths().tolist() == [2, 0, 3]  # type: ignore[union-attr]
+
+
+ORDER_OF_3 = MapDataset.range(3).shuffle(seed=0).read([0, 1, 2]).tolist()
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ([0, 3, 2, 5], r"offset 2 is 2, and less than 3 before it"),
+        ([0, 2, 2, 4], r"the last one is 4, and there are 5 values"),
+        ([0, 2, 2, 9], r"the last one is 9, and there are 5 values"),
+        ([1, 2, 2, 5], r"they begin with 1, and must begin with 0"),
+        ([0, -1, 2, 5], r"offset 1 is -1, and less than 0 before it"),
+    ],
+)
+def test_damaged_offsets_are_refused(offsets: list[int], message: str) -> None:
+    source = RaggedDataSource({"values": ts.array(np.arange(5)), "offsets": ts.array(offsets)})
+    assert len(source) == 3
+    for use in (source.lengths, source.blocks, lambda: source[0]):
+        with pytest.raises(ReadError, match=message):
+            use()
+    with pytest.raises(ReadError, match=message):
+        list(MapDataset.source(source))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"offsets": np.array([0.0, 5.0])}, r"offsets must be integers .* got float64 \[2\]"),
+        ({"offsets": np.zeros((2, 2), int)}, r"offsets must be integers .* got int64 \[2, 2\]"),
+        ({"offsets": np.zeros(0, int)}, r"one more than records, got int64 \[0\]"),
+    ],
+)
+def test_offsets_of_another_kind_are_refused(arrays: dict[str, AnyArray], message: str) -> None:
+    found = {"values": np.arange(5), **arrays}
+    with pytest.raises(SourceError, match=message):
+        RaggedDataSource({name: ts.array(array) for name, array in found.items()})
+
+
+def test_wrong_arguments_are_refused(folder: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"text must be 'bytes', 'str' or None, got 'utf8'"):
+        RaggedDataSource(folder, text="utf8")  # type: ignore[arg-type]
+    with pytest.raises(SourceError, match=r"rows of str are made of uint8 .* got uint16 \[5\]"):
+        RaggedDataSource(PAIR_OF_UINT16, text="str")
+    for arrays, names in ((folder / "label", None), (folder, ["label"])):
+        with pytest.raises(SourceError, match=r"found no rows that differ in length.*ZarrDataSour"):
+            RaggedDataSource(arrays, names=names)
+    zarr.open_group(folder, mode="a").create_array("short", data=np.arange(2))
+    with pytest.raises(SourceError, match=r"differ in their number of records\n(.*\n)*  short: 2"):
+        RaggedDataSource(folder)
+
+
+def test_no_records_and_empty_records(tmp_path: Path) -> None:
+    nothing = RaggedDataSource({"values": ts.array(np.zeros(0)), "offsets": ts.array([0])})
+    assert (len(nothing), list(MapDataset.source(nothing))) == (0, [])
+    empty = {"values": ts.array(np.zeros(0, "f4")), "offsets": ts.array([0, 0, 0])}
+    dataset = MapDataset.source(RaggedDataSource(empty))
+    check(list(dataset.shuffle(seed=0)), [np.zeros(0, "f4")] * 2)
+    check(list(dataset.block_shuffle(seed=0)), [np.zeros(0, "f4")] * 2)
+
+
+# --- verify, inspect -----------------------------------------------------------------------------
+
+
+def chunk_files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted((folder / "c").iterdir()) if path.is_file())
+
+
+def test_verify_names_the_records_of_a_bad_chunk(tmp_path: Path) -> None:
+    write(tmp_path, rows_of([10, 10, 10, 10]), chunk=16)
+    source = RaggedDataSource(tmp_path)
+    assert windrow.verify(source).ok
+    (tmp_path / "values" / "c" / "1").write_bytes(b"damaged")
+    report = windrow.verify(source)
+    assert [(b.first_record, b.stop_record) for b in report.bad] == [(1, 4)]
+    (tmp_path / "offsets" / "c" / "1").write_bytes(b"damaged")
+    assert not windrow.verify(RaggedDataSource(tmp_path)).ok
+
+
+def test_a_bad_chunk_fails_the_records_that_lie_in_it(tmp_path: Path) -> None:
+    rows = rows_of([10, 10, 10, 10])
+    write(tmp_path, rows, chunk=16)
+    (tmp_path / "values" / "c" / "1").write_bytes(b"damaged")
+    dataset = MapDataset.source(RaggedDataSource(tmp_path))
+    check([dataset[0]], rows[:1])
+    for index in (1, 2, 3):
+        with pytest.raises(ReadError, match=r"c/1"):
+            dataset[index]
+    with pytest.raises(ReadError, match=r"c/1"):
+        list(dataset)
+
+
+# --- the column ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(record_lengths, st.data())
+def test_a_column_is_the_list_of_its_rows(lengths: list[int], data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from([(), (300,)]))  # small items and large ones
+    rows = rows_of(lengths, "i4", shape)
+    column = RaggedColumn(np.concatenate(rows), np.cumsum([0, *lengths]))
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows))] * 2)))
+    step = data.draw(st.sampled_from([1, 2, -1]))
+    check(column[start:stop:step], rows[start:stop:step])
+    at = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
+    check(column[np.array(at, np.int64)], [rows[i] for i in at])
+    check(pickle.loads(pickle.dumps(column[start:stop])), rows[start:stop])
+    assert column[start:stop].values.size == sum(row.size for row in rows[start:stop])
+    assert [row.tolist() for row in column] == [column[i].tolist() for i in range(len(rows))]
+    for part in itertools.pairwise(sorted({0, start, stop, len(rows)})):
+        check(column[slice(*part)], rows[slice(*part)])

@@ -1,0 +1,1 @@
+from sources.ragged_column import *

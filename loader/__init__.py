@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from windrow.quality.shuffle_quality import ShuffleQuality
     from windrow.record_lengths import lengths
     from windrow.reporting.page import report
+    from windrow.state import merge_states
     from windrow.stats.stats import Stats
     from windrow.transforms.options import MultiprocessingOptions, ReadOptions
     from windrow.verification.report import BadChunk, Report
@@ -45,6 +46,7 @@ _MODULE_OF = {
     "WindrowError": "windrow.errors",
     "inspect": "windrow.formats.inspect",
     "lengths": "windrow.record_lengths",
+    "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
     "verify": "windrow.verification.verify",
@@ -70,6 +72,7 @@ __all__ = [
     "errors",
     "inspect",
     "lengths",
+    "merge_states",
     "multiprocessing",
     "report",
     "shuffle_quality",

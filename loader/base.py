@@ -149,6 +149,8 @@ def applied(dataset: D, transformations: Any) -> D:
                 chain = chain.random_map(transform)
             case "MapWithIndex":
                 chain = chain.map_with_index(transform)
+            case "FlatMap":
+                chain = chain.flat_map(transform)
             case "Filter":
                 chain = chain.filter(transform)
             case "Batch":
@@ -158,8 +160,8 @@ def applied(dataset: D, transformations: Any) -> D:
                 )
             case _:
                 raise ArgumentError(
-                    f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, Filter or Batch"
-                    " of windrow.transforms; for a plain function use map or filter"
+                    f"apply: {transform!r} is not a Map, RandomMap, MapWithIndex, FlatMap, Filter"
+                    " or Batch of windrow.transforms; for a plain function use map or filter"
                 )
     made: D = chain
     return made

@@ -1,7 +1,9 @@
 """Checkpoints with Orbax: parameters and the iterator in one CheckpointManager step.
 
-Every process writes the state of its own iterator as JSON, `process_<i>-of-<n>.json`. States
-have no host counts, so if all processes had the same state, any number of processes can restore it.
+Every process writes the state of its own iterator as JSON, `process_<i>-of-<n>.json`. A restore reads
+its own file, and the files of all others where it needs lanes that its own does not hold. So any
+number of processes can restore what another number saved, if they iterate shards of one chain
+(`IterDataset.shard`) or the same chain.
 
 Example:
     >>> import tempfile
@@ -30,6 +32,7 @@ from typing import Any
 
 from windrow.errors import ArgumentError, NotFoundError, StateError, missing_extra
 from windrow.iterator import DatasetIterator
+from windrow.state import merge_states
 
 try:
     import jax
@@ -47,14 +50,14 @@ class CheckpointHandler(ocp.CheckpointHandler):
         path.write_text(json.dumps(args.item.get_state()))
 
     def restore(self, directory: pathlib.Path, args: CheckpointRestore) -> DatasetIterator[Any]:
-        """Set this process's iterator to the state saved by the process of the same number.
+        """Set this process's iterator to the step that was saved.
 
         Raises:
             NotFoundError: If the checkpoint has no state of an iterator.
-            StateError: If another number of processes saved states that differ from each other, or
-                the state is of another chain or other data.
+            StateError: If the states of the processes are of different steps or lack lanes, or they
+                are of another chain or other data.
         """
-        args.item.set_state(json.loads(_saved(directory)))
+        args.item.set_state(_saved(directory, args.item))
         return args.item
 
 
@@ -70,23 +73,27 @@ def _file_name(process: int, count: int) -> str:
     return f"process_{process}-of-{count}.json"
 
 
-def _saved(directory: pathlib.Path) -> str:
+def _saved(directory: pathlib.Path, iterator: DatasetIterator[Any]) -> dict[str, Any]:
+    """The state that an iterator needs: of this process, or of all of them together."""
     own = directory / _file_name(jax.process_index(), jax.process_count())
     if own.exists():
-        return str(own.read_text())
-    states = {str(path.read_text()) for path in directory.glob("process_*-of-*.json")}
-    if not states:
+        state: dict[str, Any] = json.loads(own.read_text())
+        if iterator.has_lanes_of(state):
+            return state
+    paths = sorted(directory.glob("process_*-of-*.json"))
+    if not paths:
         raise NotFoundError(
             f"no state of an iterator in {directory}; was this item saved with"
             " windrow.checkpoint.CheckpointSave?"
         )
-    if len(states) > 1:
+    try:
+        return merge_states(json.loads(path.read_text()) for path in paths)
+    except StateError as error:
         raise StateError(
-            f"{directory} holds {len(states)} different states, saved by another number of processes"
-            f" than the {jax.process_count()} of this run; restore with as many processes as saved"
-            " it"
-        )
-    return states.pop()
+            f"the {len(paths)} states in {directory}, of other processes than the"
+            f" {jax.process_count()} of this run, cannot be joined: {error}\nRestore with as many"
+            " processes as saved it, or save shards of one chain: dataset.shard(index, count)"
+        ) from error
 
 
 @ocp.args.register_with_handler(CheckpointHandler, for_save=True)

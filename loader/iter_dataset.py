@@ -6,8 +6,8 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
@@ -17,6 +17,7 @@ from windrow.transforms.arguments import checked_seed, integer, weights_given
 from windrow.transforms.options import as_multiprocessing_options
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class IterDataset(Dataset[T]):
@@ -60,6 +61,26 @@ class IterDataset(Dataset[T]):
         return IterDataset(nodes.StreamMixNode(parents, weights_given(weights)))
 
     @classmethod
+    def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:
+        """Elements of `cycle_length` streams in turn; where one has ended, the next one begins there.
+
+        Nothing is left out: it ends when all streams have ended. With a cycle of 1 the streams come
+        one after the other. The order is Grain's.
+
+        Raises:
+            PlanError: If there is no dataset, or `cycle_length` is less than 1.
+
+        Example:
+            >>> import windrow
+            >>> parts = [windrow.MapDataset.range(n, n + 3).to_iter_dataset() for n in (0, 10, 20)]
+            >>> list(windrow.IterDataset.interleave(parts, cycle_length=2))
+            [0, 10, 1, 11, 2, 12, 20, 21, 22]
+        """
+        parents = nodes_of(datasets, IterDataset, "interleave")
+        count = integer(cycle_length, "interleave: cycle_length")
+        return IterDataset(nodes.StreamInterleaveNode(parents, count))
+
+    @classmethod
     def zip(
         cls, datasets: Sequence[IterDataset[Any]], *, strict: bool = True
     ) -> IterDataset[tuple[Any, ...]]:
@@ -89,15 +110,50 @@ class IterDataset(Dataset[T]):
         function = functions.as_function(transform, "MapWithIndex")
         return IterDataset(nodes.MapWithIndexNode((self._node,), function))
 
-    def random_map(self, transform: Any, *, seed: int | None = None) -> IterDataset[Any]:
+    def random_map(
+        self, transform: Any, *, seed: int | None = None, batched: bool = False
+    ) -> IterDataset[Any]:
         """`transform(element, rng)`, where `rng` depends on the seed and the element's number.
+
+        With `batched`, `transform(columns, rngs)` gets the columns of many elements and a list with
+        the generator of each (see MapDataset).
 
         Raises:
             PlanError: If there is no seed at all.
         """
         function = functions.as_function(transform, "RandomMap")
         found = nodes.seed_for(self._node, seed, "random_map", 2**64)
-        return IterDataset(nodes.RandomMapNode((self._node,), function, found))
+        make = nodes.RandomColumnMapNode if batched else nodes.RandomMapNode
+        return IterDataset(make((self._node,), function, found))
+
+    @overload
+    def flat_map(self, transform: Callable[[T], Iterable[S]]) -> IterDataset[S]: ...
+
+    @overload
+    def flat_map(self, transform: functions.FlatMap) -> IterDataset[Any]: ...
+
+    def flat_map(self, transform: Any) -> IterDataset[Any]:
+        """The elements that `transform` makes of each element, one after the other.
+
+        The position counts elements given of the current one. So a restore reads that element again,
+        and no other. An absent element gives no elements.
+
+        Args:
+            transform: A function that returns an iterable, which may be empty and must end, or a
+                `transforms.FlatMap`, whose `max_fan_out` does not matter here.
+
+        Raises:
+            ArgumentError: If `transform` is neither a function nor a `transforms.FlatMap`.
+            ElementError: On iteration, if it returns something that is not iterable.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(4).to_iter_dataset()
+            >>> list(stream.flat_map(lambda n: [n] * n))
+            [1, 2, 2, 3, 3, 3]
+        """
+        function = functions.as_function(transform, "FlatMap")
+        return IterDataset(nodes.FlattenNode((nodes.FlatMapNode((self._node,), function),)))
 
     def filter(self, transform: Any) -> IterDataset[T]:
         """The elements for which `transform` is true."""
@@ -122,14 +178,134 @@ class IterDataset(Dataset[T]):
         *,
         drop_remainder: bool = False,
         batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+        remainder: nodes.Remainder | None = None,
+        mask: str = "mask",
+        pad_to: int | Mapping[str, int] | None = None,
+        pad_value: float = 0,
     ) -> IterDataset[Any]:
         """Batches of consecutive elements of the stream, across epochs too (see MapDataset).
 
+        Of a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
+        rows are padding in their places, and with `"drop"` the stream ends at the first batch that
+        a lane cannot fill.
+
         Raises:
-            PlanError: If `batch_size` is less than 1.
+            ArgumentError: If an argument has the wrong type or contradicts another one.
+            PlanError: If a size is less than 1, or `batch_fn` is combined with padding.
         """
         size = integer(batch_size, "batch: batch_size")
-        return IterDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
+        node = nodes.batch_node(
+            self._node,
+            size,
+            batch_fn,
+            drop_remainder=drop_remainder,
+            remainder=remainder,
+            mask=mask,
+            pad_to=pad_to,
+            pad_value=pad_value,
+        )
+        return IterDataset(node)
+
+    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[T]:
+        """Batches of `batch_size` rows, cut and joined from batches of any sizes.
+
+        Args:
+            batch_size: Rows per batch; the last batch may have fewer.
+            drop_remainder: Leave out a shorter last batch.
+
+        Raises:
+            PlanError: If `batch_size` is less than 1.
+            ElementError: On iteration, if an element is not a batch: a tree whose leaves all have
+                one number of rows.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(10).batch(4).to_iter_dataset()
+            >>> [batch.tolist() for batch in stream.rebatch(3)]
+            [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+        """
+        size = integer(batch_size, "rebatch: batch_size")
+        rows = nodes.UnbatchNode((self._node,))
+        return IterDataset(nodes.BatchNode((rows,), size, drop_remainder))
+
+    def shard(
+        self, index: int, count: int, *, agree: Callable[[bool], bool] | None = None
+    ) -> IterDataset[T]:
+        """The part of each batch that one of `count` processes takes.
+
+        An element has the rows `[index * B // count, (index + 1) * B // count)` of the batch that the
+        chain would give without `shard`. Nothing is read for others where `count` divides the number
+        of lanes (`to_iter_dataset(lanes=...)`) or the batch is made with random access. Else
+        processes that share a lane each run it. After it only `map(..., batched=True)` may follow,
+        which promises independent rows, and `mp_prefetch`.
+
+        All shards end at the same batch. So a finite stream with a filter needs `repeat()` before the
+        batch, or `drop_remainder=True` and `agree`.
+
+        Args:
+            index: Number of the shard.
+            count: Number of shards; it divides the batch size.
+            agree: Called by each process before each batch, in the thread that iterates, with
+                whether its shard has the batch. Returns whether all shards have it.
+
+        Raises:
+            ArgumentError: If the numbers are not `0 <= index < count`, or `agree` cannot be called.
+            PlanError: If the chain does not end in a batch, `count` does not divide its size, or the
+                shards could not end together.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(16).to_iter_dataset(lanes=2).batch(8)
+            >>> [batch.tolist() for batch in stream]
+            [[0, 2, 4, 6, 1, 3, 5, 7], [8, 10, 12, 14, 9, 11, 13, 15]]
+            >>> [batch.tolist() for batch in stream.shard(1, 2)]
+            [[1, 3, 5, 7], [9, 11, 13, 15]]
+        """
+        number, shards = integer(index, "shard: index"), integer(count, "shard: count")
+        node = nodes.sharded(self._node, number, shards, agree)
+        nodes.tail_of(node).run()  # checks that the shards can end together
+        return IterDataset(node)
+
+    def pack(
+        self,
+        length_struct: Mapping[str, int],
+        method: Literal["first_fit", "best_fit", "concat_then_split"] = "first_fit",
+        **options: Any,
+    ) -> IterDataset[dict[str, Any]]:
+        """Rows of fixed sizes that hold the sequences of several elements, packed as they come.
+
+        Elements are dicts of arrays whose first axis is the sequence; a scalar is a sequence of
+        length 1. A row has, for each feature `k`, the values `(length_struct[k], ...)`, and int32
+        `k_segment_ids`, which count the sequences from 1, and `k_positions`, which count from 0 in
+        each. Cells without a sequence have 0 in all three. Order and values are as in Grain's
+        packers. `MapDataset.pack` fills rows better where lengths are known.
+
+        A restored stream reads again only what the open rows hold.
+
+        Args:
+            length_struct: The cells of a row for each feature. Other keys of elements are left out.
+            method: "first_fit" and "best_fit" keep `num_packing_bins` rows open. A sequence goes into
+                the first row that has room, or into the fullest. When one fits into none, all rows
+                are given out. "concat_then_split" puts sequences end to end and cuts them.
+            options: For "first_fit" and "best_fit": `num_packing_bins` (required), `seed` (0),
+                `shuffle_bins` (True), `shuffle_bins_group_by_feature`, `meta_features` (features
+                without segment ids; those without cells become a list for each row),
+                `pack_alignment_struct`, `padding_struct`, `max_sequences_per_bin`. For
+                "concat_then_split": `meta_features` (never cut), `split_full_length_features` (True),
+                `bos_token_id` (replaces the first token of every sequence in `bos_features`).
+
+        Raises:
+            PlanError: If the method or an option is unknown, or a number is out of range.
+            ElementError: On iteration, if an element lacks a feature or is longer than a row.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> texts = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
+            >>> rows = texts.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
+            >>> [row["x"].tolist() for row in rows]
+            [[1, 2, 2, 3, 3, 3], [4, 4, 4, 4, 0, 0]]
+        """
+        return IterDataset(nodes.pack_node(self._node, length_struct, method, options))
 
     def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
         """The stream again from its start, in the same order; with None, for ever.
@@ -152,7 +328,7 @@ class IterDataset(Dataset[T]):
         return IterDataset(nodes.StreamLimitNode((self._node,), size))
 
     def apply(self, transformations: Any) -> IterDataset[Any]:
-        """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
     def mp_prefetch(

@@ -7,6 +7,7 @@ integers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 import os
@@ -28,7 +29,15 @@ from windrow.state import Identity
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node, as_chain, origin
+from windrow.transforms.nodes import (
+    Node,
+    RowPosition,
+    Tail,
+    as_chain,
+    chains_of,
+    origin,
+    tail_of,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -51,9 +60,13 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     """
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self._node = node  # as the user wrote it
+        self._tail = tail_of(node)
+        self._lead = 0
+        self._running = self._tail.run()
         self._identity: Identity | None = None
-        self._position = origin(node)
+        self._position = origin(self._running)
+        self._agree, self._is_over = self._tail.agree, False
         self._blocks: Inline | PrefetchThread | None = None
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
@@ -62,7 +75,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._given = 0  # of self._elements
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
-        self._meter = Profiler(node)
+        self._meter = Profiler(self._running)
         self._listener: _Listener | None = None
         self._notifying = False
         _all.add(self)
@@ -72,18 +85,35 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         return self
 
     def __next__(self) -> T_co:
+        if self._agree is not None:
+            self._end_together(self._agree)
         if self._given == len(self._elements):
-            self._next_block()
-            if self._listener is not None:
-                self._notify(is_over=False)
-                while self._given == len(self._elements):  # the callback took or dropped them
-                    if self._closed:
-                        raise StopIteration
-                    self._next_block()
+            self._make_next()
         element: T_co = self._elements[self._given]
         self._elements[self._given] = None  # the consumer's alone from here on
         self._given += 1
         return element
+
+    def _make_next(self) -> None:
+        self._next_block()
+        if self._listener is not None:
+            self._notify(is_over=False)
+            while self._given == len(self._elements):  # the callback took or dropped them
+                if self._closed:
+                    raise StopIteration
+                self._next_block()
+
+    def _end_together(self, agree: Callable[[bool], bool]) -> None:
+        """End the stream before the first batch that some shard does not have."""
+        if not self._is_over:
+            has_next = self._given < len(self._elements)
+            if not has_next:
+                with contextlib.suppress(StopIteration):
+                    self._make_next()
+                    has_next = True
+            self._is_over = not agree(has_next)
+        if self._is_over:
+            raise StopIteration
 
     def _next_block(self) -> None:
         blocks, meter = self._started(), self._meter
@@ -141,12 +171,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             )
         if self._blocks is None:
             if self._executors is None:
-                self._executors = Executors(self._node)
+                self._executors = Executors(self._running)
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_executors = weakref.finalize(self, self._executors.kill)
                 self._executors.start()  # they start while the first records are read
-            run = RunContext(self._node, self._executors, self._meter)
-            rest = streams.blocks(self._node, self._position, run, None)
+            run = RunContext(self._running, self._executors, self._meter)
+            rest = streams.blocks(self._running, self._position, run, None)
             self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
@@ -154,7 +184,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def _begin_anew(self) -> None:
         """Start with empty statistics and no callback, in a forked child."""
-        self._meter, self._listener = Profiler(self._node), None
+        self._meter, self._listener = Profiler(self._running), None
 
     def _leave_to_parent(self) -> None:
         """Leave prefetched elements and their threads to the parent process, in a forked child."""
@@ -167,15 +197,21 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._started()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the element given last: JSON, under 1 kB, without data."""
+        """Return the state after the element given last: JSON, a few integers, without data.
+
+        It counts rows, elements before the last batch. Another batch size, another number of shards
+        and other workers resume from it with the next row. The state of one shard of a stream with
+        lanes holds its own lanes: join those of all shards with `windrow.merge_states`.
+        """
         _register_with_grain()
         self._keep_position()
-        return self._named().state(list(self._position))
+        return self._named().state(self._tail.rows_of(self._position, self._lead))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
-        Reads no records. A chain whose position is one number (random access, map, filter and
+        Reads no records. Where a chain with random access ends in a batch, and its size has changed
+        since, the batches begin at the row of the state and are cut at the end of the chain. A chain whose position is one number (random access, map, filter and
         batch) also takes a state of Grain, `{"next_index": n}`.
 
         Raises:
@@ -184,10 +220,28 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         if self._closed:
             raise ClosedError("this iterator was closed; make another with iter(dataset)")
-        position = self._named().position(state)
-        _check_reach(self._node, position)
+        found = self._named().position(state)
+        _check_reach(self._tail, found)
         self._drop()
-        self._position = position
+        self._resume(found)
+
+    def _resume(self, found: RowPosition) -> None:
+        self._is_over = False
+        self._position, lead = self._tail.position_of(found)
+        if lead != self._lead:
+            self._end_workers()  # they have the nodes of the chain that ran
+            self._lead, self._running = lead, self._tail.run(lead)
+
+    def has_lanes_of(self, state: Any) -> bool:
+        """Whether a state holds all lanes that this iterator runs, so that it needs no other.
+
+        A state of one shard of a stream with lanes holds its own lanes only: see
+        `windrow.merge_states`.
+        """
+        lanes = state.get("lanes") if isinstance(state, dict) else None
+        if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
+            return True  # `set_state` says what is wrong with it
+        return all(lanes[lane] is not None for lane in self._tail.own_lanes)
 
     def stats(self) -> Stats:
         """Return times, bytes and waits since the iterator was made.
@@ -299,7 +353,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the chain and the position; prefetched elements are made again."""
         self._keep_position()
-        return _restored, (self._node, list(self._position))
+        found = self._tail.rows_of(self._position, self._lead)
+        return _restored, (self._node, found)
 
     def __repr__(self) -> str:
         return f"DatasetIterator({self._named().chain})"
@@ -331,23 +386,37 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _check_reach(node: Node, position: Sequence[int]) -> None:
+def _check_reach(tail: Tail, found: RowPosition) -> None:
+    for lane in found.lanes:
+        if lane is not None and not tail.is_indexed:
+            _check_inside(tail.row_node, lane)
+    chains = chains_of(tail.node)
+    if tail.is_indexed:
+        length = chains[0].parent.length if tail.batch is None else tail.batch.parent.length
+        _check_length(found.rows, length)
+
+
+def _check_inside(node: Node, position: Sequence[int]) -> None:
     chain = as_chain(node)
     if chain is not None:
-        if position[0] > chain.parent.length:
-            raise StateError(
-                f"state is at element {position[0]} of a dataset of {chain.parent.length}; it was"
-                " taken over more data: restore with the dataset it was taken from"
-            )
+        _check_length(position[0], chain.parent.length)
         return
     *parts, _ = node.split_position(position)
     for parent, part in zip(node.parents, parts, strict=True):
-        _check_reach(parent, part)
+        _check_inside(parent, part)
 
 
-def _restored(node: Node, position: list[int]) -> DatasetIterator[Any]:
+def _check_length(row: int, length: int) -> None:
+    if row > length:
+        raise StateError(
+            f"state is at element {row} of a dataset of {length}; it was"
+            " taken over more data: restore with the dataset it was taken from"
+        )
+
+
+def _restored(node: Node, found: RowPosition) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node)
-    iterator._position = position
+    iterator._resume(found)
     return iterator
 
 

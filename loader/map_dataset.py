@@ -7,7 +7,7 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, overload
 
@@ -27,6 +27,7 @@ from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
 T = TypeVar("T")
+S = TypeVar("S")
 _SEEDS = 2**32
 
 
@@ -241,17 +242,81 @@ class MapDataset(Dataset[T]):
         function = functions.as_function(transform, "MapWithIndex")
         return MapDataset(nodes.MapWithIndexNode((self._node,), function))
 
-    def random_map(self, transform: Any, *, seed: int | None = None) -> MapDataset[Any]:
+    def random_map(
+        self, transform: Any, *, seed: int | None = None, batched: bool = False
+    ) -> MapDataset[Any]:
         """`transform(element, rng)`, where `rng` depends on the seed and the index alone.
 
         The generator is valid during the call only. Grain gives the same values for the same seed.
 
+        Args:
+            transform: A function, or a `transforms.RandomMap`.
+            seed: By default derived from an earlier `seed(...)`.
+            batched: `transform(columns, rngs)` gets the columns of many elements and a list with
+                the generator of each, the same as without `batched`. It returns columns of as many
+                rows, and must treat rows independently: how many it gets at once may vary.
+
         Raises:
             PlanError: If there is no seed at all.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> dataset = windrow.MapDataset.range(4).seed(1)
+            >>> def noise(columns, rngs):
+            ...     return columns + np.array([rng.integers(10) for rng in rngs])
+            >>> one_by_one = dataset.random_map(lambda n, rng: n + int(rng.integers(10)))
+            >>> list(dataset.random_map(noise, batched=True)) == list(one_by_one)
+            True
         """
         function = functions.as_function(transform, "RandomMap")
         found = nodes.seed_for(self._node, seed, "random_map", 2**64)
-        return MapDataset(nodes.RandomMapNode((self._node,), function, found))
+        make = nodes.RandomColumnMapNode if batched else nodes.RandomMapNode
+        return MapDataset(make((self._node,), function, found))
+
+    @overload
+    def flat_map(
+        self, transform: Callable[[T], Iterable[S]], max_fan_out: int
+    ) -> MapDataset[S]: ...
+
+    @overload
+    def flat_map(
+        self, transform: functions.FlatMap, max_fan_out: int | None = None
+    ) -> MapDataset[Any]: ...
+
+    def flat_map(self, transform: Any, max_fan_out: int | None = None) -> MapDataset[Any]:
+        """The elements that `transform` makes of each element, with random access.
+
+        Each element has `max_fan_out` indices, so the length is `max_fan_out` times as large. Indices
+        for which it makes nothing are absent: None, which iteration leaves out. Each index reads its
+        element: for large fan-outs prefer `to_iter_dataset().flat_map`, which reads it once.
+
+        Args:
+            transform: A function that returns an iterable, which may be empty, or a
+                `transforms.FlatMap`.
+            max_fan_out: The most elements that it makes of one; by default the attribute of a
+                `transforms.FlatMap`.
+
+        Raises:
+            ArgumentError: If `transform` is neither, or `max_fan_out` is missing.
+            PlanError: If `max_fan_out` is less than 1.
+            ElementError: On reading, if `transform` makes more, or something that is not iterable.
+
+        Example:
+            >>> import windrow
+            >>> dataset = windrow.MapDataset.range(3).flat_map(lambda n: [n] * n, max_fan_out=2)
+            >>> dataset[:].read(range(6)), list(dataset)
+            ([None, None, 1, None, 2, 2], [1, 2, 2])
+        """
+        function = functions.as_function(transform, "FlatMap")
+        given = getattr(transform, "max_fan_out", None) if max_fan_out is None else max_fan_out
+        if given is None:
+            raise ArgumentError(
+                "flat_map: random access needs max_fan_out, the most elements that the function"
+                " makes of one; give it, or write to_iter_dataset().flat_map(...), which needs none"
+            )
+        slots = integer(given, "flat_map: max_fan_out")
+        node = nodes.SlotsNode((self._node,), slots)
+        return MapDataset(nodes.SlotMapNode((node,), function, slots))
 
     def filter(self, transform: Any) -> MapDataset[T]:
         """Make elements for which `transform` is false absent: None, with the length unchanged.
@@ -270,6 +335,10 @@ class MapDataset(Dataset[T]):
         *,
         drop_remainder: bool = False,
         batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+        remainder: nodes.Remainder | None = None,
+        mask: str = "mask",
+        pad_to: int | Mapping[str, int] | None = None,
+        pad_value: float = 0,
     ) -> MapDataset[Any]:
         """Batches of consecutive elements, which do not cross an epoch.
 
@@ -279,9 +348,28 @@ class MapDataset(Dataset[T]):
             batch_size: Elements per batch; the last batch of an epoch may be shorter.
             drop_remainder: Leave out a shorter last batch.
             batch_fn: Makes a batch of a list of elements, instead of stacking.
+            remainder: What becomes of a shorter last batch: `"keep"` it, `"drop"` it (which is
+                `drop_remainder=True`), or `"pad"` it with zeros (and empty strings). With `"pad"`
+                each batch says which rows are real, in a bool array `(batch_size,)`: batches that
+                are dicts get it under the key `mask`, others become the pair `(batch, mask)`.
+            mask: The name of that key.
+            pad_to: Pads rows that differ in length: the first axis of each leaf that has an axis is
+                padded to this length, or that of leaves under keys of the elements to one by key.
+            pad_value: The number that `pad_to` pads with.
 
         Raises:
-            PlanError: If `batch_size` is less than 1, or a filter comes before.
+            ArgumentError: If an argument has the wrong type or contradicts another one.
+            PlanError: If a size is less than 1, a filter comes before, or `batch_fn` is combined
+                with padding.
+            ElementError: On reading, if a row is longer than `pad_to`.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> rows = windrow.MapDataset.source([np.arange(n) for n in (3, 1, 2)])
+            >>> for batch, mask in rows.batch(2, remainder="pad", pad_to=3, pad_value=-1):
+            ...     print(batch.tolist(), mask.tolist())
+            [[0, 1, 2], [0, -1, -1]] [True, True]
+            [[0, 1, -1], [0, 0, 0]] [True, False]
         """
         size = integer(batch_size, "batch: batch_size")
         if nodes.may_be_absent(self._node):
@@ -289,10 +377,189 @@ class MapDataset(Dataset[T]):
                 "batch: a filter before it leaves gaps that random access cannot close; write"
                 " .filter(f).to_iter_dataset().batch(n), or filter after the batch"
             )
-        return MapDataset(nodes.BatchNode((self._node,), size, drop_remainder, batch_fn))
+        node = nodes.batch_node(
+            self._node,
+            size,
+            batch_fn,
+            drop_remainder=drop_remainder,
+            remainder=remainder,
+            mask=mask,
+            pad_to=pad_to,
+            pad_value=pad_value,
+        )
+        return MapDataset(node)
+
+    def shard(self, index: int, count: int) -> MapDataset[T]:
+        """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
+
+        Element `k` has the rows `[index * B // count, (index + 1) * B // count)` of batch `k`. No
+        other rows are read. A last batch that is shorter can leave a process without rows.
+
+        Raises:
+            ArgumentError: If the numbers are not `0 <= index < count`.
+            PlanError: If the chain does not end in a batch, or `count` does not divide its size.
+
+        Example:
+            >>> import windrow
+            >>> dataset = windrow.MapDataset.range(16).batch(8).shard(1, 4)
+            >>> [batch.tolist() for batch in dataset]
+            [[2, 3], [10, 11]]
+        """
+        number, shards = integer(index, "shard: index"), integer(count, "shard: count")
+        return MapDataset(nodes.sharded(self._node, number, shards, None))
+
+    # --- planned by lengths ----------------------------------------------------------------------
+
+    def pack(
+        self,
+        row_length: int,
+        *,
+        lengths: Any = None,
+        window: int = 16_384,
+        method: str = "best_fit_decreasing",
+        too_long: str = "split",
+        max_segments: int | None = None,
+        sequences: Sequence[str] | None = None,
+        names: Any = None,
+        seed: int | None = None,
+    ) -> IterDataset[dict[str, Any]]:
+        """Rows of `row_length` tokens, each packed with several documents, planned before reading.
+
+        Each window of `window` documents, in the order of the chain so far, is packed from their
+        lengths alone: by best fit, from the longest on. The rows of a window come in a random
+        order. Windows end with each epoch, so `shuffle` and `repeat` come before. The rows depend
+        on the chain, the seed and the lengths, and not on workers, batches or restarts.
+
+        Args:
+            row_length: Tokens of a row, at most 2**24.
+            lengths: Tokens of each record of the source, integers `(records,)`; for several
+                sources one array for each, in the order of the chain. By default the source is
+                asked. After a `map` that changes lengths they are the lengths of its results.
+            window: Documents that share rows. The emptiest row of each window smaller than 16,384
+                documents goes to the last of the windows that make up that number.
+            method: "best_fit_decreasing".
+            too_long: What becomes of a document longer than a row: "split" cuts it into pieces,
+                "truncate" keeps its first tokens, "drop" leaves it out, "error" raises before it
+                is read. `explain()` has the counts.
+            max_segments: The most documents of a row; needed where documents have features.
+            sequences: Which keys of a document are sequences of its length. By default those whose
+                spec has a first axis of no fixed length, or else those with an axis.
+            names: Other names for the arrays of a row, as a dict; a value may be a sequence of
+                names. "maxtext" stands for the names of MaxText, with shifted targets. The arrays
+                `k_shifted`, the token after each one in its piece, and `k_shifted_segment_ids` are
+                made only if they are named here.
+            seed: Decides the order of rows, in `[0, 2**32)`; by default derived from an earlier
+                `seed(...)`, else 0.
+
+        Returns:
+            A stream of dicts. For each sequence `k` (`tokens`, where a document is an array): `k`
+            `(row_length, ...)`; `k_segment_ids` and `k_positions`, int32 `(row_length,)`. Ids count
+            from 1, and 0 is padding; positions begin at 0 in each piece. A feature of documents,
+            a number or an array of a fixed shape, is `(max_segments, ...)`, followed by zeros.
+            Documents without tokens are in no row.
+
+        Raises:
+            ArgumentError: If an argument is of another kind.
+            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
+                on reading, a document is too long.
+            ElementError: On reading, if a document has another length than was planned.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> documents = windrow.MapDataset.source([np.arange(n) + 1 for n in (3, 6, 2, 5)])
+            >>> for row in documents.pack(8):
+            ...     print(row["tokens"], row["tokens_segment_ids"])
+            [1 2 3 4 5 6 1 2] [1 1 1 1 1 1 2 2]
+            [1 2 3 1 2 3 4 5] [1 1 1 2 2 2 2 2]
+        """
+        if method != nodes.BEST_FIT:
+            raise ArgumentError(f"pack: method must be {nodes.BEST_FIT!r}, got {method!r}")
+        found = (
+            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "pack", 2**32)
+        )
+        node = nodes.PackNode(
+            (self._node,),
+            _lengths_given(lengths),
+            integer(window, "pack: window"),
+            integer(row_length, "pack: row_length"),
+            nodes.checked_too_long(too_long),
+            found or 0,
+            None if max_segments is None else integer(max_segments, "pack: max_segments"),
+            nodes.checked_sequences(sequences, "pack"),
+            nodes.checked_names(names),
+        )
+        return self._streamed(node)
+
+    def bucket(
+        self,
+        boundaries: Sequence[int],
+        batch_sizes: Sequence[int],
+        *,
+        lengths: Any = None,
+        window: int = 16_384,
+        too_long: str = "error",
+        pad_value: int = 0,
+        sequences: Sequence[str] | None = None,
+        seed: int | None = None,
+    ) -> IterDataset[dict[str, Any]]:
+        """Batches of elements of like lengths, padded, and planned before anything is read.
+
+        Bucket `k` has the elements of at most `boundaries[k]` items that no earlier bucket has. Each
+        window of `window` elements, in the order of the chain so far, is dealt to batches by its
+        lengths alone; the batches of a window come in a random order. The last batch of each bucket
+        of a window may have fewer elements.
+
+        Args:
+            boundaries: The largest length of each bucket, ascending.
+            batch_sizes: The elements of a batch, for each bucket.
+            lengths: As for `pack`.
+            window: Elements that are planned together.
+            too_long: What becomes of an element longer than the last boundary: "truncate", "drop" or
+                "error".
+            pad_value: Follows the items of a sequence up to its boundary.
+            sequences: As for `pack`.
+            seed: Decides the order of batches; as for `pack`.
+
+        Returns:
+            A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
+            `(batch, boundary, ...)`, and `k_lengths`, int32 `(batch,)`. Other leaves are stacked.
+
+        Raises:
+            ArgumentError: If an argument is of another kind.
+            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
+                on reading, an element is too long.
+            ElementError: On reading, if an element has another length than was planned.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> sentences = windrow.MapDataset.source([np.arange(n) for n in (3, 6, 2, 5)])
+            >>> for batch in sentences.bucket([4, 8], [4, 2]):
+            ...     print(batch["tokens"].shape, batch["tokens_lengths"])
+            (2, 4) [3 2]
+            (2, 8) [6 5]
+        """
+        found = (
+            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
+        )
+        node = nodes.BucketNode(
+            (self._node,),
+            _lengths_given(lengths),
+            integer(window, "bucket: window"),
+            tuple(integer(n, "bucket: a boundary") for n in boundaries),
+            tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
+            nodes.checked_too_long(too_long),
+            found or 0,
+            pad_value,
+            nodes.checked_sequences(sequences, "bucket"),
+        )
+        return self._streamed(node)
+
+    def _streamed(self, node: nodes.Node) -> IterDataset[Any]:
+        options = as_read_options(default_options(self._node))
+        return IterDataset(nodes.ToStreamNode((node,), options))
 
     def apply(self, transformations: Any) -> MapDataset[Any]:
-        """Apply one transform, or several in order: Map, RandomMap, MapWithIndex, Filter, Batch."""
+        """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
     # --- elements --------------------------------------------------------------------------------
@@ -366,11 +633,35 @@ class MapDataset(Dataset[T]):
         return self._node.length
 
     def to_iter_dataset(
-        self, read_options: ReadOptions | None = None, *, allow_nones: bool = False
+        self,
+        read_options: ReadOptions | None = None,
+        *,
+        allow_nones: bool = False,
+        lanes: int = 1,
     ) -> IterDataset[T]:
-        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`."""
+        """The elements as a stream, read ahead; absent ones are left out unless `allow_nones`.
+
+        With several lanes, lane `l` of `L` takes the elements `l, l + L, ...`; after a
+        `block_shuffle` (maps, filters and `repeat` may lie between) it takes shuffled blocks
+        `l, l + L, ...` of each epoch, and shuffles inside windows of `max(1, window_blocks // L)`
+        of them. What follows, such as `filter` or `window_shuffle`, runs in each lane alone. Element
+        `n` of the stream is element `n // L` of lane `n % L`; a batch of `B` rows has the next
+        `B // L` elements of each lane, lane after lane. So hosts can share the stream: see
+        `IterDataset.shard`.
+
+        Args:
+            read_options: Threads and buffers; by default what suits the sources.
+            allow_nones: Whether absent elements come as None.
+            lanes: Number of lanes. It is part of the order: choose it once, as a multiple of every
+                number of hosts that may run the chain.
+
+        Raises:
+            PlanError: If `lanes` is less than 1, or more than the blocks of the block shuffle.
+        """
         options = default_options(self._node) if read_options is None else read_options
-        node = nodes.ToStreamNode((self._node,), as_read_options(options), allow_nones)
+        count = integer(lanes, "to_iter_dataset: lanes")
+        chain = self._node.dealt(count) if count > 1 else self._node
+        node = nodes.ToStreamNode((chain,), as_read_options(options), allow_nones, count)
         return IterDataset(node)
 
     def mp_prefetch(
@@ -384,3 +675,12 @@ class MapDataset(Dataset[T]):
 
     def __iter__(self) -> DatasetIterator[T]:
         return iter(self.to_iter_dataset())
+
+
+def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:
+    """Lengths that a user gives, one array for each source; a list of numbers belongs to one source."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, (list, tuple)) and any(np.ndim(each) for each in lengths):
+        return tuple(lengths)
+    return (np.asarray(lengths),)

@@ -1,9 +1,11 @@
 """State: what an iterator needs to resume, and how a state of another chain is recognized.
 
-A state is JSON: the position (a few integers), the chain's fingerprint, and a description of
-the chain for the message that refuses the state elsewhere. It holds no data and no count of threads, workers or hosts.
+A state is JSON: rows and positions (a few integers), the chain's fingerprint, and a description of
+the chain for the message that refuses the state elsewhere. It holds no data and no count of threads,
+workers, shards or hosts.
 
-Invariant: under 1 kB for every chain, and the same for the same step of the same chain and data.
+Invariant: under 1 kB without lanes, and some 20 bytes more per lane and stateful node; the same for
+the same row of the same chain and data, whatever its last batch.
 """
 
 from __future__ import annotations
@@ -12,68 +14,74 @@ import dataclasses
 import hashlib
 import json
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from windrow.errors import StateError
-from windrow.transforms.nodes import Node, described, fingerprint, function_names
+from windrow.errors import ArgumentError, StateError
+from windrow.transforms.nodes import (
+    Node,
+    RowPosition,
+    Tail,
+    described,
+    fingerprint,
+    function_names,
+    tail_of,
+)
 
-VERSION = 1
+VERSION = 2
 _WORDS = 500  # characters of JSON, of the chain's description that a state keeps
+_NEEDED = {1: ("position", "fingerprint"), 2: ("rows", "lanes", "fingerprint")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
     """What makes a state belong to a chain: its nodes and data, and the names of its functions."""
 
+    tail: Tail
     fingerprint: str
     functions: str
     chain: str
-    width: int
 
     @classmethod
     def of(cls, node: Node) -> Identity:
         """The identity of a chain."""
         names = hashlib.sha256("\n".join(function_names(node)).encode()).hexdigest()[:8]
-        chain = described(node)
-        return cls(fingerprint(node), names, _shortened(chain), node.width)
+        tail = tail_of(node)
+        return cls(tail, tail.fingerprint(), names, _shortened(described(node)))
 
-    def state(self, position: list[int]) -> dict[str, Any]:
+    def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
+        after = {"after": at.after} if any(at.after) else {}
         return {
             "version": VERSION,
-            "position": position,
+            "rows": at.rows,
+            "lanes": at.lanes,
+            **after,
             "fingerprint": self.fingerprint,
             "functions": self.functions,
             "chain": self.chain,
         }
 
-    def position(self, state: Any) -> list[int]:
+    def position(self, state: Any) -> RowPosition:
         """Return the position in a state of this chain, or in Grain's state of an equal chain.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.
         """
         state = _parsed(state)
-        if set(state) == {"next_index"} and self.width == 1:
-            return _checked([state["next_index"]], 1)
-        if not {"version", "position", "fingerprint"} <= set(state):
-            raise StateError(
-                f"not a state of a Windrow iterator: it has the keys {sorted(map(str, state))}, but"
-                " needs version, position and fingerprint. Pass the value that get_state() returned."
-                " (A state of Grain, {'next_index': n}, is only for a chain whose position is one"
-                " number.)"
-            )
-        if state["version"] != VERSION:
-            raise StateError(
-                f"state has version {state['version']!r}, this Windrow reads version {VERSION};"
-                " restore it with the Windrow that wrote it"
-            )
-        if state["fingerprint"] != self.fingerprint:
+        if set(state) == {"next_index"} and self.tail.node.width == 1:
+            return self.tail.position_of_version_1(_checked([state["next_index"]], 1))
+        _check_keys(state)
+        is_new = state["version"] == VERSION
+        own = self.fingerprint if is_new else fingerprint(self.tail.node)
+        if state["fingerprint"] != own:
             raise StateError(
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
-                f"  this run: {self.chain} [{self.fingerprint}]\n"
-                "Restore with the chain and data it was taken from, or start without a state."
+                f"  this run: {self.chain} [{own}]\n"
+                "Restore with the chain and data it was taken from, or start without a state. A"
+                " store that has grown since has other data: where the source allows it, [:n] after"
+                " the source restores on the first n records."
             )
         if state.get("functions") != self.functions:
             warnings.warn(
@@ -81,7 +89,126 @@ class Identity:
                 " stream resumes at the same place, with the functions of this run",
                 stacklevel=3,
             )
-        return _checked(state["position"], self.width)
+        if not is_new:
+            position = _checked(state["position"], self.tail.node.width)
+            return self.tail.position_of_version_1(position)
+        return self._row_position(state)
+
+    def _row_position(self, state: dict[str, Any]) -> RowPosition:
+        width, after = self.tail.widths
+        lanes = state["lanes"]
+        if not isinstance(lanes, list) or len(lanes) != self.tail.lanes:
+            raise StateError(
+                f"state has lanes {str(lanes)[:80]}; this chain has {self.tail.lanes}. The state is"
+                " damaged: restore another one."
+            )
+        missing = [lane for lane in self.tail.own_lanes if lanes[lane] is None]
+        if missing:
+            raise StateError(
+                f"the state has no position of lanes {_listed(missing)}, which this iterator runs: it"
+                " is the state of one shard; merge the states of all shards of that step with"
+                " windrow.merge_states, and restore the result"
+            )
+        found = [None if lane is None else _checked(lane, width) for lane in lanes]
+        given = state.get("after", [0] * after)
+        (rows,) = _checked([state["rows"]], 1)
+        if self.tail.is_indexed and found != [[rows]]:
+            raise StateError(
+                f"state is at row {rows} with lanes {found}, which must be the same here. The state"
+                " is damaged: restore another one."
+            )
+        return RowPosition(rows, found, _checked(given, after))
+
+
+def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The state of the whole stream, of the states of its shards at one step.
+
+    The result restores any shard of any number of shards, and the plain iterator. Equal states count
+    once, so the states of all processes may be given, in any order.
+
+    Args:
+        states: States as `get_state` returned them, or after a round trip through JSON; at least one.
+
+    Returns:
+        A state with the positions of all lanes.
+
+    Raises:
+        ArgumentError: If there is no state.
+        StateError: If a state is invalid, states are of different chains or steps, or the position
+            of a lane is in none of them.
+
+    Example:
+        >>> import windrow
+        >>> stream = windrow.MapDataset.range(100).to_iter_dataset(lanes=2).filter(bool).repeat()
+        >>> shards = [iter(stream.batch(4).shard(number, 2)) for number in range(2)]
+        >>> [next(shard).tolist() for shard in shards]
+        [[2, 4], [1, 3]]
+        >>> state = windrow.merge_states([shard.get_state() for shard in shards])
+        >>> whole = iter(stream.batch(8))
+        >>> whole.set_state(state)
+        >>> next(whole).tolist()
+        [6, 8, 10, 12, 5, 7, 9, 11]
+    """
+    found = [_parsed(state) for state in states]
+    if not found:
+        raise ArgumentError("merge_states: needs at least one state, got none")
+    first, *others = found
+    for state in found:
+        _check_keys(state)
+    if all(state == first for state in others):
+        merged = first
+    else:
+        merged = _merged(found)
+    lanes = merged.get("lanes", [])
+    missing = [lane for lane, position in enumerate(lanes) if position is None]
+    if missing:
+        raise StateError(
+            f"merge_states: the {len(found)} states have no position of lanes {_listed(missing)} of"
+            f" {len(lanes)}; give the states of all shards of the step"
+        )
+    return merged
+
+
+def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = states[0]
+    for number, state in enumerate(states):
+        if state["version"] != VERSION:
+            raise StateError(
+                f"merge_states: state {number} has version {state['version']}, which has no lanes;"
+                " only equal states of that version can be merged"
+            )
+        for key, what in (("fingerprint", "chains or data"), ("rows", "steps")):
+            if state[key] != first[key]:
+                raise StateError(
+                    f"merge_states: states are of different {what}: {key} is {first[key]!r} in state"
+                    f" 0 and {state[key]!r} in state {number}; give the states of one step of one"
+                    " run"
+                )
+        rest = {key: value for key, value in state.items() if key != "lanes"}
+        differ = [key for key, value in rest.items() if first.get(key) != value]
+        if differ and set(differ) - {"chain", "functions"}:
+            raise StateError(
+                f"merge_states: states 0 and {number} differ in {', '.join(differ)}; give the states"
+                " of one step of one run"
+            )
+    lanes = list(first["lanes"])
+    for number, state in enumerate(states):
+        if len(state["lanes"]) != len(lanes):
+            raise StateError(f"merge_states: state {number} has another number of lanes")
+        for lane, position in enumerate(state["lanes"]):
+            if lanes[lane] is None:
+                lanes[lane] = position
+            elif position is not None and position != lanes[lane]:
+                raise StateError(
+                    f"merge_states: lane {lane} is at {lanes[lane]} and, in state {number}, at"
+                    f" {position}; give the states of one step of one run"
+                )
+    return {**first, "lanes": lanes}
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return ", ".join(map(str, numbers[:8])) + more
 
 
 def _shortened(chain: str) -> str:
@@ -102,6 +229,23 @@ def _parsed(state: Any) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise StateError(f"state must be a dict, as get_state() gives, got {type(state).__name__}")
     return state
+
+
+def _check_keys(state: dict[str, Any]) -> None:
+    version = state.get("version")
+    if "version" in state and (type(version) is not int or version not in _NEEDED):
+        raise StateError(
+            f"state has version {version!r}, this Windrow reads versions 1 and {VERSION};"
+            " restore it with the Windrow that wrote it"
+        )
+    needed = _NEEDED.get(version or VERSION, ())
+    if not {"version", *needed} <= set(state):
+        raise StateError(
+            f"not a state of a Windrow iterator: it has the keys {sorted(map(str, state))}, but"
+            f" needs version, {', '.join(needed[:-1])} and {needed[-1]}. Pass the value that"
+            " get_state() returned. (A state of Grain, {'next_index': n}, is only for a chain whose"
+            " position is one number.)"
+        )
 
 
 def _checked(position: Any, size: int) -> list[int]:

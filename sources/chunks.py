@@ -373,8 +373,10 @@ class ListPart(Part):
         """The position of each record at `indices` within its chunk."""
 
     @abc.abstractmethod
-    def start(self, chunks: Sequence[int], pool: Executor) -> Future[Sequence[Sequence[Any]]]:
-        """Starts reading chunks, on `pool` if it takes a thread; gives the records of each chunk.
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[Any]:
+        """Starts reading chunks, on `pool` if it takes a thread.
+
+        The future has a sequence of the records of each chunk, such as a list of lists.
 
         The future has a ReadError if a chunk cannot be read.
         """

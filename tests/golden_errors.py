@@ -109,9 +109,9 @@ def _chain() -> dict[str, Callable[[], Any]]:
         "quality: endless": lambda: shuffle_quality(STREAM.repeat()),
         "state: version": lambda: _restored({"version": 9}),
         "state: fingerprint": lambda: _restored({"fingerprint": "0" * 16}),
-        "state: position": lambda: _restored({"position": [-1]}),
-        "state: width": lambda: _restored({"position": [1, 2]}),
-        "state: beyond": lambda: _restored({"position": [11]}),
+        "state: position": lambda: _restored({"lanes": [[-1]]}),
+        "state: width": lambda: _restored({"lanes": [[1, 2]]}),
+        "state: beyond": lambda: _restored({"rows": 11, "lanes": [[11]]}),
         "state: text": lambda: iter(TEN).set_state("no JSON"),  # type: ignore[arg-type]
         "state: keys": lambda: iter(TEN).set_state({"a": 1}),
         "state: none": lambda: iter(TEN).set_state(bad),

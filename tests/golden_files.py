@@ -15,6 +15,8 @@ from tests.golden_records import observed
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 CHAINS = "chains"
+# States of version 1, written before states counted rows. They are read, and never written again.
+STATES_1 = "states_v1"
 # For each file except the file of chains: the function that computes it from the stores in a folder.
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "errors": errors,

@@ -129,7 +129,7 @@ def iterated(dataset: Dataset, folder: Path) -> dict[str, Any]:
     end: Any = "more"
     with iter(dataset) as iterator:
         state = iterator.get_state()
-        positions = {"0": state["position"]}
+        positions = {"0": place_of(state)}
         for step in itertools.count(1):
             try:
                 element = next(iterator)
@@ -140,12 +140,18 @@ def iterated(dataset: Dataset, folder: Path) -> dict[str, Any]:
             else:
                 elements.append(digest(element))
             if end != "more" or step in _STEPS or step == FEW:
-                positions[str(len(elements))] = iterator.get_state()["position"]
+                positions[str(len(elements))] = place_of(iterator.get_state())
             if end != "more" or step == FEW:
                 break
-    del state["position"]
+    for key in place_of(state):
+        del state[key]
     state["chain"] = masked(state["chain"], folder)
     return {"state": state, "positions": positions, "elements": "".join(elements), "end": end}
+
+
+def place_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a state that differs from step to step."""
+    return {key: state[key] for key in ("rows", "lanes", "after") if key in state}
 
 
 def restored(recipe: Recipe, held: Mapping[str, Any], folder: Path, most: int = 2) -> Iterator[str]:
@@ -160,9 +166,11 @@ def restored(recipe: Recipe, held: Mapping[str, Any], folder: Path, most: int = 
     for step in (steps[turn:] + steps[:turn])[:most]:
         at, position = int(step), held["positions"][step]
         with iter(dataset) as iterator:
-            iterator.set_state({**held["state"], "position": position})
-            if iterator.get_state()["position"] != position:
-                yield f"restored at {step}: the position is {iterator.get_state()['position']}"
+            is_old = isinstance(position, list)  # a state of version 1
+            place = {"position": position} if is_old else position
+            iterator.set_state({**held["state"], **place})
+            if not is_old and place_of(iterator.get_state()) != place:
+                yield f"restored at {step}: the place is {place_of(iterator.get_state())}"
             for number in range(at, at + AFTER):
                 expected = elements[number * _DIGITS : (number + 1) * _DIGITS]
                 try:

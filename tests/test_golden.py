@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden_files import CHAINS, PARTS, part
+from tests.golden_files import CHAINS, PARTS, STATES_1, part
 from tests.golden_records import differences, observed, restored
 from tests.golden_stores import unpack
 
@@ -36,6 +36,15 @@ def test_chain(name: str, stores: Path) -> None:
             warnings.simplefilter("error")
             lines = list(restored(recipe, chain, stores))
         assert not lines, f"{name}\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", part(STATES_1))
+def test_a_state_of_version_1_restores(name: str, stores: Path) -> None:
+    held = part(STATES_1)[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lines = list(restored(held["recipe"], held, stores, most=len(held["positions"])))
+    assert not lines, f"{name}\n" + "\n".join(lines)
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -204,6 +204,14 @@ class BlockOrder:
             out[rows] = self._stretch(epoch, number).take(offsets[rows] - starts[number])
         return out
 
+    def block_order(self, epoch: int) -> IntArray:
+        """The blocks of an epoch in their order."""
+        return self._epoch(epoch % _SEEDS)[1].astype(np.int64)
+
+    def window_keys(self, epoch: int, windows: IntArray) -> Words:
+        """The keys of the permutations of windows of an epoch, given by their numbers."""
+        return folded(self._epoch_key(epoch % _SEEDS), (windows + 1).astype(np.uint64))
+
     def _starts(self, epoch: int) -> IntArray:
         """The offset at which each stretch of windows begins."""
         found = _epochs.find(*self._name, epoch, 0)

@@ -130,6 +130,48 @@ def batch_of(elements: list[Any]) -> Tree:
     return element_of(_gathered(elements, _stacked, strict=True))
 
 
+def listed(elements: list[Any]) -> Tree:
+    """The leaves of `elements` in lists, not stacked yet.
+
+    Raises:
+        ElementError: If the trees differ.
+    """
+    return _gathered(elements, list, strict=True)
+
+
+def stacked(column: Column) -> Column:
+    """A leaf of a batch: rows stacked to an array; strings and other objects as a list.
+
+    Raises:
+        ElementError: If rows differ in shape.
+    """
+    return _stacked(column) if isinstance(column, list) and column else _batch_column(column)
+
+
+def columns_in(batch: Any) -> Tree:
+    """The columns of a batch: the inverse of `element_of`.
+
+    A list is a column, unless it holds arrays or containers.
+    """
+    if isinstance(batch, dict):
+        return {key: columns_in(child) for key, child in batch.items()}
+    if isinstance(batch, tuple):
+        return rebuilt(batch, [columns_in(child) for child in batch])
+    if isinstance(batch, list) and any(
+        isinstance(child, (dict, list, tuple, np.ndarray)) or _is_foreign_array(child)
+        for child in batch
+    ):
+        return ListColumns([columns_in(child) for child in batch])
+    return batch
+
+
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array of any library, or a number, as a NumPy array; None for other values."""
+    if isinstance(value, (np.ndarray, np.generic, *_NUMBERS)) or _is_foreign_array(value):
+        return np.asarray(value)
+    return None
+
+
 def _gathered(
     values: list[Any], leaf: Callable[[list[Any]], Column], *, strict: bool = False
 ) -> Tree:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,6 +52,17 @@ class Filter(abc.ABC):
         """Whether to keep `element`."""
 
 
+class FlatMap(abc.ABC):
+    """One element in, any number of elements out, at most `max_fan_out`."""
+
+    max_fan_out: int
+    """The most elements that `flat_map` returns. Random access needs it: `MapDataset.flat_map`."""
+
+    @abc.abstractmethod
+    def flat_map(self, element: Any) -> Iterable[Any]:
+        """The new elements, in order."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
     """Stack `batch_size` consecutive elements along a new leading axis.
@@ -80,29 +91,33 @@ class DatasetSelectionMap(abc.ABC):
         """`(dataset, index in it)`. Any index may be asked for, also beyond the length."""
 
 
-Transformation: TypeAlias = Map | RandomMap | MapWithIndex | Filter | Batch
+Transformation: TypeAlias = Map | RandomMap | MapWithIndex | FlatMap | Filter | Batch
 Transformations: TypeAlias = Sequence[Transformation]
 
 _METHODS = {
     "Map": "map",
     "RandomMap": "random_map",
     "MapWithIndex": "map_with_index",
+    "FlatMap": "flat_map",
     "Filter": "filter",
 }
 _OURS: dict[str, type] = {
     "Map": Map,
     "RandomMap": RandomMap,
     "MapWithIndex": MapWithIndex,
+    "FlatMap": FlatMap,
     "Filter": Filter,
     "Batch": Batch,
 }
+# Where Grain has a class under another name.
+_THEIRS = {"FlatMap": ("grain.experimental", "FlatMapTransform")}
 
 
 def kind_of(transform: Any) -> str | None:
-    """'Map', 'RandomMap', 'MapWithIndex', 'Filter' or 'Batch', of Windrow or of Grain; else None."""
-    grains = sys.modules.get("grain.transforms")
+    """The key of `_OURS` for a transform of Windrow or of Grain; None for anything else."""
     for kind, ours in _OURS.items():
-        theirs = getattr(grains, kind, ours)
+        module, name = _THEIRS.get(kind, ("grain.transforms", kind))
+        theirs = getattr(sys.modules.get(module), name, ours)
         if isinstance(transform, (ours, theirs)):
             return kind
     return None

@@ -46,6 +46,12 @@ class IndexedRandom:
         return self._generator
 
 
+def generator_at(seed: int, index: int) -> np.random.Generator:
+    """A generator of its own that gives the values of `IndexedRandom(seed).at(index)`."""
+    counter = np.array([0, 0, 0, index % 2**64], np.uint64)
+    return np.random.Generator(np.random.Philox(key=philox_key(seed), counter=counter))
+
+
 @functools.lru_cache(maxsize=256)
 def philox_key(seed: int) -> npt.NDArray[np.uint64]:
     """The Philox key of a seed: uint64 `(2,)`, read-only.

@@ -8,10 +8,11 @@ Invariant: rows keep their order; a row keeps its mark, unless a function says o
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -38,6 +39,10 @@ class Block:
         """Rows `[start, stop)`."""
         return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
 
+    def of_rows(self, counted: bool) -> Block:
+        """The same rows; if they are `counted`, without the number that ends each mark."""
+        return Block(self.table, self.marks[:, :-1]) if counted else self
+
     def with_marks(self, own: IntArray) -> Block:
         """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
         return Block(self.table, np.column_stack([self.marks, own]))
@@ -58,6 +63,26 @@ class RowCount(Protocol):
         ...
 
 
+class JointRows(Protocol):
+    """The rows of several lanes, read together."""
+
+    def read(self) -> Block | None:
+        """Some rows of all lanes, in each lane in order; None at the end."""
+        ...
+
+    def lanes_of(self, block: Block) -> IntArray:
+        """The lane of each of these rows."""
+        ...
+
+    def hold(self, lane: int, rows: int) -> bool:
+        """Note how many rows of a lane are in hand; returns whether no more will come."""
+        ...
+
+    def resume(self, lane: int, rest: Block) -> Blocks:
+        """The rows in hand of one lane and then those that follow, in place of `read`."""
+        ...
+
+
 class Inputs(Protocol):
     """The engine's interface for a node of a stream: the rows of its parents, and settings."""
 
@@ -69,6 +94,27 @@ class Inputs(Protocol):
             position: As many integers as the parent's `width`.
             unit: Rows of the parent that the node takes at a time, if it takes a fixed number.
         """
+        ...
+
+    def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
+        """The inputs of a node whose parent runs in lanes: those of some lanes, which are read together.
+
+        Args:
+            lanes: The number of all lanes.
+            starts: For each lane that is wanted, the position that its parent's blocks are asked for.
+        """
+        ...
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
+        """The rows of lanes together, where they come straight from a chain with random access."""
+        ...
+
+    def number(self, count: int) -> int:
+        """The number in the whole stream of what is `count` in its lane, both from 0."""
+        ...
+
+    def share(self, count: int) -> int:
+        """How many of the first `count` elements of the whole stream are in the lane."""
         ...
 
     def row_count(self) -> RowCount:
@@ -184,20 +230,34 @@ class Feed:
 
     def __init__(self, parent: Blocks) -> None:
         self._parent = parent
-        self._held: list[Block] = []
+        self._held: collections.deque[Block] = collections.deque()
         self.error: Exception | None = None
 
     def take(self, rows: int) -> list[Block]:
         """Take the next `rows` rows; fewer only if the stream ended or raised, see `error`."""
         out: list[Block] = []
         while rows and (self._held or self._pull()):
-            block = self._held.pop()
+            block = self._held.popleft()
             if len(block) > rows:
-                self._held.append(block.sliced(rows, len(block)))
+                self._held.appendleft(block.sliced(rows, len(block)))
                 block = block.sliced(0, rows)
             out.append(block)
             rows -= len(block)
         return out
+
+    def fill(self, rows: int) -> int:
+        """Wait until `rows` rows can be taken, and return how many can.
+
+        Fewer only if the stream ended or raised, see `error`.
+        """
+        held = sum(map(len, self._held))
+        while held < rows:
+            before = len(self._held)
+            self._pull()
+            if len(self._held) == before:
+                break
+            held += len(self._held[-1])
+        return held
 
     def ready(self) -> int:
         """Rows that can be taken without waiting, after waiting for one; 0 at the end."""

@@ -215,13 +215,27 @@ def any_absent(values: list[Any]) -> bool:
 
 
 def map_segments(
-    function: Callable[[Tree], Tree], table: Table, cuts: Sequence[int], who: str
+    function: Callable[..., Tree],
+    table: Table,
+    cuts: Sequence[int],
+    who: str,
+    more: Callable[[IntArray], Any] | None = None,
 ) -> Table:
     """Call a batched function on the rows of a table between neighbouring `cuts`.
 
     Absent rows are left out of the call and stay absent.
+
+    Args:
+        function: Takes columns and returns columns.
+        table: The rows.
+        cuts: Bounds of the rows of each call.
+        who: The function, for messages.
+        more: Makes a second argument of the numbers of the rows in the table.
     """
-    chunks = [_map_columns(function, part, who) for part in cut(table, cuts)]
+    chunks = [
+        _map_columns(function, part, who, start, more)
+        for part, start in zip(cut(table, cuts), cuts, strict=False)
+    ]
     if not chunks:
         return Listed([])
     dense = tuple(p for p in chunks if isinstance(p, Columnar) and p.present is None)
@@ -232,13 +246,22 @@ def _bounds(segments: Segments) -> list[int]:
     return [0, *np.cumsum([table.rows for table in segments.tables]).tolist()]
 
 
-def _map_columns(function: Callable[[Tree], Tree], part: Columnar | Listed, who: str) -> Table:
+def _map_columns(
+    function: Callable[..., Tree],
+    part: Columnar | Listed,
+    who: str,
+    start: int,
+    more: Callable[[IntArray], Any] | None,
+) -> Table:
     dense, kept = without_absent(part)
     if dense.rows == 0:
         return Listed([None] * part.rows)
     given = as_columns(dense)
     # Containers of its own: the function may put other columns into them.
-    made = call_without_stop(function, columns.map_columns(lambda column: column, given))
+    own = columns.map_columns(lambda column: column, given)
+    rows = np.arange(part.rows) if kept is None else kept
+    arguments = (own,) if more is None else (own, more(rows + start))
+    made = call_without_stop(function, *arguments)
     made = columns.checked_columns(made, dense.rows, who, given=given)
     table = Listed(made) if type(made) is list else Columnar(made, dense.rows)
     if kept is None:
@@ -287,11 +310,28 @@ def batches(
     return [_stacked(values[start:stop]) for start, stop in spans]
 
 
+def batch_columns(table: Columnar | Listed) -> Tree:
+    """The columns of the rows of one batch, whose rows may not be stacked yet.
+
+    Raises:
+        ElementError: If the trees of elements differ, or one is absent.
+    """
+    if isinstance(table, Columnar) and table.present is None:
+        return table.tree
+    values = elements(table)
+    _check_present(values)
+    return columns.listed(values)
+
+
 def _stacked(values: list[Any]) -> Any:
+    _check_present(values)
+    return columns.batch_of(values)
+
+
+def _check_present(values: list[Any]) -> None:
     if any_absent(values):
         row = next(row for row, value in enumerate(values) if value is None)
         raise ElementError(
             f"batch: element {row} of the batch is absent (a function returned None); use filter"
             " and to_iter_dataset() before batch, which leave absent elements out"
         )
-    return columns.batch_of(values)

@@ -78,7 +78,7 @@ def json_lines_to_zarr(
             in the manifest; later ones move up. All lines are then parsed twice. A compressed file
             that is damaged is always an error.
         memory_bytes: The most memory that a process takes, its libraries included. It holds if no
-            text is larger than some megabytes: tokens take 100 times their bytes while they are made.
+            document is larger than some megabytes: a token takes some 100 bytes while it is made.
         storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
         **run: How it runs: `RunOptions`.
 

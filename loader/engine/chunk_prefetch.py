@@ -284,8 +284,8 @@ class ChunkPrefetcher:
             return sum(count for due, count in self._dues.items() if due <= soon)
         lead = self._most_in_flight / 2 / per_record
         # Threads that need no lock of the interpreter do more while other threads run Python.
-        share = 2 if reads_without_lock(self._part) else 4
-        lead = max(records, min(lead, (self.planned - self._made) / share))
+        part = 2 if reads_without_lock(self._part) else 4
+        lead = max(records, min(lead, (self.planned - self._made) / part))
         pace, late, entered = 0.0, 0, 0
         for due, count in self._dues.items():
             entered += count

@@ -270,7 +270,7 @@ def _elsewhere() -> Table:
 def _gathered(node: RegroupNode, table: Table, bounds: Sequence[int], at: Positions) -> Table:
     try:
         with calling(node):
-            return node.gather(table, bounds)
+            return node.gather_at(table, bounds, at)
     except Exception as error:
         if len(at) == 1:  # an iterator narrows an error down to its batch
             error.add_note(f"windrow: raised in {node.label} for batch {at.flat(node.length)[0]}")

@@ -1,5 +1,8 @@
 """Read batches: elements of a chain with random access, read some at a time, in order.
 
+A read batch is planned from the indices of its elements, which a node gives by `indices_from`: all
+integers in turn, or, where a node has indices without elements, those with one.
+
 While one read batch is made, the next ones are read, or planned by the prefetcher. A read batch is
 a work item like any other. It is made here, or its records are read here and a worker calls its
 functions.
@@ -10,6 +13,7 @@ Invariant: elements, and the records that they are made of, do not depend on the
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -18,6 +22,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +44,8 @@ from windrow.transforms.row_blocks import Block, Blocks
 from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
+Elements: TypeAlias = "range | IntArray"
+"""Indices of elements, ascending but where lanes are read together; a `range` takes no room."""
 
 # A consumer waits for a block as a whole, so slow functions get small ones.
 GOAL_S = 0.1
@@ -111,23 +118,73 @@ def random_access(
     unit: int | None,
 ) -> Blocks:
     """The stage on top of a chain with random access, from an element on."""
-    read_batches = _ReadBatches(node, stage, position[0], run, unit)
-    executor = run.executor_of(stage)
-    for work, found in executor.in_order(read_batches):
-        for result in results(executor, work, found):
-            read_batches.learn(result)
-            yield from read_batches.in_steps(result.block)
+    # Batched functions get the same rows at any position, so read batches keep to their bounds.
+    rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
+    order = _InOrder(node.parent, position[0] - position[0] % rows, rows)
+    yield from ReadBatches(node, stage, run, order, unit, rows, position[0]).blocks()
 
 
-class _ReadBatches(Iterator["ReadBatch"]):
+class ElementOrder(Protocol):
+    """Decides which elements a read batch has."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more."""
+        ...
+
+    def take(self, rows: int) -> Elements:
+        """The elements of the next read batch, about `rows` of them; none at the end."""
+        ...
+
+
+class _InOrder:
+    """All elements of a chain in order, from one on; read batches end at multiples of `bound`."""
+
+    def __init__(self, node: Node, following: int, bound: int) -> None:
+        self._node, self._following, self._bound = node, following, bound
+        self.is_over = following >= node.length
+
+    def take(self, rows: int) -> Elements:
+        node, bound = self._node, self._bound
+        found = node.indices_from(self._following, rows)
+        self.is_over = len(found) < rows
+        if self.is_over:
+            return compact(found)
+        following = int(found[-1]) + 1
+        if following % bound:  # some indices in between have no element
+            more = node.indices_from(following, bound)
+            following += -following % bound
+            found = np.concatenate([found, more[more < following]])
+        self._following = following
+        self.is_over = following >= node.length
+        return compact(found)
+
+
+class ReadBatches(Iterator["ReadBatch"]):
     """Started read batches in order; with threads, later ones are read while one is made."""
 
     def __init__(
-        self, node: ToStreamNode, stage: ChainStage, first: int, run: RunContext, unit: int | None
+        self,
+        node: ToStreamNode,
+        stage: ChainStage,
+        run: RunContext,
+        order: ElementOrder,
+        unit: int | None,
+        rows: int = 1,
+        first: int = 0,
     ) -> None:
-        self._run, self._length, self._executor = run, node.parent.length, run.executor_of(stage)
-        # Batched functions get the same rows at any position, so read batches keep to their bounds.
-        rows = (unit or BLOCK_ROWS) if calls_on_rows(node.parent) else 1
+        """Begin read batches.
+
+        Args:
+            node: The node that makes a stream of a chain.
+            stage: The steps on top of it.
+            run: The state that streams share.
+            order: Decides which elements are read.
+            unit: Rows that the next batch takes, if it takes a fixed number.
+            rows: Read batches are split at multiples of this number of elements.
+            first: The first element that is wanted; those before it only go through functions.
+        """
+        self._run, self._order, self._executor = run, order, run.executor_of(stage)
         self._options = self._executor.bounded(run.options_of(node))
         self._prefetcher = run.prefetcher(node)
         calls = any(each.functions for each in (*node.walk(), *stage.steps))
@@ -136,11 +193,32 @@ class _ReadBatches(Iterator["ReadBatch"]):
         self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
-        self._following, self._made, self._reads = first - first % rows, 0, 0
+        self._made, self._reads = 0, 0
+        self._last_window = -1  # of a plan from lengths
         self._read_batch_bytes = self._rest_bytes = (
             0  # of the last read batch, and of its rows that are not yielded
         )
         run.maker.watch(self)
+
+    def blocks(self) -> Blocks:
+        """The rows of the stage."""
+        for result in self._results():
+            yield from self._in_steps(result.block)
+
+    def whole_blocks(self) -> Iterator[tuple[Block, int]]:
+        """The rows of the stage, each read batch as one block, with the number of its elements."""
+        for result in self._results():
+            if self._prefetcher is not None and self._executor.is_here:
+                with doing(READING):
+                    self._prefetcher.step(0, 1)
+            self._rest_bytes = 0
+            yield result.block, result.rows
+
+    def _results(self) -> Iterator[Result]:
+        for work, found in self._executor.in_order(self):
+            for result in results(self._executor, work, found):
+                self._learn(result)
+                yield result
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.
@@ -155,7 +233,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             raise StopIteration
         prefetcher = self._prefetcher
         if prefetcher:
-            if self._following == self._length:
+            if self._order.is_over:
                 prefetcher.end()
             self._reads = prefetcher.pace(self._made)
             if not self._executor.is_here:
@@ -167,18 +245,30 @@ class _ReadBatches(Iterator["ReadBatch"]):
 
     def _plan(self) -> None:
         prefetcher, waiting = self._prefetcher, self._waiting
-        while self._following < self._length and (
+        while not self._order.is_over and (
             len(waiting) < _planned_read_batches(self._options, prefetcher, self._made)
         ):
-            stop = min(self._length, self._following + self._size.next_rows())
+            elements = self._order.take(self._size.next_rows())
+            if not len(elements):
+                return
+            self._count(elements)
             number = self._made + len(waiting)
             reader = self._run.reader(self._options, prefetcher, number)
-            waiting.append(ReadBatch(self._chain, self._following, stop, reader))
-            self._following = stop
+            waiting.append(ReadBatch(self._chain, elements, reader))
             if prefetcher and number == 0:
                 prefetcher.begin()  # the first is read while more are planned
 
-    def learn(self, result: Result) -> None:
+    def _count(self, elements: Elements) -> None:
+        """Count the windows that a plan from lengths begins with these elements."""
+        parent = self._chain.node.parent
+        if not parent.has_gaps:
+            return
+        for window, counts in parent.planned_counts(as_array(elements)).items():
+            if window > self._last_window:
+                self._last_window = window
+                self._run.packed(counts)
+
+    def _learn(self, result: Result) -> None:
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
@@ -197,7 +287,7 @@ class _ReadBatches(Iterator["ReadBatch"]):
             else {**self._prefetcher.bytes_by(), **read_batches}
         )
 
-    def in_steps(self, block: Block) -> Blocks:
+    def _in_steps(self, block: Block) -> Blocks:
         """Yield a block's rows, and spread the starts of due reads over them.
 
         Between two elements it starts the reads that are one element's share, and one more.
@@ -229,7 +319,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
 
 def calls_on_rows(node: Node) -> bool:
     """Whether a batched function is called, and no later batch sets its rows."""
-    if node.group_size is not None:
+    if node.sets_rows:
         return False
     takes_groups = node.stream_step is Step.GROUPS
     return takes_groups or any(calls_on_rows(parent) for parent in node.parents)
@@ -258,13 +348,12 @@ class _Chain:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadBatchTask(StageTask):
-    """Elements `[start, stop)` of a chain, from the tables that its lower half made."""
+    """Elements of a chain, from the tables that its lower half made; those before `first` go."""
 
     stage: int
-    start: int
-    stop: int
+    elements: Elements
     rows: int
-    skip: int
+    first: int
     allow_nones: bool
     given: tuple[Table, ...]
 
@@ -272,7 +361,7 @@ class ReadBatchTask(StageTask):
         if upper is None:
             raise TypeError(f"stage {self.stage} has no chain of its own")
         began = time.perf_counter()
-        at, cuts = _asked(upper.length, self.start, self.stop, self.rows)
+        at, cuts = _asked(upper.length, self.elements, self.rows)
         given_bytes = sum(map(tables.nbytes, self.given))
         read_counters = ReadCounters(upper)
         handed = execute.UpperReader(self.given, read_counters)
@@ -282,9 +371,29 @@ class ReadBatchTask(StageTask):
         return dataclasses.replace(found, bytes_read=bytes_read, arrived=read_counters.arrivals())
 
 
-def _asked(length: int, start: int, stop: int, rows: int) -> tuple[Positions, list[int]]:
-    cuts = [*range(0, stop - start, rows), stop - start] if rows > 1 else [0, stop - start]
-    return positions(np.arange(start, stop), length), cuts
+def compact(indices: IntArray) -> Elements:
+    """The same ascending indices, as a `range` if they are consecutive."""
+    count = len(indices)
+    if count and indices[-1] - indices[0] + 1 == count:
+        return range(int(indices[0]), int(indices[-1]) + 1)
+    return indices
+
+
+def as_array(elements: Elements) -> IntArray:
+    """The indices of elements, int64."""
+    if isinstance(elements, range):
+        return np.arange(elements.start, elements.stop)
+    return elements
+
+
+def _asked(length: int, elements: Elements, rows: int) -> tuple[Positions, list[int]]:
+    """The positions of elements, and the bounds of the rows of batched functions in them."""
+    count, cuts = len(elements), [0]
+    if rows > 1 and isinstance(elements, range):
+        cuts = [*range(0, count, rows)]
+    elif rows > 1:
+        cuts = [0, *(np.flatnonzero(np.diff(as_array(elements) // rows)) + 1).tolist()]
+    return positions(as_array(elements), length), [*cuts, count]
 
 
 def _result(
@@ -294,18 +403,18 @@ def _result(
     thread_map: ThreadMap | None,
     began: float,
 ) -> Result:
-    block = _as_block(table, task.start, allow_nones=task.allow_nones)
-    if task.skip:
-        block = block.sliced(int(np.sum(block.marks[:, 0] <= task.start + task.skip)), len(block))
+    block = _as_block(table, task.elements, allow_nones=task.allow_nones)
+    if task.first > task.elements[0]:
+        block = block.sliced(int(np.sum(block.marks[:, 0] <= task.first)), len(block))
     block, error = done(block, steps, seen=0, skip=0, thread_map=thread_map)
-    return Result(block, error, task.stop - task.start, time.perf_counter() - began)
+    return Result(block, error, len(task.elements), time.perf_counter() - began)
 
 
 class ReadBatch(WorkItem):
-    """Elements `[start, stop)` of a chain, being read."""
+    """Elements of a chain, being read."""
 
-    def __init__(self, chain: _Chain, start: int, stop: int, reader: execute.Reader) -> None:
-        self._chain, self._start, self._stop = chain, start, stop
+    def __init__(self, chain: _Chain, elements: Elements, reader: execute.Reader) -> None:
+        self._chain, self.elements = chain, elements
         self.reader = reader
         self._lower: list[execute.Finish] = []
         self._finish = self._started()
@@ -313,7 +422,7 @@ class ReadBatch(WorkItem):
     def _started(self) -> execute.Finish:
         chain, halves = self._chain, self._chain.halves
         node = chain.node.parent if halves is None else halves.upper
-        at, cuts = _asked(node.length, self._start, self._stop, chain.rows)
+        at, cuts = _asked(node.length, self.elements, chain.rows)
         leaves = (
             self.reader if halves is None else execute.LowerReader(self.reader, halves, self._lower)
         )
@@ -331,26 +440,15 @@ class ReadBatch(WorkItem):
         return planned
 
     def _task(self, given: tuple[Table, ...]) -> ReadBatchTask:
-        chain = self._chain
+        chain, allow_nones = self._chain, self._chain.node.allow_nones
         return ReadBatchTask(
-            chain.number,
-            self._start,
-            self._stop,
-            chain.rows,
-            max(0, chain.first - self._start),
-            chain.node.allow_nones,
-            given,
+            chain.number, self.elements, chain.rows, chain.first, allow_nones, given
         )
 
     @property
     def stage(self) -> ChainStage:
         """The stage that it is a part of."""
         return self._chain.stage
-
-    @property
-    def elements(self) -> range:
-        """The elements of the chain that it makes."""
-        return range(self._start, self._stop)
 
     def result(self, thread_map: ThreadMap | None) -> Result:
         began = time.perf_counter()
@@ -364,24 +462,29 @@ class ReadBatch(WorkItem):
 
     @property
     def is_whole(self) -> bool:
-        return self._stop - self._start <= self._chain.rows
+        rows = self._chain.rows
+        return bool(self.elements[0] // rows == self.elements[-1] // rows)
 
     def halves(self) -> Sequence[WorkItem]:
+        elements, rows = self.elements, self._chain.rows
         if self._leave_plan():
             # Read by itself, since the planned read that failed may serve other read batches.
-            return (ReadBatch(self._chain, self._start, self._stop, self.reader),)
+            return (ReadBatch(self._chain, elements, self.reader),)
         if self.is_whole:
             return ()
-        rows = self._chain.rows
-        middle = self._start + max(rows, (self._stop - self._start) // 2 // rows * rows)
-        bounds = (self._start, middle, self._stop)
-        return [ReadBatch(self._chain, a, b, self.reader) for a, b in itertools.pairwise(bounds)]
+        middle = len(elements) // 2
+        if rows > 1:
+            bound = int(elements[middle]) // rows * rows
+            bound = bound if bound > elements[0] else bound + rows
+            middle = bisect.bisect_left(elements, bound)
+        return [
+            ReadBatch(self._chain, e, self.reader) for e in (elements[:middle], elements[middle:])
+        ]
 
     def where(self) -> str:
-        elements = self.elements
-        last = self._stop - 1
-        shown = f"element{'' if self._start == last else f's {self._start} to'} {last}"
-        records = record_trace.records_of(self._chain.node.parent, elements)
+        first, last = self.elements[0], self.elements[-1]
+        shown = f"element{'' if first == last else f's {first} to'} {last}"
+        records = record_trace.records_of(self._chain.node.parent, self.elements)
         return f"{shown}, made of {records}" if records else shown
 
     def records_of(self, number: int, elements: Sequence[int]) -> str:
@@ -395,9 +498,9 @@ def _raised(error: Exception) -> Table:
     raise error
 
 
-def _as_block(table: Table, start: int, *, allow_nones: bool) -> Block:
+def _as_block(table: Table, elements: Elements, *, allow_nones: bool) -> Block:
     # Not arange(start + 1, stop + 1): that is not an int64 at the end of an endless dataset.
-    marks = (np.arange(table.rows) + (start + 1)).reshape(-1, 1)
+    marks = (as_array(elements) + 1).reshape(-1, 1)
     if allow_nones:
         return Block(Listed(tables.elements(table)), marks)
     dense, kept = tables.without_absent(table)

@@ -158,8 +158,8 @@ class _Recorder:
         self, node: RegroupNode, rows: Trace, bounds: Sequence[int], at: Positions
     ) -> Trace:
         """Join elements to batches; the rows stay."""
-        counts = np.add.reduceat(rows.counts, bounds[:-1]) if len(at) else rows.counts
-        return Trace(counts, rows.taken)
+        ends = np.concatenate([[0], np.cumsum(rows.counts)])[np.array(bounds)]
+        return Trace(np.diff(ends), rows.taken)
 
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
         """Return the records unchanged: a function does not change them."""
@@ -173,7 +173,7 @@ def _of_leaf(leaf: Any, records: IntArray) -> Trace:
 # --- as text ------------------------------------------------------------------------------------
 
 
-def origins(node: Node, elements: Sequence[int]) -> tuple[str, Unknown]:
+def origins(node: Node, elements: Sequence[int] | IntArray) -> tuple[str, Unknown]:
     """The records that elements of a chain with random access are made of.
 
     Returns:
@@ -190,7 +190,7 @@ def origins(node: Node, elements: Sequence[int]) -> tuple[str, Unknown]:
     return "; ".join(found), recorder.unknown
 
 
-def records_of(node: Node, elements: Sequence[int]) -> str:
+def records_of(node: Node, elements: Sequence[int] | IntArray) -> str:
     """The records that elements of a chain are made of, as text; empty for no records."""
     return origins(node, elements)[0]
 

@@ -167,12 +167,16 @@ class BlockTask(StageTask):
         block: The rows.
         seen: Elements of the stream before them.
         skip: Rows to leave out once the first step has seen them.
+        lane: The lane they are in, where element `k` is element `k * lanes + lane` of the stream.
+        lanes: The number of lanes.
     """
 
     stage: int
     block: Block
     seen: int = 0
     skip: int = 0
+    lane: int = 0
+    lanes: int = 1
 
     def result(self, stage: Sequence[Node], upper: Node | None = None) -> Result:
         return _result(self, stage, None)
@@ -180,7 +184,10 @@ class BlockTask(StageTask):
 
 def _result(task: BlockTask, steps: Sequence[Node], thread_map: ThreadMap | None) -> Result:
     began = time.perf_counter()
-    block, error = done(task.block, steps, seen=task.seen, skip=task.skip, thread_map=thread_map)
+    lane = task.lane, task.lanes
+    block, error = done(
+        task.block, steps, seen=task.seen, skip=task.skip, lane=lane, thread_map=thread_map
+    )
     return Result(block, error, len(task.block), time.perf_counter() - began)
 
 
@@ -204,15 +211,15 @@ class BlockItem(WorkItem):
     def halves(self) -> Sequence[WorkItem]:
         if self.is_whole:
             return ()
-        block, rows = self.task.block, len(self.task.block)
-        middle = rows // 2
-        lower = BlockTask(self.task.stage, block.sliced(0, middle), self.task.seen)
-        upper = BlockTask(self.task.stage, block.sliced(middle, rows), self.task.seen + middle)
+        task, rows = self.task, len(self.task.block)
+        middle, seen = rows // 2, self.task.seen
+        lower = dataclasses.replace(task, block=task.block.sliced(0, middle), seen=seen)
+        upper = dataclasses.replace(task, block=task.block.sliced(middle, rows), seen=seen + middle)
         return BlockItem(lower, self.stage), BlockItem(upper, self.stage)
 
     def where(self) -> str:
-        marks = self.task.block.marks
-        shown = place_text(places(self.task.block)[0])
+        block = self.task.block.of_rows(self.stage.below.counts_rows)
+        marks, shown = block.marks, place_text(places(block)[0])
         if len(marks) > 1:
             shown = f"{len(marks)} elements, the first is {shown}"
         alone = marks.shape[1] == 1  # otherwise a position is not an index of one chain
@@ -231,12 +238,18 @@ class BlockItem(WorkItem):
 
 
 def done(
-    block: Block, steps: Sequence[Node], *, seen: int, skip: int, thread_map: ThreadMap | None
+    block: Block,
+    steps: Sequence[Node],
+    *,
+    seen: int,
+    skip: int,
+    thread_map: ThreadMap | None,
+    lane: tuple[int, int] = (0, 1),
 ) -> tuple[Block, Exception | None]:
     """A block after some steps. It ends at the first row that failed, and has its error."""
     failure: Exception | None = None
     for number, step in enumerate(steps):
-        block, error = _step(step, block, seen, thread_map)
+        block, error = _step(step, block, seen, lane, thread_map)
         failure = error or failure  # an earlier step may have found the error of a later row
         if number == 0 and skip:
             block = block.sliced(min(skip, len(block)), len(block))
@@ -244,11 +257,12 @@ def done(
 
 
 def _step(
-    step: Node, block: Block, seen: int, thread_map: ThreadMap | None
+    step: Node, block: Block, seen: int, lane: tuple[int, int], thread_map: ThreadMap | None
 ) -> tuple[Block, Exception | None]:
-    is_numbered = step.stream_step is Step.NUMBERED
-    indices = np.arange(seen, seen + len(block)) if is_numbered else places(block)
-    marked = block.with_marks(indices + 1) if is_numbered else block
+    indices, marked = places(block), block
+    if step.stream_step is Step.NUMBERED:
+        numbers = np.arange(seen, seen + len(block))
+        indices, marked = numbers * lane[1] + lane[0], block.with_marks(numbers + 1)
     match step:
         case BatchNode():
             return _batched(step, block)

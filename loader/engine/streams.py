@@ -14,24 +14,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
+from windrow.engine.lane_reader import Lane, LaneGroup
 from windrow.engine.read_batches import BLOCK_ROWS, BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node
-from windrow.transforms.row_blocks import Block, Blocks, check_inside, groups, marks_in_group
+from windrow.transforms.nodes import Node, follows_batch, lane_share
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Inputs,
+    JointRows,
+    check_inside,
+    groups,
+    marks_in_group,
+)
 
 # The most rows of a block that are taken at once.
 _MOST_ROWS = 1 << 20
 
 
-def blocks(node: Node, position: Sequence[int], run: RunContext, unit: int | None) -> Blocks:
+def blocks(
+    node: Node,
+    position: Sequence[int],
+    run: RunContext,
+    unit: int | None,
+    lane: Lane | None = None,
+) -> Blocks:
     """The stream of `node` from `position` on.
 
     Args:
@@ -40,14 +55,17 @@ def blocks(node: Node, position: Sequence[int], run: RunContext, unit: int | Non
         run: State that the streams of an iterator share; it changes no row.
         unit: Rows that the next batch above takes at a time, if nothing in between drops or
             reorders rows: a batched function is then called on just those.
+        lane: The lane that is run, of a stream that has several.
     """
     stage = stage_of(node)
     unit = unit if stage.keeps_rows else None
     if stage.chain is not None and not stage.is_apart:
+        if lane is not None:
+            return lane.group.rows(stage, stage.chain, lane.number, position[0])
         return random_access(stage.chain, stage, position, run, unit)
     if stage.steps:
-        return _staged(stage, position, run, unit)
-    inputs = _ParentStreams(stage.below, run)
+        return _staged(stage, position, run, unit, lane)
+    inputs = _ParentStreams(stage.below, run, lane)
     if run.has_values:
         return stage.below.blocks(position, inputs, unit)
     return stage.below.blocks_without_values(position, inputs, unit)
@@ -59,9 +77,29 @@ class _ParentStreams:
 
     node: Node
     run: RunContext
+    lane: Lane | None
 
     def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
-        return blocks(self.node.parents[number], position, self.run, unit)
+        return blocks(self.node.parents[number], position, self.run, unit, self.lane)
+
+    def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
+        if lanes == 1:
+            return [self]
+        group = LaneGroup(self.node.parent, self.run, lanes, starts)
+        return [_ParentStreams(self.node, self.run, Lane(number, group)) for number in starts]
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
+        stage = stage_of(self.node.parent)
+        if lanes == 1 or stage.chain is None or stage.is_apart:
+            return None
+        return LaneGroup(self.node.parent, self.run, lanes, starts).joint(stage, stage.chain)
+
+    def number(self, count: int) -> int:
+        return count if self.lane is None else self.lane.row(count)
+
+    def share(self, count: int) -> int:
+        lane = self.lane
+        return count if lane is None else lane_share(count, lane.number, lane.group.lanes)
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)
@@ -77,14 +115,18 @@ class _ParentStreams:
 
 
 def _staged(
-    stage: ChainStage, position: Sequence[int], run: RunContext, unit: int | None
+    stage: ChainStage,
+    position: Sequence[int],
+    run: RunContext,
+    unit: int | None,
+    lane: Lane | None,
 ) -> Blocks:
     """Yield the blocks of another stream after the steps of a stage."""
     executor = run.executor_of(stage)
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
-    tasks = _tasks(stage, number, position, run, unit)
+    tasks = _tasks(stage, number, position, run, unit, lane)
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
     for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
@@ -103,44 +145,65 @@ def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:
     while start < len(block):
         stop = min(len(block), start + size.next_rows())
         part = block if stop - start == len(block) else block.sliced(start, stop)
-        yield BlockTask(task.stage, part, task.seen + start)
+        yield dataclasses.replace(task, block=part, seen=task.seen + start)
         start = stop
 
 
 def _tasks(
-    stage: ChainStage, number: int, position: Sequence[int], run: RunContext, unit: int | None
+    stage: ChainStage,
+    number: int,
+    position: Sequence[int],
+    run: RunContext,
+    unit: int | None,
+    lane: Lane | None,
 ) -> Iterator[BlockTask]:
     batch = stage.batch
     if stage.counts:
-        return _counted(stage, number, position, run, unit)
+        return _counted(stage, number, position, run, unit, lane)
     if batch is not None:
         return (
             BlockTask(number, group)
-            for group in groups(blocks(stage.below, position, run, batch.size), batch.size)
+            for group in groups(blocks(stage.below, position, run, batch.size, lane), batch.size)
             if len(group) == batch.size or not batch.drop_remainder
         )
     if stage.takes_groups:
-        return _grouped(stage, number, position, run, unit or BLOCK_ROWS)
-    return (BlockTask(number, block) for block in blocks(stage.below, position, run, unit))
+        # Batches come one by one: a state must be where one ends, whatever their size.
+        rows = 1 if follows_batch(stage.below) else unit or BLOCK_ROWS
+        return _grouped(stage, number, position, run, rows, lane)
+    return (BlockTask(number, block) for block in blocks(stage.below, position, run, unit, lane))
 
 
 def _counted(
-    stage: ChainStage, number: int, position: Sequence[int], run: RunContext, unit: int | None
+    stage: ChainStage,
+    number: int,
+    position: Sequence[int],
+    run: RunContext,
+    unit: int | None,
+    lane: Lane | None,
 ) -> Iterator[BlockTask]:
-    """Position: the parent's, and how many elements came before."""
+    """Position: the parent's, and how many elements came before in the lane."""
     seen = position[-1]
-    for block in blocks(stage.below, position[:-1], run, unit):
-        yield BlockTask(number, block, seen)
+    first, step = (0, 1) if lane is None else (lane.number, lane.group.lanes)
+    for block in blocks(stage.below, position[:-1], run, unit, lane):
+        yield BlockTask(number, block, seen, lane=first, lanes=step)
         seen += len(block)
 
 
 def _grouped(
-    stage: ChainStage, number: int, position: Sequence[int], run: RunContext, rows: int
+    stage: ChainStage,
+    number: int,
+    position: Sequence[int],
+    run: RunContext,
+    rows: int,
+    lane: Lane | None,
 ) -> Iterator[BlockTask]:
     """Position: the parent's where the group of rows began, and the rows of it already given."""
     before, given = np.array(position[:-1], np.int64), position[-1]
-    for group in groups(blocks(stage.below, position[:-1], run, rows), rows):
-        check_inside(given, len(group))
+    for group in groups(blocks(stage.below, position[:-1], run, rows, lane), rows):
+        if given >= len(group):  # the groups of the run that was stopped had more rows
+            before, given = group.marks[-1], given - len(group)
+            continue
         marked = Block(group.table, marks_in_group(before, group.marks[-1], len(group)))
         yield BlockTask(number, marked, skip=given)
         before, given = group.marks[-1], 0
+    check_inside(given, 1)

@@ -31,7 +31,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
-from windrow.engine.read_batches import GOAL_S, ReadBatch
+from windrow.engine.read_batches import GOAL_S, ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError
 from windrow.explain.null_executor import (
@@ -274,7 +274,7 @@ class DryRun(RunContext):
         drops = not stage.keeps_rows
         drops = drops or (may_be_absent(node.parent) and not node.allow_nones)
         kept = 0 if drops and not self.setting.keeps else rows
-        marks = np.arange(elements.start, elements.start + kept)[:, None] + 1
+        marks = as_array(elements)[:kept, None] + 1
         return self._block(stage.top, marks), reader.bytes_read
 
     def _mapped(self, work: BlockItem) -> Block:
@@ -386,7 +386,7 @@ def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) 
     chain = as_chain(node)
     if chain is not None:
         before = found.get(id(chain), (chain, 0))[1]
-        found[id(chain)] = chain, before + times * chain.parent.length
+        found[id(chain)] = chain, before + times * chain.parent.index_count
         return
     for parent in node.parents:
         _totals(parent, times * (node.passes or 1), found)

@@ -15,7 +15,7 @@ from windrow.explain.explanation import Explanation, NodeLine
 from windrow.explain.prediction import Prediction, predicted
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
-from windrow.transforms.nodes import STREAM, Node, ToStreamNode
+from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
 from windrow.transforms.record_sizes import record_bytes
 
 
@@ -67,6 +67,9 @@ def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
                     f"how much of what is endless {each.written} goes through: numbers below it are"
                     " as if it dropped nothing"
                 )
+    many = next((each for each in order if _has_any_number(each)), None)
+    if many is not None:
+        yield f"how many elements {many.written} gives: numbers are as if it gave one of each"
     hidden = next((each for each in order if each.functions and each.known_spec() is None), None)
     if hidden is not None:
         yield (
@@ -86,6 +89,11 @@ def _unknown(node: Node, order: list[Node], found: Prediction) -> Iterator[str]:
         )
 
 
+def _has_any_number(node: Node) -> bool:
+    """Whether a stream has a number of elements that only its functions decide, without a bound."""
+    return node.length == STREAM and VAST <= node.elements(once=False).high < math.inf
+
+
 def _line(
     node: Node, numbers: dict[int, int], sources: dict[int, int], runs: dict[int, str]
 ) -> NodeLine:
@@ -103,7 +111,7 @@ def _line(
 
 
 def _length(node: Node) -> int | None:
-    if node.length == STREAM:
+    if node.length == STREAM or node.has_gaps:
         count = node.elements(once=False)
         return None if not count.is_exact or math.isinf(count.high) else round(count.high)
     return None if node.is_endless() else node.length

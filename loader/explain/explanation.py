@@ -8,12 +8,14 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from windrow.core.text import ABSENT, TextTable, shortened
 from windrow.sources.base import ArraySpec
 from windrow.stats.costs import Amount, SourceCosts
+from windrow.transforms.nodes import VAST
 
 JSON_VERSION: Final = 1
 """The version of the keys of `to_json`."""
@@ -210,11 +212,15 @@ def _of_nodes(explanation: Explanation) -> TextTable:
     return TextTable("chain", headers, rows)
 
 
+def _number_of(elements: Amount) -> str:
+    return _UNKNOWN if VAST <= elements.high < math.inf else str(elements)
+
+
 def _of_whole(explanation: Explanation) -> TextTable:
     rows = [
         ["element", _UNKNOWN if explanation.spec is None else spec_text(explanation.spec)],
         ["bytes per element", in_bytes(explanation.batch_bytes)],
-        ["elements per epoch", str(explanation.batches)],
+        ["elements per epoch", _number_of(explanation.batches)],
         ["epochs", "for ever" if explanation.is_endless else "1"],
         ["buffers at most", in_bytes(explanation.buffers)],
     ]

@@ -107,7 +107,7 @@ def predicted(node: Node) -> Prediction:
 def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
     for number, each in enumerate(chains_of(node)):
         reached = max(run.reached.get(number, 0) for run in runs)
-        if reached < each.parent.length:
+        if reached < each.parent.index_count:
             yield each, reached
 
 
@@ -284,7 +284,7 @@ def _with_parts(node: Node, share: float) -> Node:
         return node.over(tuple(_with_parts(parent, share) for parent in node.parents))
     drops = node.length * node.group_size <= node.parent.length
     own = node.functions[0] if node.functions else None
-    return PartOfBatch(node.parents, node.group_size, drops, own, share)
+    return PartOfBatch(node.parents, node.group_size, drops, own, share=share)
 
 
 # --- one run

@@ -78,13 +78,13 @@ class CoreReader:
 
     def _started(
         self, at: IntArray, first: IntArray, stop: IntArray, *, inline: bool
-    ) -> NativeRead[list[Sequence[bytes]]]:
+    ) -> NativeRead[Sequence[Sequence[bytes]]]:
         core: Any = native()
         files, opened, numbers = self._files_of(at)
         everything = self._verify == "all"
         reading = core.array_record_start(opened, numbers, first, stop, everything, inline=inline)
 
-        def taken() -> list[Sequence[bytes]]:
+        def taken() -> Sequence[Sequence[bytes]]:
             found: list[Sequence[bytes]] = self._asked(reading.taken, files, opened, numbers, first)
             return found
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import windrow
 from tests import strategies as make
+from tests.states import at_row
 from tests.strategies import Drawn
 from windrow.errors import ClosedError, ElementError
 from windrow.transforms.nodes import ToStreamNode
@@ -225,11 +226,9 @@ def mix_model(index: int, length: int) -> int:
 def test_streams_reach_the_end_of_an_endless_repeat() -> None:
     dataset = M.range(10).repeat()
     iterator = iter(dataset)
-    state = iterator.get_state()
-    state["position"] = [sys.maxsize - 6]
-    iterator.set_state(state)
+    iterator.set_state(at_row(iterator.get_state(), sys.maxsize - 6))
     assert list(iterator) == [(sys.maxsize - 6 + k) % 10 for k in range(6)]
-    assert iterator.get_state()["position"] == [sys.maxsize]
+    assert iterator.get_state()["rows"] == sys.maxsize
 
 
 # --- 7. what reads nothing -----------------------------------------------------------------------
@@ -251,7 +250,7 @@ def test_building_printing_and_restoring_read_nothing() -> None:
     # Restoring far into the data reads what follows alone.
     plain = iter(M.source(source).to_iter_dataset(make.SYNCHRONOUS))
     state = plain.get_state()
-    plain.set_state({**state, "position": [990]})
+    plain.set_state(at_row(state, 990))
     assert source.records == 0
     assert len(list(plain)) == 10
     assert source.records == 10
@@ -313,7 +312,7 @@ def test_the_end_stays_the_end() -> None:
     for options in (make.SYNCHRONOUS, windrow.ReadOptions()):
         iterator = iter(M.range(3).to_iter_dataset(options))
         assert [*iterator, *iterator] == [0, 1, 2]
-        assert iterator.get_state()["position"] == [3]
+        assert iterator.get_state()["rows"] == 3
         assert next(iterator, "end") == "end"
 
 

@@ -45,7 +45,7 @@ def check_restores(dataset: Any) -> None:
         fresh = iter(dataset)
         fresh.set_state(state)
         assert fresh.get_state() == state
-        assert make.differences(fresh, elements[at:]) == [], (at, state["position"])
+        assert make.differences(fresh, elements[at:]) == [], (at, state["lanes"])
     for at in reversed(range(0, len(states), 3)):
         iterator.set_state(states[at])
         assert make.differences(itertools.islice(iterator, 2), elements[at : at + 2]) == []
@@ -140,7 +140,7 @@ def test_states_hold_a_few_integers_and_no_data() -> None:
     iterator = iter(dataset)
     next(iterator)
     state = iterator.get_state()
-    assert state["position"] == [1]
+    assert (state["rows"], state["lanes"]) == (2, [[2]])
     assert json.loads(json.dumps(state)) == state
     assert secret not in json.dumps(state).lower()
     assert len(json.dumps(state)) < 1000
@@ -182,7 +182,7 @@ def other_chains() -> dict[str, Any]:
         "slice": M.range(40).shuffle(seed=1)[:20],
         "order": base.shuffle(seed=1).repeat(1),
         "stream": base.shuffle(seed=1).to_iter_dataset().filter(bool),
-        "batch": base.shuffle(seed=1).batch(1),
+        "batch": base.shuffle(seed=1).batch(1).filter(bool),
         "reindex": base.shuffle(seed=1).slice(range(20)),
         "reindex again": base.shuffle(seed=1).slice([*range(1, 20), 0]),
         "select": M.select_from_datasets([base], make.Zigzag(1, 20)),
@@ -281,15 +281,23 @@ DAMAGED: list[tuple[Any, str]] = [
     (b"\xff", "state is not JSON"),
     ({}, r"not a state of a Windrow iterator: it has the keys \[\]"),
     ({"version": 1, "position": [0]}, r"keys \['position', 'version'\]"),
-    (but(version=2), "state has version 2, this Windrow reads version 1"),
-    (but(position=[0]), "a position of this chain is 3 integers"),
-    (but(position=[0, 0, -1]), "at least 0"),
-    (but(position=[0, 0, 1.0]), "The state is damaged"),
-    (but(position=[0, 0, True]), "The state is damaged"),
-    (but(position="000"), "The state is damaged"),
-    (but(position=None), "The state is damaged"),
-    (but(position=[0, 0, 2**63]), r"below 2\*\*63"),
-    (but(position=[11, 0, 0]), "state is at element 11 of a dataset of 10"),
+    ({"version": 2, "rows": 0}, r"needs version, rows, lanes and fingerprint"),
+    (but(version=3), "state has version 3, this Windrow reads versions 1 and 2"),
+    (but(version=True), "state has version True"),
+    (but(rows=-1), "at least 0"),
+    (but(rows=None), "The state is damaged"),
+    (but(lanes=[]), "this chain has 1. The state is damaged"),
+    (but(lanes=[[0, 0, 0], [0, 0, 0]]), "this chain has 1. The state is damaged"),
+    (but(lanes=None), "this chain has 1. The state is damaged"),
+    (but(lanes=[None]), "the state has no position of lanes 0, which this iterator runs"),
+    (but(lanes=[[0]]), "a position of this chain is 3 integers"),
+    (but(lanes=[[0, 0, -1]]), "at least 0"),
+    (but(lanes=[[0, 0, 1.0]]), "The state is damaged"),
+    (but(lanes=[[0, 0, True]]), "The state is damaged"),
+    (but(lanes=["000"]), "The state is damaged"),
+    (but(lanes=[[0, 0, 2**63]]), r"below 2\*\*63"),
+    (but(lanes=[[11, 0, 0]]), "state is at element 11 of a dataset of 10"),
+    (but(after=[1]), "a position of this chain is 0 integers"),
     (but(fingerprint="0123"), r"\[0123\]"),
     (but(fingerprint=None), "another chain or other data"),
 ]
@@ -303,14 +311,14 @@ def test_damaged_states_are_refused(damage: Any, message: str) -> None:
     with pytest.raises(StateError, match=message):
         iterator.set_state(damage(state) if callable(damage) else damage)
     assert iterator.get_state() == state
-    iterator.set_state({**state, "position": [0, 0, 0]})
+    iterator.set_state({**state, "lanes": [[0, 0, 0]]})
     assert next(iterator) == expected
 
 
 @pytest.mark.parametrize("damaged", [[0, 0, 4], [0, 0, 2**62], [8, 2, 2]])
 def test_a_place_outside_a_window_is_refused(damaged: list[int]) -> None:
     iterator = iter(M.range(10).to_iter_dataset().window_shuffle(4, seed=1))
-    iterator.set_state({**iterator.get_state(), "position": damaged})
+    iterator.set_state({**iterator.get_state(), "lanes": [damaged]})
     with pytest.raises(StateError, match="it is damaged: restore another one"):
         next(iterator)
 
@@ -320,9 +328,9 @@ def test_positions_beyond_the_data_are_refused_in_every_part_of_a_mixture() -> N
     for many in (windrow.IterDataset.mix(parts), windrow.IterDataset.zip(parts, strict=False)):
         iterator = iter(many)
         state = iterator.get_state()
-        wrong = [0, 7, *state["position"][2:]]
+        wrong = [0, 7, *state["lanes"][0][2:]]
         with pytest.raises(StateError, match="at element 7 of a dataset of 6"):
-            iterator.set_state({**state, "position": wrong})
+            iterator.set_state({**state, "lanes": [wrong]})
 
 
 def test_states_are_taken_as_text_and_as_bytes() -> None:

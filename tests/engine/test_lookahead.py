@@ -83,7 +83,8 @@ def test_the_stream_is_the_same_under_any_budget(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(dataset) - 1), "start")
     wanted = dataset.read(np.arange(start, len(dataset)))
     iterator = iter(dataset.to_iter_dataset(options).batch(batch))
-    iterator.set_state({**iterator.get_state(), "position": [start]})
+    state = iterator.get_state()
+    iterator.set_state({**state, "rows": start, "lanes": [[start]]})
     with iterator:
         got = np.concatenate(list(iterator))
     np.testing.assert_array_equal(got, wanted)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -589,6 +589,18 @@ class Sized:
     def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
         for rows in (3, 0, 4):
             yield Block(Listed([None] * rows), np.zeros((rows, len(position)), np.int64))
+
+    def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
+        raise NotImplementedError
+
+    def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> None:
+        raise NotImplementedError
+
+    def number(self, count: int) -> int:
+        return count
+
+    def share(self, count: int) -> int:
+        return count
 
     def row_count(self) -> Any:
         raise NotImplementedError

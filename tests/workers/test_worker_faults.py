@@ -20,6 +20,7 @@ import pytest
 
 import windrow
 from tests.processes import until, workers
+from tests.states import at_row
 from windrow.errors import WorkerError
 
 pytestmark = [
@@ -177,9 +178,7 @@ def test_an_element_that_ends_three_workers_is_an_error_that_names_it(
         assert got == list(range(at))
         note = "".join(caught.value.__notes__)
         assert f"element {at}, made of record {at} of ArrayDataSource" in note
-        state = iterator.get_state()
-        state["position"] = [at + 1]
-        iterator.set_state(state)
+        iterator.set_state(at_row(iterator.get_state(), at + 1))
         assert listed(iterator) == list(range(at + 1, 200))
 
 
@@ -292,9 +291,7 @@ def test_out_of_memory_in_a_worker_is_an_error_at_its_element(moments: random.Ra
         with pytest.raises(MemoryError, match="Unable to allocate") as caught:
             next(iterator)
         assert any(f"element {at}" in note for note in caught.value.__notes__)
-        state = iterator.get_state()
-        state["position"] = [at + 1]
-        iterator.set_state(state)
+        iterator.set_state(at_row(iterator.get_state(), at + 1))
         got += listed(iterator)
     assert len(pids) == 2
     assert got == [[x] * 8 for x in range(100) if x != at]

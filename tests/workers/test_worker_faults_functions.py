@@ -15,6 +15,7 @@ import pytest
 
 import windrow
 from tests.processes import Program, workers
+from tests.states import at_row
 from windrow.errors import ArgumentError, ElementError
 
 pytestmark = [
@@ -56,8 +57,7 @@ def notes_of(error: BaseException) -> str:
 def go_past(iterator: windrow.DatasetIterator[Any]) -> None:
     """Skip the element that failed, as users do: by the state."""
     state = iterator.get_state()
-    state["position"] = [state["position"][0] + 1]
-    iterator.set_state(state)
+    iterator.set_state(at_row(state, state["rows"] + 1))
 
 
 # --- what arrives --------------------------------------------------------------------------------

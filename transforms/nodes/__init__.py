@@ -7,9 +7,11 @@ that a node follows, as a numbered contract.
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
+    VAST,
     Indices,
     IntArray,
     Node,
+    SameIndices,
     SameLength,
     Step,
     UnseenNode,
@@ -23,6 +25,14 @@ from windrow.transforms.nodes.base import (
     seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.buckets import BucketNode
+from windrow.transforms.nodes.flatten import (
+    FlatMapNode,
+    FlattenNode,
+    SlotMapNode,
+    SlotsNode,
+    UnbatchNode,
+)
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -33,9 +43,25 @@ from windrow.transforms.nodes.index import (
     WindowShuffleNode,
     sliced,
 )
+from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of, over_records
-from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
+from windrow.transforms.nodes.packing import (
+    BEST_FIT,
+    PackNode,
+    checked_names,
+    checked_sequences,
+    checked_too_long,
+)
+from windrow.transforms.nodes.planned import PlannedNode
+from windrow.transforms.nodes.regroup import (
+    BatchNode,
+    JoinNode,
+    RegroupNode,
+    Remainder,
+    ZipNode,
+    batch_node,
+)
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
     MixNode,
@@ -43,6 +69,8 @@ from windrow.transforms.nodes.routing import (
     SelectNode,
     mix_proportions,
 )
+from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -53,27 +81,37 @@ from windrow.transforms.nodes.streams import (
     ToStreamNode,
     as_chain,
     chains_of,
+    lane_share,
+    lanes_of,
     origin,
 )
+from windrow.transforms.nodes.tail import RowPosition, Tail, follows_batch, tail_of
 from windrow.transforms.nodes.values import (
     ColumnMapNode,
     EachNode,
     FilterNode,
     MapNode,
     MapWithIndexNode,
+    RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
 )
 
 __all__ = [
+    "BEST_FIT",
     "ENDLESS",
     "STREAM",
+    "VAST",
     "BatchNode",
     "BlockShuffleNode",
+    "BucketNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
     "FilterNode",
+    "FitPackNode",
+    "FlatMapNode",
+    "FlattenNode",
     "IndexNode",
     "Indices",
     "IntArray",
@@ -84,26 +122,39 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "PackNode",
+    "PlannedNode",
     "ProcessNode",
+    "RandomColumnMapNode",
     "RandomMapNode",
     "RangeNode",
     "RegroupNode",
     "ReindexNode",
+    "Remainder",
     "RepeatNode",
     "RoutingNode",
+    "RowPosition",
+    "SameIndices",
     "SameLength",
     "SeedNode",
     "SelectNode",
+    "ShardBatchNode",
     "ShuffleNode",
     "SliceNode",
+    "SlotMapNode",
+    "SlotsNode",
     "SourceNode",
+    "SplitPackNode",
     "Step",
+    "StreamInterleaveNode",
     "StreamLimitNode",
     "StreamMixNode",
     "StreamNode",
     "StreamRepeatNode",
     "StreamWindowShuffleNode",
+    "Tail",
     "ToStreamNode",
+    "UnbatchNode",
     "UnseenNode",
     "ValueNode",
     "Where",
@@ -111,16 +162,26 @@ __all__ = [
     "WorkerSettings",
     "ZipNode",
     "as_chain",
+    "batch_node",
     "chains_of",
+    "checked_names",
+    "checked_sequences",
+    "checked_too_long",
     "default_seed",
     "described",
     "fingerprint",
+    "follows_batch",
     "function_names",
+    "lane_share",
+    "lanes_of",
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
     "origin",
     "over_records",
+    "pack_node",
     "seed_for",
+    "sharded",
     "sliced",
+    "tail_of",
 ]

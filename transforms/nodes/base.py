@@ -22,7 +22,8 @@ Contract of a node:
    - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
      `EachNode.results(values, indices)` is the same for a function of one element.
    Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node
-   returns them for its parent. The arrays may be empty.
+   returns them for its parent. The arrays may be empty. A stream takes the indices that
+   `indices_from` returns, by default all.
 6. `ValueNode.apply` makes row `k` of row `k` and its index alone; absent rows stay absent. On a
    stream the engine runs it on blocks of any size. `stream_step` says what else it needs there.
 7. A node of a stream whose `stream_step` is `Step.OWN` makes its rows by itself: `blocks(position, inputs,
@@ -52,7 +53,7 @@ import enum
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, overload
 
 import numpy as np
@@ -66,6 +67,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.packing import PackCounts
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -158,6 +160,10 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
+    has_gaps: ClassVar[bool] = False
+    """Whether indices without elements lie between others: see `indices_from`."""
+    counts_rows: ClassVar[bool] = False
+    """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
 
@@ -200,6 +206,19 @@ class Node(abc.ABC):
     def group_size(self) -> int | None:
         """Elements of the parent that a batch has; None for a node that makes no batches."""
         return None
+
+    @property
+    def sets_rows(self) -> bool:
+        """Whether a batched function before it gets the rows of one element of the node."""
+        return self.group_size is not None
+
+    @property
+    def follows_batch(self) -> bool:
+        """Whether an element is made of one element alone, without its index, or is that element.
+
+        The last batch of a chain may have such nodes after it: see `windrow.transforms.nodes.tail`.
+        """
+        return False
 
     @property
     def data_source(self) -> Any | None:
@@ -323,6 +342,78 @@ class Node(abc.ABC):
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        """The next indices from `start` on at which a node with random access can have elements.
+
+        A stream asks for no others. A node that numbers its elements with gaps leaves out the
+        indices in the gaps; all others, absent elements too, are in the order of the stream.
+
+        Args:
+            start: From 0 up to the length.
+            count: At least 1.
+
+        Returns:
+            int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
+        """
+        return np.arange(start, min(self.length, start + count))
+
+    @property
+    def index_count(self) -> int:
+        """The number of indices that `indices_from` has in all."""
+        return self.length
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        """What becomes of the parent's elements in the windows of some indices, by their numbers.
+
+        Empty for a node that plans nothing from lengths.
+        """
+        return {}
+
+    # --- in lanes --------------------------------------------------------------------------------
+
+    def dealt(self, lanes: int) -> Node:
+        """The chain whose elements lanes take; other than this one after a block shuffle only."""
+        return self
+
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
+
+        None where lane `l` of `L` takes the elements `l, l + L, ...`.
+        """
+        return None
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        """The next indices from `start` on that a lane takes: see `indices_from`."""
+        starts = self.lane_starts(0)
+        if starts is not None:
+            first = max(start, int(starts[lane]))
+            return np.arange(first, min(int(starts[lane + 1]), first + count))
+        first = start + (lane - start) % lanes
+        stop = min(self.length, first + count * lanes)
+        return np.arange(first, stop, lanes)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        """The lane that takes each index."""
+        starts = self.lane_starts(0)
+        if starts is None:
+            return indices % lanes
+        return starts[1:].searchsorted(indices, side="right")
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        """The number of indices that a lane takes."""
+        starts = self.lane_starts(0)
+        if starts is None:
+            return max(0, -((lane - self.length) // lanes))
+        return int(starts[lane + 1] - starts[lane])
+
+    def in_lane(self, lane: int, lanes: int) -> Node:
+        """The stream of one lane, for questions about it; not to be run."""
+        if self.length != STREAM:
+            return self
+        return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
+
+    # --- how many --------------------------------------------------------------------------------
 
     def elements(self, *, once: bool = True) -> Amount:
         """The number of elements; an interval where a filter decides.
@@ -513,12 +604,38 @@ class SameLength(Node):
         return self.parent.length
 
 
-class UnseenNode(SameLength):
+class SameIndices(SameLength):
+    """A node whose element `i` is made of element `i` of its parent, or is that element."""
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        return self.parent.indices_from(start, count)
+
+    def dealt(self, lanes: int) -> Node:
+        return self.over((self.parent.dealt(lanes),))
+
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        return self.parent.lane_starts(epoch)
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        return self.parent.lane_indices(start, count, lane, lanes)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        return self.parent.lane_of(indices, lanes)
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        return self.parent.lane_elements(lane, lanes)
+
+
+class UnseenNode(SameIndices):
     """Changes only how elements are made, not which elements come: it is in no fingerprint."""
 
     is_unseen: ClassVar[bool] = True
     keeps_epochs: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
@@ -586,7 +703,13 @@ def described(node: Node) -> str:
 
 def fingerprint(node: Node) -> str:
     """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
-    return hashlib.sha256(_canonical(node).encode()).hexdigest()[:16]
+    return fingerprint_of(node, None)
+
+
+def fingerprint_of(node: Node, batch: Node | None) -> str:
+    """Names the chain and its data without its last batch, on which later lengths depend."""
+    named = _canonical(node) if batch is None else _without_batch(node, batch)
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 def _canonical(node: Node) -> str:
@@ -594,3 +717,12 @@ def _canonical(node: Node) -> str:
         return _canonical(node.parent)
     inside = ",".join(_canonical(parent) for parent in node.parents)
     return f"{node.label}#{node.length}({inside})"
+
+
+def _without_batch(node: Node, batch: Node) -> str:
+    if node is batch:
+        return _canonical(node.parent)
+    if node.is_unseen:
+        return _without_batch(node.parent, batch)
+    length = node.length if node.length == STREAM else "batches"
+    return f"{node.label}#{length}({_without_batch(node.parent, batch)})"

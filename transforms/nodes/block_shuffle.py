@@ -12,7 +12,8 @@ from windrow.errors import PlanError
 from windrow.transforms import layouts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
-from windrow.transforms.nodes.base import ENDLESS
+from windrow.transforms.dealt_blocks import DealtOrder
+from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
@@ -29,6 +30,7 @@ class BlockShuffleNode(IndexNode):
         seed: An integer in `[0, 2**32)`.
         block: Elements per block; None for the blocks of the sources.
         window_blocks: Blocks per window.
+        lanes: Lanes that the shuffled blocks are dealt to; windows are then a lane's own.
     """
 
     shuffles: ClassVar[bool] = True
@@ -36,7 +38,8 @@ class BlockShuffleNode(IndexNode):
     seed: int
     block: int | None
     window_blocks: int
-    order: BlockOrder = dataclasses.field(init=False)
+    lanes: int = 1
+    order: BlockOrder | DealtOrder = dataclasses.field(init=False)
 
     def count(self) -> int:
         at_least(1, self.window_blocks, "block_shuffle: window_blocks")
@@ -59,8 +62,23 @@ class BlockShuffleNode(IndexNode):
             )
         found.bounds.flags.writeable = False
         order = BlockOrder(found.bounds, self.window_blocks, self.seed, found.elements)
-        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "order", order if self.lanes == 1 else self._dealt(order))
         return self.parent.length
+
+    def _dealt(self, order: BlockOrder) -> DealtOrder:
+        blocks = len(order.bounds) - 1
+        if self.lanes > blocks:
+            raise PlanError(
+                f"to_iter_dataset: lanes={self.lanes} are more than the {blocks} blocks of the block"
+                f" shuffle before it; choose at most {blocks} lanes, or a smaller block= there"
+            )
+        return DealtOrder(order, max(1, self.window_blocks // self.lanes), self.lanes)
+
+    def dealt(self, lanes: int) -> Node:
+        return self if lanes == 1 else dataclasses.replace(self, lanes=lanes)
+
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        return self.order.lane_starts(epoch) if isinstance(self.order, DealtOrder) else None
 
     @property
     def label(self) -> str:
@@ -68,7 +86,10 @@ class BlockShuffleNode(IndexNode):
             blocks = f"block={self.block}"
         else:
             blocks = f"{len(self.order.bounds) - 1} blocks, sha256={self.order.digest}"
-        return f"block_shuffle(seed={self.seed}, {blocks}, window_blocks={self.window_blocks})"
+        lanes = f", lanes={self.lanes}" if self.lanes > 1 else ""
+        return (
+            f"block_shuffle(seed={self.seed}, {blocks}, window_blocks={self.window_blocks}{lanes})"
+        )
 
     @property
     def written(self) -> str:

@@ -18,7 +18,15 @@ from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, SameLength, Step, Where
+from windrow.transforms.nodes.base import (
+    ENDLESS,
+    IntArray,
+    Node,
+    SameIndices,
+    SameLength,
+    Step,
+    Where,
+)
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
@@ -51,7 +59,7 @@ class IndexNode(Node):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SeedNode(SameLength, IndexNode):
+class SeedNode(SameIndices, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -61,6 +69,10 @@ class SeedNode(SameLength, IndexNode):
     @property
     def label(self) -> str:
         return f"seed({self.seed})"
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     @property
     def given_seed(self) -> int:
@@ -248,6 +260,46 @@ class RepeatNode(IndexNode):
         if not self.reseed:
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
+
+    def dealt(self, lanes: int) -> Node:
+        return self.over((self.parent.dealt(lanes),))
+
+    def _dealt_epoch(self, epoch: int) -> IntArray | None:
+        """The index at which each lane begins in an epoch, where lanes take runs of elements."""
+        starts = self.parent.lane_starts(epoch if self.reseed else 0) if self.length else None
+        return None if starts is None else starts + epoch * self.parent.length
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        if self._dealt_epoch(0) is None:
+            return super().lane_indices(start, count, lane, lanes)
+        each, parts = self.parent.length, list[IntArray]()
+        epoch = start // each
+        while count > 0 and (epoch + 1) * each <= self.length:
+            starts = self._dealt_epoch(epoch)
+            low, high = (0, 0) if starts is None else starts[lane : lane + 2].tolist()
+            low = max(low, start)
+            high = min(high, low + count)
+            if low < high:
+                parts.append(np.arange(low, high))
+                count -= high - low
+            epoch += 1
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        if self._dealt_epoch(0) is None:
+            return super().lane_of(indices, lanes)
+        found = np.zeros(len(indices), np.int64)
+        for epoch, rows in orders.groups(indices // self.parent.length):
+            starts = self._dealt_epoch(epoch)
+            if starts is not None:
+                found[rows] = starts[1:].searchsorted(indices[rows], side="right")
+        return found
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        if self.length >= ENDLESS or self._dealt_epoch(0) is None:
+            return super().lane_elements(lane, lanes)
+        found = (self._dealt_epoch(epoch) for epoch in range(self.times or 1))
+        return sum(int(starts[lane + 1] - starts[lane]) for starts in found if starts is not None)
 
     def layout(self) -> Layout:
         if self.times is None:

@@ -8,11 +8,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from windrow.errors import ElementError, PlanError
+from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.transforms import layouts, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
@@ -21,6 +21,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
+    VAST,
     IntArray,
     Node,
     Step,
@@ -28,6 +29,7 @@ from windrow.transforms.nodes.base import (
     fewest,
 )
 from windrow.transforms.nodes.index import first_elements
+from windrow.transforms.padding import Padding, padding_given
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -43,6 +45,9 @@ from windrow.transforms.row_blocks import (
 )
 from windrow.transforms.specs import DeclaresBatch, Spec
 from windrow.transforms.tables import Columnar, Listed, Table
+
+Remainder: TypeAlias = Literal["keep", "drop", "pad"]
+"""What becomes of a last batch with too few elements."""
 
 # --- of several parents --------------------------------------------------------------------------
 
@@ -159,6 +164,10 @@ class RegroupNode(Node):
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
 
+    def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
+        """`gather` for the positions that `to_rows` got, for a node that needs to know them."""
+        return self.gather(table, bounds)
+
     def runs_as(self, where: Where) -> str:
         return "rows gathered as batches"
 
@@ -170,6 +179,7 @@ class BatchNode(RegroupNode):
     size: int
     drop_remainder: bool = False
     batch_fn: Callable[[list[Any]], Any] | None = None
+    padding: Padding | None = None
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
@@ -185,7 +195,8 @@ class BatchNode(RegroupNode):
     def label(self) -> str:
         drop = ", drop_remainder=True" if self.drop_remainder else ""
         own = ", batch_fn" if self.batch_fn is not None else ""
-        return f"batch({self.size}{drop}{own})"
+        padded = "" if self.padding is None else f", {self.padding.label}"
+        return f"batch({self.size}{drop}{own}{padded})"
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -201,12 +212,19 @@ class BatchNode(RegroupNode):
         return self.size
 
     @property
+    def is_padded(self) -> bool:
+        """Whether short batches get rows of padding, and all a mask."""
+        return self.padding is not None and self.padding.mask is not None
+
+    @property
     def stream_step(self) -> Step:
         return Step.OWN if self.batch_fn is None else Step.GROUPS
 
     # --- what comes out --------------------------------------------------------------------------
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
+        if self.padding is not None:
+            return self.padding.spec(self._rows(), parents[0])
         if self.batch_fn is None:
             return specs.stacked(self._rows(), parents[0])
         name = name_of(self.batch_fn)
@@ -223,7 +241,7 @@ class BatchNode(RegroupNode):
     def _rows(self) -> int | None:
         """Elements of every batch; None where the last one may have fewer."""
         length = self.parent.length
-        if self.drop_remainder or self.size == 1:
+        if self.drop_remainder or self.size == 1 or self.is_padded:
             return self.size
         if length == STREAM:
             return self.size if self.parent.never_ends() else None
@@ -234,6 +252,9 @@ class BatchNode(RegroupNode):
     def element_bytes(self) -> Amount | None:
         if self.batch_fn is not None:
             return super().element_bytes()
+        padded = None if self.padding is None else spec_bytes(self.known_spec())
+        if padded is not None:
+            return Amount.exactly(padded)
         # A number takes less in an array than as an object.
         size = spec_bytes(self.parent.known_spec())
         row = self.parent.element_bytes() if size is None else Amount.exactly(size)
@@ -279,7 +300,7 @@ class BatchNode(RegroupNode):
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
-        if math.isinf(rows):
+        if rows >= VAST:  # endless, or not known
             return rows
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
@@ -296,6 +317,8 @@ class BatchNode(RegroupNode):
         return rows, bounds
 
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
+        if self.padding is not None:
+            return Listed(self.padding.batches(table, bounds, self.group_size))
         return Listed(tables.batches(table, bounds, self.batch_fn))
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -322,7 +345,7 @@ class BatchNode(RegroupNode):
             with calling():
                 table = self.gather(block.table, bounds)
         except Exception as error:
-            first = place_text(places(block)[0])
+            first = place_text(places(block.of_rows(self.parent.counts_rows))[0])
             error.add_note(f"windrow: raised in {self.label} for the batch from {first} on")
             raise
         return Block(table, block.marks[np.array(bounds[1:]) - 1])
@@ -330,6 +353,41 @@ class BatchNode(RegroupNode):
     def runs_as(self, where: Where) -> str:
         if self.batch_fn is not None:
             return f"{name_of(self.batch_fn)} of a list of elements, {where.of_many}"
+        if self.padding is not None:
+            return "rows copied to padded arrays"
         if self.length == STREAM:
             return "rows of blocks, stacked"
         return "rows gathered as batches"
+
+
+def batch_node(
+    parent: Node,
+    size: int,
+    batch_fn: Callable[[list[Any]], Any] | None,
+    *,
+    drop_remainder: bool,
+    remainder: Remainder | None,
+    mask: str,
+    pad_to: Any,
+    pad_value: Any,
+) -> BatchNode:
+    """The batches that the arguments of `batch` ask for.
+
+    Raises:
+        ArgumentError: If an argument has the wrong type or contradicts another one.
+        PlanError: If a size is less than 1, or `batch_fn` is combined with padding.
+    """
+    chosen = remainder or ("drop" if drop_remainder else "keep")
+    if chosen not in ("keep", "drop", "pad"):
+        raise ArgumentError(f"batch: remainder must be 'keep', 'drop' or 'pad', got {remainder!r}")
+    if drop_remainder and chosen != "drop":
+        raise ArgumentError(
+            f"batch: drop_remainder=True contradicts remainder={chosen!r}; give one of them"
+        )
+    padding = padding_given(mask if chosen == "pad" else None, pad_to, pad_value)
+    if padding is not None and batch_fn is not None:
+        raise PlanError(
+            f"batch: {name_of(batch_fn)} makes the batches, so they are not padded; leave out"
+            " batch_fn, or pad in it"
+        )
+    return BatchNode((parent,), size, chosen == "drop", batch_fn, padding)

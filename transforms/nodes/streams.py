@@ -12,6 +12,7 @@ Contract of every `blocks`:
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from windrow.errors import PlanError
 from windrow.transforms import orders, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, check_times
@@ -60,37 +62,61 @@ class ToStreamNode(Node):
     """The elements of a random-access parent in order, absent ones left out.
 
     Its own integer is the index of the next element. The engine reads them: see
-    `windrow.engine.read_batches`.
+    `windrow.engine.read_batches`. Of several `lanes` each takes a part of the elements:
+    `Node.lane_indices`. With `lane` it stands for the elements of one of them.
     """
 
     read_options: ReadOptions
     allow_nones: bool = False
+    lanes: int = 1
+    lane: int | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
 
     def with_random_access(self) -> Node:
+        if self.parent.has_gaps:
+            raise PlanError(
+                f"shuffle_quality: {self.parent.label} mixes elements of a window by their lengths;"
+                " ask for the quality of the dataset before it"
+            )
         return self.parent
 
     def count(self) -> int:
+        at_least(1, self.lanes, "to_iter_dataset: lanes")
         return STREAM
 
     @property
     def label(self) -> str:
-        return "to_iter_dataset(allow_nones=True)" if self.allow_nones else "to_iter_dataset"
+        nones = "allow_nones=True" if self.allow_nones else ""
+        lanes = f"lanes={self.lanes}" if self.lanes > 1 else ""
+        given = ", ".join(filter(None, [nones, lanes]))
+        return f"to_iter_dataset({given})" if given else "to_iter_dataset"
 
     @property
     def written(self) -> str:
-        return self.label if self.allow_nones else f"{self.label}()"
+        return self.label if self.label.endswith(")") else f"{self.label}()"
+
+    @property
+    def follows_batch(self) -> bool:
+        return self.lanes == 1
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
 
     def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+        found = self.parent.elements(once=once)
+        if self.parent.has_gaps:
+            return found
+        most = found.high
+        if self.lane is not None and not math.isinf(most):
+            most = self.parent.lane_elements(self.lane, self.lanes)
         gaps = may_be_absent(self.parent) and not self.allow_nones
         return Amount(0, most) if gaps else Amount.exactly(most)
+
+    def in_lane(self, lane: int, lanes: int) -> Node:
+        return dataclasses.replace(self, lane=lane)
 
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
@@ -98,6 +124,8 @@ class ToStreamNode(Node):
     def first_epochs(self, count: int) -> Node:
         if not self.parent.is_endless():
             return self
+        if self.parent.has_gaps:  # an index is not a number of elements
+            return self.over((self.parent.first_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
     def runs_as(self, where: Where) -> str:
@@ -144,7 +172,7 @@ class StreamWindowShuffleNode(StreamNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         before, window, given = np.array(position[:-2], np.int64), position[-2], position[-1]
         for group in groups(inputs.blocks(0, position[:-2]), self.window_size):
-            order = orders.window_order(len(group), (self.seed + window) % 2**32)
+            order = orders.window_order(len(group), (self.seed + inputs.number(window)) % 2**32)
             table = tables.taken(group.table, order)
             marks = marks_in_group(before, group.marks[-1], len(group), [window])
             marks[-1, -2] = window + 1
@@ -255,6 +283,11 @@ class StreamLimitNode(StreamNode):
         found = self.parent.elements(once=False)
         return Amount(min(self.size, found.low), min(self.size, found.high))
 
+    def in_lane(self, lane: int, lanes: int) -> Node:
+        moved = copy.copy(super().in_lane(lane, lanes))
+        object.__setattr__(moved, "size", lane_share(self.size, lane, lanes))
+        return moved
+
     def never_ends(self) -> bool:
         return False
 
@@ -263,14 +296,14 @@ class StreamLimitNode(StreamNode):
         return True
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        given = position[-1]
-        if given >= self.size:
+        given, size = position[-1], inputs.share(self.size)
+        if given >= size:
             return
         for block in inputs.blocks(0, position[:-1], unit):
-            block = block.sliced(0, min(len(block), self.size - given))
+            block = block.sliced(0, min(len(block), size - given))
             yield block.with_marks(np.arange(given + 1, given + 1 + len(block)))
             given += len(block)
-            if given == self.size:
+            if given == size:
                 return
 
 
@@ -292,6 +325,7 @@ class StreamMixNode(StreamNode):
 
     def count(self) -> int:
         mix_proportions(len(self.parents), self.weights)
+        lanes_of(self.parents, "mix")
         return STREAM
 
     @property
@@ -407,6 +441,26 @@ class ProcessNode(UnseenNode):
 
     def runs_as(self, where: Where) -> str:
         return where.working(self)
+
+
+def lane_share(count: int, lane: int, lanes: int) -> int:
+    """How many of the rows `0, ..., count - 1` are `lane`, `lane + lanes`, ..."""
+    return max(0, -((lane - count) // lanes))
+
+
+def lanes_of(nodes: Sequence[Node], who: str) -> int:
+    """The number of lanes that streams have, all of them the same; 1 with random access.
+
+    Raises:
+        PlanError: If streams with different numbers of lanes meet.
+    """
+    found = {chain.lanes for node in nodes for chain in chains_of(node)}
+    if len(found) > 1:
+        raise PlanError(
+            f"{who}: streams with {' and '.join(map(str, sorted(found)))} lanes cannot be put"
+            " together; give each to_iter_dataset the same lanes="
+        )
+    return found.pop() if found else 1
 
 
 def origin(node: Node) -> list[int]:

@@ -7,20 +7,22 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from windrow.errors import PlanError
-from windrow.transforms import specs, tables
+from windrow.transforms import random, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameLength, Step, Where
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameIndices, Step, Where
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
 
 
-class ValueNode(SameLength):
+class ValueNode(SameIndices):
     """Element `i` of the node is made from element `i` of the parent."""
 
     keeps_epochs: ClassVar[bool] = True
@@ -115,7 +117,7 @@ def _with_function(label: str, function: Callable[..., Any]) -> str:
     return f"{name}({', '.join(filter(None, inside))})"
 
 
-def _declared_spec(
+def declared_spec(
     label: str, function: Callable[..., Any], kind: str, parents: Sequence[Spec]
 ) -> Spec:
     """Return the spec that a function declares, or the transform of a kind that has it as a method.
@@ -144,6 +146,10 @@ class MapNode(EachNode):
     keeps_length: bool = False
 
     @property
+    def follows_batch(self) -> bool:
+        return True
+
+    @property
     def label(self) -> str:
         return "map"
 
@@ -153,7 +159,7 @@ class MapNode(EachNode):
         return super().lengths_of(at, known)
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
-        return _declared_spec(self.label, self.function, "Map", parents)
+        return declared_spec(self.label, self.function, "Map", parents)
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
@@ -170,6 +176,10 @@ class ColumnMapNode(ValueNode):
     keeps_length: bool = False
 
     position_width: ClassVar[int] = 1
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
 
     @property
     def label(self) -> str:
@@ -193,7 +203,7 @@ class ColumnMapNode(ValueNode):
         return Step.GROUPS
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
-        return _declared_spec(self.label, self.function, "Map", parents)
+        return declared_spec(self.label, self.function, "Map", parents)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"
@@ -215,7 +225,7 @@ class MapWithIndexNode(EachNode):
         return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
-        return _declared_spec(self.label, self.function, "MapWithIndex", parents)
+        return declared_spec(self.label, self.function, "MapWithIndex", parents)
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, indices.tolist(), values)
@@ -238,11 +248,47 @@ class RandomMapNode(EachNode):
         return Step.NUMBERED
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
-        return _declared_spec(self.label, self.function, "RandomMap", parents)
+        return declared_spec(self.label, self.function, "RandomMap", parents)
 
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         generators = map(IndexedRandom(self.seed).at, indices.tolist())
         return map(self.function, values, generators)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomColumnMapNode(ValueNode):
+    """A function of the columns of many elements, and of the generator of each."""
+
+    function: Callable[..., Any]
+    seed: int
+
+    position_width: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        return f"random_map(seed={self.seed}, batched=True)"
+
+    @property
+    def written(self) -> str:
+        return _with_function(self.label, self.function)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NUMBERED
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return declared_spec(self.label, self.function, "RandomMap", parents)
+
+    def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
+        def generators(rows: IntArray) -> list[np.random.Generator]:
+            return [random.generator_at(self.seed, index) for index in indices[rows].tolist()]
+
+        who = f"random_map({name_of(self.function)}, batched=True)"
+        return tables.map_segments(self.function, table, cuts, who, generators)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -69,20 +69,43 @@ pub fn each<E: Send>(
     grain: usize,
     work: impl Fn(usize, &mut Workspace) -> Result<(), E> + Sync,
 ) -> PyResult<Result<(), E>> {
-    let failed: Mutex<Option<E>> = Mutex::new(None);
-    let lowest = AtomicUsize::new(usize::MAX);
+    let failed = Lowest::new();
     pool::each_with(py, (count, grain), |number, scratch| {
-        if number > lowest.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Err(failure) = work(number, &mut scratch.records) {
-            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-            if number < lowest.fetch_min(number, Ordering::Relaxed) {
-                *failed = Some(failure);
-            }
+        if failed.is_wanted(number)
+            && let Err(failure) = work(number, &mut scratch.records)
+        {
+            failed.note(number, failure);
         }
     })?;
-    Ok(failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err))
+    Ok(failed.found().map_or(Ok(()), Err))
+}
+
+/// The failure with the lowest number.
+struct Lowest<E> {
+    number: AtomicUsize,
+    failure: Mutex<Option<E>>,
+}
+
+impl<E> Lowest<E> {
+    fn new() -> Self {
+        Self { number: AtomicUsize::new(usize::MAX), failure: Mutex::new(None) }
+    }
+
+    /// Whether a failure with this number would be the lowest.
+    fn is_wanted(&self, number: usize) -> bool {
+        number < self.number.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, number: usize, failure: E) {
+        let mut held = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if number < self.number.fetch_min(number, Ordering::Relaxed) {
+            *held = Some(failure);
+        }
+    }
+
+    fn found(self) -> Option<E> {
+        self.failure.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A panic in a codec, which has met bytes that its author did not think of, is damage.
@@ -98,30 +121,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_comes_once() {
-        Python::attach(|py| {
-            for (count, grain) in [(0, 1), (1, 8), (1000, 7), (10, 100)] {
-                let seen: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-                let done: Result<(), ()> = each(py, count, grain, |number, _| {
-                    seen[number].fetch_add(1, Ordering::Relaxed);
-                    Ok(())
-                })
-                .unwrap();
-                assert!(done.is_ok());
-                assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
-            }
-        });
+    fn the_lowest_failure_is_given() {
+        let failed = Lowest::new();
+        assert!(failed.is_wanted(1000));
+        [700, 100, 500].into_iter().for_each(|number| failed.note(number, number));
+        assert!(failed.is_wanted(99) && !failed.is_wanted(100));
+        assert_eq!(failed.found(), Some(100));
+        assert_eq!(Lowest::<()>::new().found(), None);
     }
 
     #[test]
-    fn the_lowest_failure_is_given_and_panics_are_damage() {
-        Python::attach(|py| {
-            let found = each(py, 1000, 3, |number, _| {
-                let work = || if number == 100 { panic!("early") } else { Ok(()) };
-                caught(work).map_err(|_| number)?;
-                if number < 500 { Ok(()) } else { Err(number) }
-            });
-            assert_eq!(found.unwrap(), Err(100));
-        });
+    fn panics_are_damage() {
+        let found = caught::<()>(|| panic!("early"));
+        assert!(matches!(found, Err(Failure::Damage(Damage(why))) if why.ends_with("early")));
+        assert_eq!(caught(|| Ok(3)).unwrap(), 3);
     }
 }

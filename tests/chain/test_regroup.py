@@ -1,0 +1,565 @@
+"""Regroupings of streams: the same elements as a plain model, and the rest after any state."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from grain import experimental as grain_more
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests import strategies as make
+from windrow import transforms
+from windrow.errors import ArgumentError, ElementError, PlanError, StateError
+from windrow.transforms.nodes import ToStreamNode
+
+M, Streams = windrow.MapDataset, windrow.IterDataset
+
+
+def several(number: int) -> list[int]:
+    """0 to 3 items."""
+    return [number * 10 + item for item in range(number % 4)]
+
+
+def lazily(number: int) -> Iterable[int]:
+    return iter(several(number))
+
+
+def is_odd(number: int) -> bool:
+    return number % 2 == 1
+
+
+def noise(element: Any, rng: np.random.Generator) -> Any:
+    return int(element) + int(rng.integers(1000))
+
+
+def noises(columns: Any, rngs: Sequence[np.random.Generator]) -> Any:
+    return columns + np.array([rng.integers(1000) for rng in rngs])
+
+
+def stream(count: int = 12) -> windrow.IterDataset[int]:
+    return M.range(count).to_iter_dataset(make.SYNCHRONOUS)
+
+
+def resumed(dataset: Any, state: Any) -> Any:
+    iterator = iter(dataset)
+    iterator.set_state(json.loads(json.dumps(state)))
+    return iterator
+
+
+def check_states(dataset: Any, most: int = 60) -> list[Any]:
+    """The elements, after checking that each state resumes with the rest of them."""
+    whole = list(itertools.islice(dataset, most))
+    with iter(dataset) as iterator:
+        for step in range(len(whole) + 1):
+            with resumed(dataset, iterator.get_state()) as again:
+                rest = list(itertools.islice(again, len(whole) - step))
+                assert make.differences(rest, whole[step:]) == [], step
+            if step < len(whole):
+                next(iterator)
+    return whole
+
+
+# --- flat_map ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 17, 65])
+def test_flat_map_gives_the_items_of_each_element_in_order(count: int) -> None:
+    expected = [item for number in range(count) for item in several(number)]
+    assert list(stream(count).flat_map(several)) == expected
+    assert list(stream(count).flat_map(lazily)) == expected
+    assert check_states(stream(count).flat_map(several)) == expected[:60]
+
+
+def test_a_restore_calls_the_function_for_one_element_again() -> None:
+    called: list[int] = []
+
+    def noted(number: int) -> list[int]:
+        called.append(number)
+        return [number] * 3
+
+    dataset = stream(6).flat_map(noted)
+    iterator = iter(dataset)
+    assert list(itertools.islice(iterator, 7)) == [0, 0, 0, 1, 1, 1, 2]
+    state = iterator.get_state()
+    called.clear()
+    assert next(resumed(dataset, state)) == 2
+    assert called[0] == 2
+
+
+class Repeated(transforms.FlatMap):
+    """Each element as often as it says."""
+
+    max_fan_out = 4
+
+    def flat_map(self, element: int) -> list[int]:
+        return [element] * (element % 4)
+
+    def output_spec(self, spec: Any) -> Any:
+        return spec
+
+
+class GrainRepeated(grain_more.FlatMapTransform):
+    max_fan_out = 4
+
+    def flat_map(self, element: int) -> list[int]:
+        return [element] * (element % 4)
+
+
+def test_a_flat_map_is_applied_as_in_grain() -> None:
+    theirs = grain.MapDataset.range(13).to_iter_dataset()
+    expected = list(grain_more.FlatMapIterDataset(theirs, GrainRepeated()))
+    assert list(stream(13).flat_map(Repeated())) == expected
+    assert list(stream(13).apply(Repeated())) == expected
+    assert list(stream(13).apply([GrainRepeated()])) == expected
+
+
+@given(count=st.sampled_from([1, 5]), epochs=st.integers(1, 2), seed=make.SEEDS)
+@settings(max_examples=5, deadline=None)
+def test_random_access_equals_grains(count: int, epochs: int, seed: int) -> None:
+    ours = M.range(count).shuffle(seed).flat_map(Repeated())
+    theirs: Any = grain_more.FlatMapMapDataset(
+        grain.MapDataset.range(count).shuffle(seed), GrainRepeated()
+    )
+    assert len(ours) == len(theirs) == 4 * count
+    indices = range(4 * count * epochs)
+    assert ours.__getitems__(indices) == [theirs[index] for index in indices]
+    assert list(ours.repeat(epochs)) == list(theirs.repeat(epochs))
+
+
+def test_flat_maps_of_endless_datasets() -> None:
+    endless = M.range(5).repeat().flat_map(several, max_fan_out=3)
+    assert len(endless) == len(M.range(5).repeat())
+    expected = [item for number in range(5) for item in several(number)]
+    assert list(itertools.islice(endless, 12)) == (expected * 3)[:12]
+    assert endless[3 * 5 * 1000 + 3] == 10
+    streamed = M.range(5).repeat().to_iter_dataset().flat_map(several)
+    assert list(itertools.islice(streamed, 12)) == (expected * 3)[:12]
+    assert streamed.explain().is_endless
+
+
+def test_a_function_is_called_once_for_neighbouring_slots() -> None:
+    called: list[int] = []
+
+    def noted(number: int) -> list[int]:
+        called.append(number)
+        return [number] * 4
+
+    M.range(3).flat_map(noted, max_fan_out=4).__getitems__(range(12))
+    assert called == [0, 1, 2]
+
+
+def test_absent_elements_give_no_items() -> None:
+    gaps = M.range(6).filter(is_odd)
+    expected = [item for number in (1, 3, 5) for item in several(number)]
+    assert list(gaps.to_iter_dataset(allow_nones=True).flat_map(several)) == expected
+    assert list(gaps.flat_map(several, 3)) == expected
+    assert gaps.flat_map(several, 3).__getitems__([0, 1, 2, 3]) == [None, None, None, 10]
+
+
+def test_what_a_flat_map_refuses() -> None:
+    with pytest.raises(ElementError, match=r"flat_map\(abs\) returned int, which is not iterable"):
+        list(stream(3).flat_map(abs))  # type: ignore[arg-type]
+    with pytest.raises(ElementError, match="made 3 elements of element 3, more than max_fan_out=2"):
+        list(M.range(4).flat_map(several, 2))
+    with pytest.raises(ArgumentError, match="random access needs max_fan_out"):
+        M.range(4).flat_map(several)  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match="max_fan_out must be at least 1, got 0"):
+        M.range(4).flat_map(several, 0)
+    with pytest.raises(ArgumentError, match="flat_map: needs a function or a windrow"):
+        stream(3).flat_map(3)  # type: ignore[call-overload]
+    with pytest.raises(PlanError, match="leaves gaps"):
+        M.range(4).flat_map(several, 3).batch(2)
+    iterator = iter(stream(6).flat_map(several))
+    state = {**iterator.get_state(), "rows": 1, "lanes": [[1, 2]]}
+    iterator.set_state(state)
+    with pytest.raises(StateError, match="element 2 of a group of 1"):
+        next(iterator)
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    def fails_at_5(number: int) -> list[int]:
+        if number == 5:
+            raise ValueError("five")
+        return [number, number]
+
+    iterator = iter(stream(9).flat_map(fails_at_5))
+    assert [next(iterator) for _ in range(10)] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    for _ in range(2):  # the step is tried again
+        with pytest.raises(ValueError, match="five") as raised:
+            next(iterator)
+    assert any("flat_map" in note and "element 5" in note for note in raised.value.__notes__)
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def rows_of(batches: Iterable[Any]) -> list[list[int]]:
+    """The real rows of padded batches, after checking the padding."""
+    found = []
+    for batch, mask in batches:
+        assert mask.dtype == np.bool_
+        assert batch.shape == mask.shape == (4,)
+        assert not batch[~mask].any()
+        found.append(batch[mask].tolist())
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 9])
+def test_remainders(count: int) -> None:
+    for base in (M.range(1, count + 1), M.range(1, count + 1).to_iter_dataset()):
+        keep = [batch.tolist() for batch in base.batch(4)]
+        assert [batch.tolist() for batch in base.batch(4, remainder="keep")] == keep
+        full = [batch for batch in keep if len(batch) == 4]
+        drop: Any = base.batch(4, remainder="drop")
+        assert [batch.tolist() for batch in drop] == full
+        assert repr(drop) == repr(base.batch(4, drop_remainder=True))
+        padded: Any = base.batch(4, remainder="pad")
+        assert rows_of(padded) == keep
+        assert rows_of(check_states(padded)) == keep
+
+
+def test_padded_batches_equal_grains_batch_and_pad() -> None:
+    def theirs(elements: Sequence[Any]) -> Any:
+        return grain_more.batch_and_pad(elements, batch_size=4)
+
+    source = {"x": np.arange(1, 12, dtype=np.int16), "y": np.eye(11)}
+    records = [{key: column[n] for key, column in source.items()} for n in range(11)]
+    expected = list(grain.MapDataset.source(records).batch(4, batch_fn=theirs))
+    for dataset in (M.source(source), M.source(records)):
+        for found, batch in zip(dataset.batch(4, remainder="pad"), expected, strict=True):
+            mask = found.pop("mask")
+            assert make.differences([found], [batch]) == []
+            assert mask.tolist() == (batch["x"] > 0).tolist()
+
+
+def test_the_spec_of_padded_batches() -> None:
+    rows = M.source({"x": np.zeros((5, 3), np.float32)})
+    padded = rows.batch(4, remainder="pad", mask="real")
+    assert padded.element_spec["real"].shape == (4,)
+    assert [batch["x"].shape for batch in padded] == [(4, 3), (4, 3)]
+    assert padded.read_spec() == padded.element_spec
+    assert padded.explain().batch_bytes is not None
+    pair = M.range(5).batch(4, remainder="pad", pad_to=3)
+    assert pair.read_spec() == pair.element_spec
+
+
+def test_strings_are_padded_with_empty_ones() -> None:
+    texts = M.source(["a", "b", "c"]).batch(2, remainder="pad")
+    assert [batch for batch, _ in texts] == [["a", "b"], ["c", ""]]
+
+
+RAGGED = [np.arange(n, dtype=np.int32) for n in (3, 0, 2, 4)]
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_ragged_rows_are_padded(as_dict: bool) -> None:
+    expected = np.full((4, 5), -1)
+    for row, values in enumerate(RAGGED):
+        expected[row, : len(values)] = values
+    records = [{"t": row, "n": len(row)} for row in RAGGED] if as_dict else RAGGED
+    base = M.source(records)
+    for dataset in (base, base.to_iter_dataset()):
+        for pad_to in (5, {"t": 5}) if as_dict else (5,):
+            batches = list(dataset.batch(4, pad_to=pad_to, pad_value=-1))
+            found = batches[0]["t"] if as_dict else batches[0]
+            assert found.dtype == np.int32
+            assert np.array_equal(found, expected)
+            if as_dict:
+                assert batches[0]["n"].tolist() == [3, 0, 2, 4]
+    both: Any = base.batch(3, pad_to=5, remainder="pad")
+    last = list(both)[1]
+    assert (last["mask"] if as_dict else last[1]).tolist() == [True, False, False]
+
+
+def test_what_batch_refuses() -> None:
+    base = M.source([{"t": row} for row in RAGGED])
+    with pytest.raises(
+        ElementError, match="leaf 't' of element 3 of the batch has length 4, which"
+    ):
+        list(base.batch(4, pad_to=3))
+    with pytest.raises(ElementError, match=r"pad_to names the keys \['x'\], but elements have"):
+        list(base.batch(4, pad_to={"x": 9}))
+    with pytest.raises(ElementError, match=r"pad_value=0\.5 is not a value of dtype int32"):
+        list(base.batch(4, pad_to=9, pad_value=0.5))
+    with pytest.raises(ElementError, match="pad_value=-1 is not a value of dtype uint8"):
+        list(M.source([np.zeros(2, np.uint8)]).batch(1, pad_to=3, pad_value=-1))
+    with pytest.raises(PlanError, match="pad_to must be at least 1, got 0"):
+        base.batch(4, pad_to=0)
+    with pytest.raises(ArgumentError, match="pad_value must be a number"):
+        base.batch(4, pad_to=3, pad_value="0")  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentError, match="remainder must be 'keep', 'drop' or 'pad', got 'lose'"
+    ):
+        base.batch(4, remainder="lose")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="drop_remainder=True contradicts remainder='pad'"):
+        base.batch(4, remainder="pad", drop_remainder=True)
+    with pytest.raises(PlanError, match=r"total makes the batches, so they are not padded"):
+        base.batch(4, remainder="pad", batch_fn=make.total)
+    with pytest.raises(ElementError, match="elements have the key 't', which would be the mask"):
+        list(base.batch(4, pad_to=4, remainder="pad", mask="t"))
+    with pytest.raises(ElementError, match="elements differ in structure"):
+        list(M.source([{"a": 1}, {"b": 1}]).batch(2, remainder="pad"))
+
+
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("count", [7, 8, 10, 17])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_remainders_of_lanes(lanes: int, count: int, filtered: bool) -> None:
+    rows = M.range(1, count + 1).to_iter_dataset(lanes=lanes)
+    rows = rows.filter(is_odd) if filtered else rows
+    keep = [batch.tolist() for batch in rows.batch(4)]
+    padded: Any = rows.batch(4, remainder="pad")
+    assert rows_of(check_states(padded)) == keep
+    drop = [batch.tolist() for batch in rows.batch(4, remainder="drop")]
+    assert drop == list(itertools.takewhile(lambda batch: len(batch) == 4, keep))
+    # Each lane keeps its places.
+    for number, (batch, mask) in enumerate(padded):
+        for lane in range(lanes):
+            part = slice(lane * 4 // lanes, (lane + 1) * 4 // lanes)
+            values = batch[part][mask[part]]
+            assert ((values - 1) % lanes == lane).all(), number
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("count", [5, 8, 10, 13])
+def test_shards_of_padded_batches_are_their_rows(lanes: int, shards: int, count: int) -> None:
+    indexed: Any = M.range(1, count + 1).batch(4, remainder="pad")
+    laned: Any = M.range(1, count + 1).to_iter_dataset(lanes=lanes).batch(4, remainder="pad")
+    for dataset in (indexed, laned):
+        parts = [list(dataset.shard(number, shards)) for number in range(shards)]
+        joined = [
+            tuple(np.concatenate(leaves) for leaves in zip(*each, strict=True))
+            for each in zip(*parts, strict=True)
+        ]
+        assert make.differences(joined, list(dataset)) == []
+
+
+# --- rebatch and interleave ----------------------------------------------------------------------
+
+
+@given(
+    count=st.integers(1, 40), first=st.integers(1, 9), size=st.integers(1, 12), drop=st.booleans()
+)
+@settings(max_examples=40, deadline=None)
+def test_rebatch_equals_grains(count: int, first: int, size: int, drop: bool) -> None:
+    source = {"x": np.arange(count), "y": np.arange(2 * count).reshape(count, 2)}
+    records = [{key: column[n] for key, column in source.items()} for n in range(count)]
+    theirs = grain_more.RebatchIterDataset(
+        grain.MapDataset.source(records).batch(first).to_iter_dataset(), size, drop_remainder=drop
+    )
+    for base in (M.source(source).batch(first).to_iter_dataset(), M.source(records).batch(first)):
+        batches = base if isinstance(base, windrow.IterDataset) else base.to_iter_dataset()
+        rebatched = batches.rebatch(size, drop_remainder=drop)
+        assert make.differences(list(rebatched), list(theirs)) == []
+        assert rebatched.explain().batches.high == len(list(rebatched))
+
+
+def test_rebatched_states_strings_and_specs() -> None:
+    batches = M.source(list("abcdefghijk")).batch(4).to_iter_dataset()
+    assert check_states(batches.rebatch(3)) == [list("abc"), list("def"), list("ghi"), list("jk")]
+    chain = M.source({"x": np.zeros((10, 2))}).batch(4).to_iter_dataset()
+    assert chain.rebatch(5, drop_remainder=True).element_spec["x"].shape == (5, 2)
+    with pytest.raises(ElementError, match="rebatch: int is not a batch"):
+        list(stream(3).rebatch(2))
+    uneven = [{"a": np.zeros(2), "b": np.zeros(3)}]
+    with pytest.raises(ElementError, match="whose leaves have one number of rows"):
+        list(M.source(uneven).to_iter_dataset().rebatch(2))
+    with pytest.raises(PlanError, match="batch_size must be at least 1"):
+        batches.rebatch(0)
+
+
+def test_empty_batches_have_no_rows() -> None:
+    batches = M.source([np.zeros(0), np.ones(3), np.zeros(0)]).to_iter_dataset()
+    assert [batch.tolist() for batch in batches.rebatch(2)] == [[1, 1], [1]]
+
+
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=8), cycle=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_interleave_equals_grains(lengths: list[int], cycle: int) -> None:
+    starts = np.cumsum([0, *lengths]).tolist()
+    theirs = grain_more.InterleaveIterDataset(
+        [
+            grain.MapDataset.range(start, start + length).to_iter_dataset(grain.ReadOptions(0, 0))
+            for start, length in zip(starts, lengths, strict=False)
+        ],
+        cycle_length=cycle,
+    )
+    ours = Streams.interleave(
+        [
+            M.range(start, start + length).to_iter_dataset(make.SYNCHRONOUS)
+            for start, length in zip(starts, lengths, strict=False)
+        ],
+        cycle_length=cycle,
+    )
+    assert check_states(ours) == list(theirs)
+    assert ours.explain().length == sum(lengths)
+
+
+def test_interleaved_endless_streams_and_errors() -> None:
+    both = Streams.interleave([stream(3).repeat(), stream(2)], 2)
+    assert list(itertools.islice(both, 7)) == [0, 0, 1, 1, 2, 0, 1]
+    assert both.explain().is_endless
+    with pytest.raises(PlanError, match="needs at least one dataset"):
+        Streams.interleave([], 1)
+    with pytest.raises(PlanError, match="cycle_length must be at least 1, got 0"):
+        Streams.interleave([stream()], 0)
+    with pytest.raises(PlanError, match="interleave: streams with 1 and 2 lanes"):
+        Streams.interleave([stream(), M.range(4).to_iter_dataset(lanes=2)], 2)
+
+    def fails(number: int) -> int:
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    iterator = iter(Streams.interleave([stream(4), stream(4).map(fails)], 2))
+    assert [next(iterator) for _ in range(5)] == [0, 0, 1, 1, 2]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="two"):
+            next(iterator)
+
+
+# --- random_map ----------------------------------------------------------------------------------
+
+
+@given(count=st.integers(1, 30), seed=make.SEEDS, epoch=st.integers(-2, 2))
+@settings(max_examples=30, deadline=None)
+def test_batched_random_maps_have_the_generators_of_single_ones(
+    count: int, seed: int, epoch: int
+) -> None:
+    base = M.range(count)
+    one, many = base.random_map(noise, seed=seed), base.random_map(noises, seed=seed, batched=True)
+    indices = np.arange(epoch * count, (epoch + 2) * count)
+    assert many.read(indices).tolist() == one.read(indices).tolist()
+    single, columns = (
+        stream(count).filter(is_odd).random_map(function, seed=seed, batched=batched)
+        for function, batched in ((noise, False), (noises, True))
+    )
+    assert [int(value) for value in check_states(columns)] == list(single)
+
+
+def test_absent_rows_keep_their_generators() -> None:
+    gaps = M.range(9).filter(is_odd)
+    one = gaps.random_map(noise, seed=3).__getitems__(range(9))
+    many = gaps.random_map(noises, seed=3, batched=True).__getitems__(range(9))
+    assert [None if value is None else int(value) for value in many] == one
+
+
+# --- in any chain --------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "filter": lambda chain: chain.filter(lambda tree: make.leaf_sum(tree) % 5 > 0),
+    "flat_map": lambda chain: chain.flat_map(lambda tree: [tree] * (make.leaf_sum(tree) % 3)),
+    "window_shuffle": lambda chain: chain.window_shuffle(5, seed=1),
+    "repeat": lambda chain: chain.repeat(2),
+    "batch": lambda chain: chain.batch(3),
+    "padded": lambda chain: chain.batch(4, remainder="pad").map(lambda pair: pair[0]),
+    "interleave": lambda chain: Streams.interleave([chain, chain.limit(3), chain], 2),
+    "limit": lambda chain: chain.limit(17),
+    "noise": lambda chain: chain.map_with_index(make.add_index),
+}
+chains = st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4)
+
+
+def built(names: Sequence[str], count: int, lanes: int = 1) -> Any:
+    chain: Any = M.range(count).to_iter_dataset(make.SYNCHRONOUS, lanes=lanes)
+    is_batch = False
+    for name in names:
+        if name in ("batch", "padded"):
+            # Batches of batches differ in shape; their rows do not.
+            chain = chain.rebatch(3) if is_batch else STEPS[name](chain)
+            is_batch = True
+        elif name != "flat_map" or not is_batch:
+            chain = STEPS[name](chain)
+    return chain
+
+
+@given(names=chains, count=st.integers(0, 23), lanes=st.sampled_from([1, 2]))
+@settings(max_examples=60, deadline=None)
+def test_every_state_resumes_with_the_rest(names: list[str], count: int, lanes: int) -> None:
+    lanes = 1 if {"batch", "padded"} & set(names) else lanes
+    check_states(built(names, count, lanes), most=25)
+
+
+@given(names=chains, count=st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_read_options_change_nothing(names: list[str], count: int) -> None:
+    dataset = built(names, count)
+    expected = list(itertools.islice(dataset, 80))
+    for options in make.READ_OPTIONS[::5]:
+        node = read_otherwise(dataset._node, options)
+        with windrow.DatasetIterator[Any](node) as iterator:
+            assert make.differences(itertools.islice(iterator, 80), expected) == []
+
+
+def read_otherwise(node: Any, options: windrow.ReadOptions) -> Any:
+    """The same stream, read in another way."""
+    if isinstance(node, ToStreamNode):
+        return dataclasses.replace(node, read_options=options)
+    return node.over(tuple(read_otherwise(parent, options) for parent in node.parents))
+
+
+def in_workers(dataset: Any) -> Any:
+    return dataset.mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
+
+
+def test_workers_change_nothing() -> None:
+    def regrouped(chain: Any) -> Any:
+        noisy = chain.flat_map(several).random_map(noises, seed=1, batched=True)
+        return noisy.batch(4, remainder="pad")
+
+    plain = regrouped(stream(30))
+    whole = list(plain)
+    with iter(in_workers(regrouped(in_workers(stream(30))))) as iterator:
+        begun = [next(iterator) for _ in range(3)]
+        state = iterator.get_state()
+        assert make.differences([*begun, *iterator], whole) == []
+    assert make.differences(list(resumed(plain, state)), whole[3:]) == []
+
+
+def test_slots_are_made_in_workers() -> None:
+    slots = M.range(30).flat_map(several, 3)
+    assert list(in_workers(slots.to_iter_dataset())) == list(slots)
+
+
+def test_a_state_resumes_in_a_fresh_process() -> None:
+    code = (
+        "import json, sys; from tests.chain.test_regroup import everything, rests;"
+        " print(json.dumps(rests(json.loads(sys.argv[1]))))"
+    )
+    with iter(everything()) as iterator:
+        whole = [batch.tolist() for batch in everything()]
+        states = [iterator.get_state()]
+        for _ in whole:
+            next(iterator)
+            states.append(iterator.get_state())
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(states)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [whole[step:] for step in range(len(whole) + 1)]
+
+
+def rests(states: Sequence[Any]) -> list[Any]:
+    """What follows each of some states of `everything`."""
+    return [[batch.tolist() for batch in resumed(everything(), state)] for state in states]
+
+
+def everything() -> Any:
+    """A chain with all nodes that regroup a stream."""
+    parts = [stream(9).flat_map(several), stream(7).batch(3).rebatch(2).flat_map(list)]
+    return Streams.interleave(parts, 2).window_shuffle(4, seed=1).batch(5).rebatch(3)

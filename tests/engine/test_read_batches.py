@@ -1,0 +1,116 @@
+"""A stream asks for the elements that a node has, also where its indices have gaps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow import DatasetIterator, IterDataset, MapDataset, ReadOptions
+from windrow.engine.read_batches import as_array, compact
+from windrow.transforms.nodes import IndexNode, IntArray, ToStreamNode
+from windrow.transforms.positions import Positions
+
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GappedNode(IndexNode):
+    """Element `k` of the parent at the index `kept[k]`; no other index has an element."""
+
+    kept: tuple[int, ...]
+
+    def count(self) -> int:
+        return self.kept[-1] + 3 if self.kept else 3
+
+    @property
+    def label(self) -> str:
+        return f"gapped({self.kept})"
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        kept = np.array(self.kept, np.int64)
+        return kept[kept >= start][:count]
+
+    def to_parent(self, at: Positions) -> Positions:
+        found = np.searchsorted(self.kept, at.offsets)
+        assert np.array_equal(np.array(self.kept)[found], at.offsets), "asked for a gap"
+        return Positions(at.epochs, found)
+
+
+def gapped(kept: list[int], options: ReadOptions, *, batched: bool = False) -> IterDataset[Any]:
+    chain = MapDataset.source(np.arange(max(1, len(kept))) * 10)
+    node = MapDataset[Any](GappedNode((chain._node,), tuple(kept)))
+    if batched:
+        node = node.map(lambda column: column + len(column), batched=True)
+    else:
+        node = node.map(lambda value: value + 1)
+    return IterDataset(ToStreamNode((node._node,), options))
+
+
+kept_indices = st.lists(st.integers(0, 900), unique=True, max_size=40).map(sorted)
+
+
+@given(kept_indices, st.sampled_from([SYNCHRONOUS, ReadOptions()]), st.data())
+def test_gaps_are_never_asked_for_and_states_resume(
+    kept: list[int], options: ReadOptions, data: st.DataObject
+) -> None:
+    expected = [10 * k + 1 for k in range(len(kept))]
+    iterator = iter(gapped(kept, options))
+    at = data.draw(st.integers(0, len(kept)))
+    assert [int(next(iterator)) for _ in range(at)] == expected[:at]
+    state = json.loads(json.dumps(iterator.get_state()))
+    again = iter(gapped(kept, options))
+    again.set_state(state)
+    assert [int(n) for n in again] == expected[at:]
+    assert [int(n) for n in iterator] == expected[at:]
+
+
+@given(kept_indices, st.data())
+def test_a_batched_function_gets_the_same_rows_from_any_position(
+    kept: list[int], data: st.DataObject
+) -> None:
+    blocks = np.array(kept, np.int64) // 256
+    sizes = [int(np.sum(blocks == block)) for block in blocks]
+    expected = [10 * k + size for k, size in enumerate(sizes)]
+    iterator = iter(gapped(kept, SYNCHRONOUS, batched=True))
+    at = data.draw(st.integers(0, len(kept)))
+    assert [int(next(iterator)) for _ in range(at)] == expected[:at]
+    again = iter(gapped(kept, SYNCHRONOUS, batched=True))
+    again.set_state(iterator.get_state())
+    assert [int(n) for n in again] == expected[at:]
+
+
+def test_gaps_with_worker_processes_and_batches() -> None:
+    kept = [n for n in range(1200) if n % 3 and n // 100 % 2]
+    expected = [10 * k + 1 for k in range(len(kept))]
+    stream = gapped(kept, ReadOptions()).mp_prefetch(2).batch(7)
+    assert [n for batch in stream for n in batch.tolist()] == expected
+
+
+def test_an_error_names_the_element_at_its_index() -> None:
+    chain = MapDataset.source(np.arange(4))
+    node = GappedNode((chain._node,), (5, 600, 601, 700))
+    failing = MapDataset[Any](node).map(lambda value: 1 // (2 - int(value)))
+    iterator: DatasetIterator[Any] = iter(
+        IterDataset(ToStreamNode((failing._node,), ReadOptions()))
+    )
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(iterator)
+    assert "element 601" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("indices", "expected"),
+    [([3, 4, 5], range(3, 6)), ([7], range(7, 8)), ([3, 5], [3, 5]), ([], [])],
+)
+def test_consecutive_indices_are_kept_as_a_range(indices: list[int], expected: Any) -> None:
+    found = compact(np.array(indices, np.int64))
+    assert isinstance(found, range) == isinstance(expected, range)
+    assert list(found) == list(expected)
+    assert as_array(found).tolist() == indices

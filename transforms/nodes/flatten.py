@@ -1,0 +1,310 @@
+"""Nodes that make several elements of one: `flat_map`, and the rows of batches.
+
+On a stream, a function first makes a list of each element, block by block and in workers as any map;
+then the items of the lists are given out one by one. With random access each element has a fixed
+number of slots, and those without an item are absent.
+
+Invariant: items come in the order of their elements and, of one element, in the order it gave them.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from windrow.errors import ElementError, PlanError
+from windrow.sources.base import ArraySpec
+from windrow.transforms import columns, specs, tables
+from windrow.transforms.amounts import Amount
+from windrow.transforms.arguments import at_least
+from windrow.transforms.functions import call_without_stop, name_of
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
+from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.nodes.streams import StreamNode
+from windrow.transforms.nodes.values import EachNode, declared_spec
+from windrow.transforms.positions import Positions, positions
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Inputs,
+    check_inside,
+    place_text,
+    places,
+)
+from windrow.transforms.specs import Spec
+from windrow.transforms.tables import Columnar, Listed, Table
+
+# Items that are given out as one block, unless one element has more.
+_ITEMS: Final = 1 << 16
+
+
+def _items(function: Callable[[Any], Iterable[Any]], element: Any) -> list[Any]:
+    """The items that a function makes of an element."""
+    made = call_without_stop(function, element)
+    try:
+        each = iter(made)
+    except TypeError:
+        raise ElementError(
+            f"flat_map({name_of(function)}) returned {columns.spec(made)}, which is not iterable;"
+            " return a list of new elements, which may be empty"
+        ) from None
+    return list(each)
+
+
+def _no_lengths(who: str) -> PlanError:
+    return PlanError(
+        f"lengths: {who} decides by a function how many elements there are and how long they are;"
+        " plan from lengths before it, or cut sequences with chunks_of"
+    )
+
+
+# --- on a stream ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatMapNode(EachNode):
+    """The list of the items that a function makes of an element. A `FlattenNode` comes after it.
+
+    Its spec is a list that holds the spec of an item.
+    """
+
+    @property
+    def label(self) -> str:
+        return "flat_map"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return [declared_spec(self.label, self.function, "FlatMap", parents)]
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        return (_items(self.function, value) for value in values)
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        raise _no_lengths(self.written)
+
+
+class SpreadNode(StreamNode):
+    """Several elements, or none, of each element of the parent.
+
+    Its own integer is the number of items that were given of the next element; the parent's position
+    is the one before that element.
+    """
+
+    position_width: ClassVar[int] = 1
+    needs_many: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
+        """The items of consecutive rows, some rows at a time.
+
+        Returns:
+            The items of some of the rows, from the first row on, and how many each row has.
+        """
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        before, given = np.array(position[:-1], np.int64), position[-1]
+        for block in inputs.blocks(0, position[:-1]):
+            row = 0
+            try:
+                for items, counts in self.items(block.table):
+                    after = block.marks[row : row + len(counts)]
+                    made = Block(items, _marks_of_items(before, after, counts))
+                    if given:
+                        check_inside(given, int(counts[0]))
+                        made, given = made.sliced(given, len(made)), 0
+                    row += len(counts)
+                    before = after[-1]
+                    if len(made):
+                        yield made
+            except ElementError as error:
+                place = place_text(places(block)[row])
+                error.add_note(f"windrow: raised in {self.label} for {place}")
+                raise
+        check_inside(given, 1)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        most = self.parent.elements(once=once).high
+        # How many there are is not known; `VAST` stands for any finite number.
+        return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
+
+
+def _marks_of_items(before: IntArray, after: IntArray, counts: IntArray) -> IntArray:
+    """Marks of the items of some elements, which have `counts` items.
+
+    Args:
+        before: The parent's position before the first element.
+        after: The parent's positions after each.
+        counts: Items of each.
+    """
+    rows = np.repeat(np.arange(len(counts)), counts)
+    given = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    is_last = given == counts[rows]
+    parents = np.concatenate([before[None], after])[rows + is_last]
+    return np.column_stack([parents, np.where(is_last, 0, given)])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlattenNode(SpreadNode):
+    """The items of the lists that the parent makes, one by one."""
+
+    @property
+    def label(self) -> str:
+        return "flatten"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0][0]
+
+    def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
+        lists = [found or [] for found in tables.elements(table)]  # none of an absent element
+        counts = np.array(list(map(len, lists)), np.int64)
+        cuts = np.flatnonzero(np.diff(np.cumsum(counts) // _ITEMS)) + 1
+        for start, stop in itertools.pairwise([0, *cuts.tolist(), len(lists)]):
+            if stop > start:
+                items = list(itertools.chain.from_iterable(lists[start:stop]))
+                yield Listed(items), counts[start:stop]
+
+    def runs_as(self, where: Where) -> str:
+        return "items of lists, one by one"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnbatchNode(SpreadNode):
+    """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
+
+    keeps_values: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return "unbatch"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        def row(leaf: Any) -> Any:
+            if isinstance(leaf, ArraySpec) and leaf.shape:
+                dims = None if leaf.dims is None else leaf.dims[1:]
+                return ArraySpec(leaf.shape[1:], leaf.dtype, dims)
+            raise PlanError(
+                f"element_spec: rebatch does not know what the rows of {leaf} are, {specs.READ_ONE}"
+            )
+
+        return specs.mapped(row, parents[0])
+
+    def element_bytes(self) -> Amount | None:
+        batch, rows = self.parent.element_bytes(), _batch(self.parent)
+        if batch is None or rows is None or not rows.group_size:
+            return None
+        return batch.times(1 / rows.group_size)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        batch = _batch(self.parent)
+        if batch is None or batch.group_size is None:
+            return super().elements(once=once)
+        found, size = self.parent.elements(once=once), batch.group_size
+        rows = batch.parent.elements(once=once)
+        return Amount(min(found.low * size, rows.low), min(found.high * size, rows.high))
+
+    def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
+        for batch in tables.elements(table):
+            if batch is None:
+                yield Listed([]), np.zeros(1, np.int64)
+                continue
+            tree = columns.columns_in(batch)
+            leaves = columns.leaves_of(tree)
+            rows = [len(leaf) if _has_rows(leaf) else None for leaf in leaves]
+            if not leaves or None in rows or len(set(rows)) > 1:
+                raise ElementError(
+                    f"rebatch: {columns.spec(batch)} is not a batch, whose leaves have one number of"
+                    " rows; rebatch takes batches, and batch takes single elements"
+                )
+            count = rows[0] or 0
+            yield Columnar(tree, count), np.array([count])
+
+    def runs_as(self, where: Where) -> str:
+        return "rows of batches, not taken apart"
+
+
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, (list, columns.SizedColumn)) or bool(np.ndim(leaf))
+
+
+def _batch(node: Node) -> Node | None:
+    """The batch that makes the elements of a node, as far as that is known."""
+    while node.follows_batch and not node.functions and node.group_size is None:
+        node = node.parent
+    return node if node.group_size is not None else None
+
+
+# --- with random access --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlotsNode(IndexNode):
+    """Each element of the parent `slots` times in a row."""
+
+    slots: int
+
+    def count(self) -> int:
+        at_least(1, self.slots, "flat_map: max_fan_out")
+        return min(ENDLESS, self.slots * self.parent.length)
+
+    @property
+    def label(self) -> str:
+        return f"slots({self.slots})"
+
+    def to_parent(self, at: Positions) -> Positions:
+        if self.length < ENDLESS:
+            return Positions(at.epochs, at.offsets // self.slots)
+        return positions(at.flat(self.length) // self.slots, self.parent.length)
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+    def length_of_pass(self, parents: Sequence[int]) -> int:
+        return self.slots * parents[0]
+
+    def epoch_length(self) -> int:
+        return self.slots * self.parent.epoch_length() if self.is_endless() else self.length
+
+    def runs_as(self, where: Where) -> str:
+        return "indices only"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlotMapNode(EachNode):
+    """Of the items that a function makes of an element, the one of a slot; absent if it has fewer."""
+
+    slots: int
+
+    drops: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"flat_map(max_fan_out={self.slots})"
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return declared_spec(self.label, self.function, "FlatMap", parents)
+
+    def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
+        last, items = None, list[Any]()
+        for value, index in zip(values, indices.tolist(), strict=True):
+            number, slot = divmod(index, self.slots)
+            if number != last:  # slots of an element that come together share one call
+                items = _items(self.function, value)
+                if len(items) > self.slots:
+                    raise ElementError(
+                        f"flat_map({name_of(self.function)}) made {len(items)} elements of element"
+                        f" {number}, more than max_fan_out={self.slots}; raise max_fan_out, or use"
+                        " to_iter_dataset().flat_map, which has no bound"
+                    )
+                last = number
+            yield items[slot] if slot < len(items) else None
+
+    def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
+        raise _no_lengths(self.written)

@@ -1,0 +1,369 @@
+"""Lanes: independent parts of a stream, and the nodes that join their rows in the global order.
+
+`to_iter_dataset(lanes=L)` deals the elements of a chain to `L` lanes. What follows runs in each of
+them, with a position of its own. These nodes join the lanes, where the last batch is or at the end of
+the chain: row `k` of lane `l` is row `k * L + l` of the whole, and a batch of `B` rows has the next
+`B / L` rows of each lane, lane after lane.
+
+Users do not write these nodes: `tail` puts them into the chain that an iterator runs.
+
+Invariant: rows and marks do not depend on the blocks that lanes come in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from windrow.errors import PlanError
+from windrow.transforms import tables
+from windrow.transforms.nodes.base import IntArray, Step
+from windrow.transforms.nodes.shard import ShardBatchNode
+from windrow.transforms.nodes.streams import StreamNode, origin
+from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, JointRows, joined
+from windrow.transforms.tables import Columnar, Listed, Table
+
+# The rows that are joined at once, unless one batch has more.
+_ROWS = 1 << 12
+_NONE: Table = Listed([])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowsNode(StreamNode):
+    """The rows of a stream of one lane, counted: its own integer is the number of rows so far."""
+
+    position_width: ClassVar[int] = 1
+    counts_rows: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "rows"
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        seen = position[-1]
+        for block in inputs.blocks(0, position[:-1], unit):
+            yield block.with_marks(np.arange(seen + 1, seen + 1 + len(block)))
+            seen += len(block)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaneRowsNode(StreamNode):
+    """The rows of all lanes in turn. Its own integer is the number of the next row."""
+
+    lanes: int = 1
+
+    looks_at_values: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "lanes"
+
+    @property
+    def width(self) -> int:
+        return self.lanes * self.parent.width + 1
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        lanes = self.lanes
+        at = np.array(position[:-1], np.int64).reshape(lanes, self.parent.width)
+        feeds = _feeds(inputs, lanes, dict(enumerate(at.tolist())))
+        turn, first = divmod(position[-1], lanes)
+        while True:
+            # A run that stopped inside a turn begins with the other lanes of that turn.
+            ready = [feed.fill(1) for feed in feeds[first:]]
+            whole = min(ready) if first == 0 else 0
+            turns = max(1, min(whole, _ROWS // lanes))
+            short = next(
+                (n for n, rows in enumerate(ready) if not rows and feeds[first + n].error), None
+            )
+            wanted = feeds[first:] if short is None else feeds[first : first + short]
+            taken = [feed.take(turns) for feed in wanted]
+            parts = [joined(blocks) if blocks else None for blocks in taken]
+            found = [part for part in parts if part is not None]
+            if found:
+                yield self._joined(parts, at, turn, first, turns)
+            if short is not None:
+                error = feeds[first + short].error
+                if error is not None:
+                    raise error
+            if not found and first == 0:
+                return
+            turn, first = turn + turns, 0
+
+    def _joined(
+        self, parts: Sequence[Block | None], at: IntArray, turn: int, first: int, turns: int
+    ) -> Block:
+        """The rows of some turns; `at` becomes the positions after them."""
+        lanes = [first + n for n, part in enumerate(parts) if part is not None]
+        blocks = [part for part in parts if part is not None]
+        count = len(blocks)
+        table = tables.joined([block.table for block in blocks])
+        rows = np.arange(count * turns).reshape(count, turns)
+        if turns > 1:
+            table = tables.taken(table, rows.T.ravel())
+        before = np.tile(at, (turns, count, 1, 1))  # (turn, row, lane, integer)
+        for row, (lane, block) in enumerate(zip(lanes, blocks, strict=True)):
+            before[:, row:, lane] = block.marks[:, None]
+            before[1:, :row, lane] = block.marks[:-1, None]
+            at[lane] = block.marks[-1]
+        numbers = (turn + np.arange(turns))[:, None] * self.lanes + np.array(lanes) + 1
+        marks = before.reshape(turns * count, -1)
+        return Block(table, np.column_stack([marks, numbers.ravel()]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaneBatchNode(ShardBatchNode):
+    """Batches of the next rows of each lane. Its own integer is the number of the next row.
+
+    Args:
+        lanes: Number of lanes of the parent; it divides `size`.
+        counts: The fewest and the most rows of any lane, where they are known and needed: for a
+            shard of several of a stream that ends.
+    """
+
+    lanes: int = 1
+    counts: tuple[int, int] | None = None
+
+    @property
+    def width(self) -> int:
+        return self.lanes * self.parent.width + 1
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.OWN
+
+    @property
+    def turn_rows(self) -> int:
+        """Rows of each lane in a batch."""
+        return self.size // self.lanes
+
+    def own_lanes(self) -> range:
+        """The lanes that have rows of the shard."""
+        low, high = self.slots()
+        return range(low // self.turn_rows, -(-high // self.turn_rows))
+
+    def _own_slots(self) -> list[tuple[int, int]]:
+        """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""
+        low, high = self.slots()
+        rows = self.turn_rows
+        starts = [lane * rows for lane in self.own_lanes()]
+        return [(max(low - start, 0), min(high - start, rows)) for start in starts]
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
+        at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
+        before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
+        joint = inputs.joint(self.lanes, {lane: at[lane].tolist() for lane in lanes})
+        if joint is None:
+            feeds = _feeds(inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes})
+        else:
+            before, feeds = yield from self._from_joint(joint, at, before, inputs, last)
+        while self._has_more(before):
+            ready = [feed.fill(rows) for feed in feeds]
+            turns = self._turns(min(ready) // rows, before)
+            if turns == 0:
+                for feed, count in zip(feeds, ready, strict=True):
+                    if count < rows and feed.error is not None:
+                        raise feed.error
+                if self.drop_remainder or (self.counts is None and not any(ready)):
+                    return
+                turns = 1  # some rows are missing
+            taken = [feed.take(turns * rows) for feed in feeds]
+            parts = [joined(blocks) if blocks else None for blocks in taken]
+            order, marks = self._order(parts, turns), self._marks(parts, at, before, turns)
+            table = tables.joined([part.table for part in parts if part is not None] or [_NONE])
+            yield from self._made(table, order, marks, inputs, last, self._places(parts))
+            before += turns * rows
+
+    def _from_joint(
+        self, joint: JointRows, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
+    ) -> Generator[Block, None, tuple[int, list[Feed]]]:
+        """Batches from rows of all lanes together, until some lane ends or raises.
+
+        Returns:
+            The rows of each lane that were given, and the rows that follow in each lane.
+        """
+        lanes, rows = self.own_lanes(), self.turn_rows
+        pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
+        slots = [
+            number * rows + n for number, own in enumerate(self._own_slots()) for n in range(*own)
+        ]
+        while self._has_more(before):
+            sorted_rows, counts = (
+                np.argsort(of, kind="stable"),
+                np.bincount(of, minlength=len(lanes)),
+            )
+            ended = [joint.hold(lane, n) for lane, n in zip(lanes, counts.tolist(), strict=True)]
+            turns = self._turns(int(counts.min()) // rows, before)
+            starts = np.cumsum(counts) - counts
+            if turns:
+                # Of each turn (axis 0) and lane (axis 1) the rows in the pool.
+                inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
+                grid = sorted_rows[starts[:, None] + inside]
+                at_ends = np.tile(at, (turns, 1, 1))
+                at_ends[:, lanes.start : lanes.stop] = pool.marks[grid[:, :, -1]]
+                at[:] = at_ends[-1]
+                order = grid.reshape(turns, -1)[:, slots]
+                yield from self._made(
+                    pool.table, order, self._numbered(at_ends, before), inputs, last
+                )
+                before += turns * rows
+                left = np.sort(
+                    sorted_rows[np.arange(len(of)) - starts[of[sorted_rows]] >= turns * rows]
+                )
+                pool, of = Block(tables.taken(pool.table, left), pool.marks[left]), of[left]
+                continue
+            if any(is_read and n < rows for is_read, n in zip(ended, counts.tolist(), strict=True)):
+                break
+            try:
+                block = joint.read()
+            except Exception:  # it comes again from its lane, after the rows before it
+                return before, _feeds(
+                    inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes}
+                )
+            if block is None:
+                break
+            pool = joined([part for part in (pool, block) if len(part)] or [pool])
+            of = np.concatenate([of, joint.lanes_of(block) - lanes.start])
+        feeds = []
+        for number, lane in enumerate(lanes):
+            own = np.flatnonzero(of == number)
+            rest = Block(tables.taken(pool.table, own), pool.marks[own])
+            feeds.append(Feed(joint.resume(lane, rest)))
+        return before, feeds
+
+    def _turns(self, ready: int, before: int) -> int:
+        """How many of the turns that are ready come at once."""
+        most = max(1, _ROWS // self.size)
+        if self.counts is not None and self.drop_remainder:
+            most = min(most, (self.counts[0] - before) // self.turn_rows)
+        return min(ready, most)
+
+    def _has_more(self, before: int) -> bool:
+        """Whether there is a batch after `before` rows of each lane, as far as counts say."""
+        if self.counts is None:
+            return True
+        fewest, most = self.counts
+        return before + self.turn_rows <= fewest if self.drop_remainder else before < most
+
+    def _made(
+        self,
+        table: Table,
+        order: IntArray,
+        marks: IntArray,
+        inputs: Inputs,
+        last: _LastBatch,
+        places: IntArray | None = None,
+    ) -> Blocks:
+        """The batches of some turns.
+
+        Args:
+            table: Rows.
+            order: The rows of each turn in the table.
+            marks: What follows each turn.
+            inputs: See `blocks`.
+            last: A batch that was made before.
+            places: The rows of a padded batch that its rows become, where some are missing.
+        """
+        turns, counts = order.shape
+        if not counts:
+            yield Block(Listed([self.emptied(last.found())]), marks)
+            return
+        if turns > 1 or not np.array_equal(order[0], np.arange(table.rows)):
+            table = tables.taken(table, order.ravel())
+        are_views = isinstance(table, Columnar) and table.present is None
+        spans = [(0, turns)] if are_views else [(n, n + 1) for n in range(turns)]
+        for start, stop in spans:
+            rows = table if len(spans) == 1 else tables.sliced(table, start * counts, stop * counts)
+            with inputs.calling():
+                bounds = [*range(0, rows.rows + 1, counts)]
+                if self.padding is not None and places is not None and counts < self.group_size:
+                    made = Listed(self.padding.batches(rows, bounds, self.group_size, [places]))
+                else:
+                    made = self.gather(rows, bounds)
+            last.keep(made)
+            yield Block(made, marks[start:stop])
+
+    def _order(self, parts: Sequence[Block | None], turns: int) -> IntArray:
+        """Where the shard's rows are in the joined parts of lanes, batch by batch."""
+        found, start, rows = list[IntArray](), 0, self.turn_rows
+        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+            count = 0 if part is None else len(part)
+            if count == turns * rows:
+                found.append((start + np.arange(count)).reshape(turns, rows)[:, low:high])
+            else:  # the lane ends in this batch, the only one
+                found.append((start + np.arange(low, max(low, min(high, count))))[None])
+            start += count
+        return np.concatenate(found, axis=1)
+
+    def _places(self, parts: Sequence[Block | None]) -> IntArray:
+        """The rows of a batch that the rows of `_order` become, if each lane keeps its places."""
+        found, start = list[IntArray](), 0
+        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+            count = 0 if part is None else len(part)
+            found.append(start + np.arange(max(0, min(high, count) - low)))
+            start += high - low
+        return np.concatenate(found)
+
+    def _marks(
+        self, parts: Sequence[Block | None], at: IntArray, before: int, turns: int
+    ) -> IntArray:
+        """The positions after each of some turns; `at` becomes the last of them."""
+        rows = self.turn_rows
+        marks = np.tile(at, (turns, 1, 1))
+        for lane, part in zip(self.own_lanes(), parts, strict=True):
+            if part is not None:
+                whole = len(part) == turns * rows
+                marks[:, lane] = part.marks[rows - 1 :: rows] if whole else part.marks[-1]
+        at[:] = marks[-1]
+        return self._numbered(marks, before)
+
+    def _numbered(self, marks: IntArray, before: int) -> IntArray:
+        turns = len(marks)
+        numbers = (before + (1 + np.arange(turns)) * self.turn_rows) * self.lanes
+        return np.column_stack([marks.reshape(turns, -1), numbers])
+
+    def runs_as(self, where: Any) -> str:
+        low, high = self.slots()
+        mine = self.own_lanes()
+        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
+        text = f"rows {low} to {high - 1} of each batch of {self.size}, of {shown} of {self.lanes}"
+        if self.lanes % self.shards:
+            return f"{text}; shards that share a lane each run it: lanes={self.shards} would not"
+        return text
+
+
+class _LastBatch:
+    """A batch from which the shape of an empty one is taken."""
+
+    def __init__(self, node: LaneBatchNode, inputs: Inputs, lane: int) -> None:
+        self._node, self._inputs, self._lane = node, inputs, lane
+        self._batch: Any = None
+
+    def keep(self, made: tables.Table) -> None:
+        if isinstance(made, Listed):
+            self._batch = made.elements[-1]
+
+    def found(self) -> Any:
+        """The last batch; one of the first row of the lane, if the run has made none."""
+        if self._batch is None:
+            start = origin(self._node.parent)
+            (lane,) = self._inputs.in_lanes(self._node.lanes, {self._lane: start})
+            feed = Feed(lane.blocks(0, start))
+            if not feed.fill(1):
+                raise feed.error or PlanError(f"{self._node.label}: lane {self._lane} has no rows")
+            made = self._node.gather(joined(feed.take(1)).table, [0, 1])
+            self._batch = tables.elements(made)[0]
+        return self._batch
+
+
+def _feeds(inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Feed]:
+    """The rows of some lanes, each from a position on."""
+    opened = inputs.in_lanes(lanes, starts)
+    pairs = zip(opened, starts.values(), strict=True)
+    return [Feed(lane.blocks(0, position)) for lane, position in pairs]

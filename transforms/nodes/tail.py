@@ -1,0 +1,223 @@
+"""The end of a chain: its last batch, what may follow it, and the rows that a state counts.
+
+The last batch has only nodes after it that make an element of each of its elements alone
+(`Node.follows_batch`). Its size, shards and worker processes do not decide which rows come. So a state
+counts rows: elements before the last batch, or elements where a chain has no such batch. An iterator
+runs another chain than the user wrote, with a node that joins lanes and counts rows.
+
+Invariant: the rows after a state do not depend on the last batch and its shard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from windrow.errors import PlanError
+from windrow.transforms.nodes.base import STREAM, Node, fingerprint_of
+from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
+from windrow.transforms.nodes.regroup import BatchNode
+from windrow.transforms.nodes.shard import ShardBatchNode, as_batch
+from windrow.transforms.nodes.streams import lanes_of
+
+
+class RowPosition(NamedTuple):
+    """What a state holds of a stream.
+
+    Args:
+        rows: Rows that were given, of all lanes and shards.
+        lanes: The position of each lane; None for one that this process does not run.
+        after: Integers of nodes after the last batch.
+    """
+
+    rows: int
+    lanes: list[list[int] | None]
+    after: list[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Tail:
+    """The end of a stream.
+
+    Args:
+        node: The stream.
+        batch: Its last batch, if it has one.
+        lanes: The number of its lanes.
+        is_indexed: Whether all of it has random access: the position is the index of an element.
+        after: The number of integers in a position of nodes after the last batch.
+    """
+
+    node: Node
+    batch: BatchNode | None
+    lanes: int
+    is_indexed: bool
+    after: int
+
+    @property
+    def shards(self) -> int:
+        """The number of shards of each batch."""
+        return self.batch.shards if isinstance(self.batch, ShardBatchNode) else 1
+
+    @property
+    def agree(self) -> Callable[[bool], bool] | None:
+        """Decides with the other shards whether there is another batch."""
+        return self.batch.agree if isinstance(self.batch, ShardBatchNode) else None
+
+    @property
+    def own_lanes(self) -> range:
+        """The lanes that this process runs."""
+        if self.is_indexed or self.lanes == 1 or self.batch is None or self.shards == 1:
+            return range(self.lanes)
+        return self._joining(self.batch).own_lanes()
+
+    # --- the chain that runs ---------------------------------------------------------------------
+
+    def run(self, lead: int = 0) -> Node:
+        """The chain that an iterator runs.
+
+        Args:
+            lead: See `ShardBatchNode`.
+
+        Raises:
+            PlanError: If the numbers of lanes, shards and rows do not fit, or the shards cannot know
+                where the stream ends.
+        """
+        batch = self.batch
+        if self.is_indexed:
+            if batch is None or not lead:
+                return self.node
+            return _replaced(self.node, batch, as_batch(batch, ShardBatchNode, lead=lead))
+        if batch is None:
+            if self.lanes == 1:
+                return RowsNode((self.node,))
+            return LaneRowsNode((self.node,), self.lanes)
+        if self.lanes == 1 and self.shards == 1:
+            return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+        return _replaced(self.node, batch, self._joining(batch, checked=True))
+
+    def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:
+        if batch.size % self.lanes:
+            fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]
+            near = min(fits, key=lambda n: abs(n - self.lanes))
+            more = -(-batch.size // self.lanes) * self.lanes
+            raise PlanError(
+                f"batch: {batch.size} rows cannot be taken equally from {self.lanes} lanes; choose"
+                f" batch({more}), or lanes={near}"
+            )
+        counts = self._counts(batch) if checked else None
+        return as_batch(batch, LaneBatchNode, lanes=self.lanes, counts=counts)
+
+    def _counts(self, batch: BatchNode) -> tuple[int, int] | None:
+        """The fewest and the most rows of a lane, where shards need them to end together."""
+        rows = batch.parent
+        ends_by_agreement = self.agree is not None and batch.drop_remainder
+        if self.shards == 1 or rows.never_ends() or ends_by_agreement:
+            return None
+        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
+        if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
+            raise PlanError(
+                f"shard: how many rows the stream before {batch.label} has is not known before it"
+                " is read, so the shards could not end at the same batch; write .repeat() before"
+                " the batch, or batch(..., drop_remainder=True) and shard(..., agree=...)"
+            )
+        counts = [round(found.high) for found in lanes]
+        if not min(counts) and not batch.drop_remainder:
+            raise PlanError(
+                f"shard: lane {counts.index(0)} of {self.lanes} has no element, so a shard would have"
+                " no rows; choose fewer lanes in to_iter_dataset, or drop_remainder=True"
+            )
+        return min(counts), max(counts)
+
+    # --- positions -------------------------------------------------------------------------------
+
+    def rows_of(self, position: Sequence[int], lead: int = 0) -> RowPosition:
+        """What a state holds of a position of the chain that runs."""
+        after = list(position[len(position) - self.after :])
+        own = list(position[: len(position) - self.after])
+        if self.is_indexed:
+            rows = own[0] if self.batch is None else _first_row(self.batch, own[0], lead)
+            return RowPosition(rows, [[rows]], after)
+        width = self._lane_width
+        lanes: list[list[int] | None] = [None] * self.lanes
+        for lane in self.own_lanes:
+            lanes[lane] = own[lane * width : (lane + 1) * width]
+        return RowPosition(own[-1], lanes, after)
+
+    def position_of(self, found: RowPosition) -> tuple[list[int], int]:
+        """The position in the chain that runs, and the `lead` of that chain."""
+        if self.is_indexed:
+            if self.batch is None:
+                return [found.rows, *found.after], 0
+            whole, lead = divmod(found.rows, self.batch.size)
+            if not lead or found.rows >= self.batch.parent.length:
+                return [whole + (lead > 0), *found.after], 0
+            return [whole + 1, *found.after], lead
+        width = self._lane_width
+        lanes = [[0] * width if lane is None else lane for lane in found.lanes]
+        return [*(n for lane in lanes for n in lane), found.rows, *found.after], 0
+
+    def position_of_version_1(self, position: list[int]) -> RowPosition:
+        """What a state of version 1 says: it counted elements after the last batch, or no rows."""
+        own, after = position[: len(position) - self.after], position[len(position) - self.after :]
+        if self.is_indexed:
+            rows = own[0] if self.batch is None else _first_row(self.batch, own[0], 0)
+            return RowPosition(rows, [[rows]], after)
+        return RowPosition(own[0] if len(own) == 1 else 0, [own], after)
+
+    @property
+    def _lane_width(self) -> int:
+        rows = self.node if self.batch is None else self.batch.parent
+        return 1 if self.is_indexed else rows.width
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The integers in the position of a lane, and those of nodes after the last batch."""
+        return self._lane_width, self.after
+
+    @property
+    def row_node(self) -> Node:
+        """The node whose elements are the rows."""
+        return self.node if self.batch is None else self.batch.parent
+
+    def fingerprint(self) -> str:
+        """Names the chain and its data, without the last batch: see `base.fingerprint`."""
+        return fingerprint_of(self.node, self.batch)
+
+
+def tail_of(node: Node) -> Tail:
+    """The end of a stream.
+
+    Raises:
+        PlanError: If it is made of streams with different numbers of lanes.
+    """
+    lanes, after, has_index, each = lanes_of([node], node.label), 0, False, node
+    while each.follows_batch:
+        has_index = has_index or each.parent.length != STREAM
+        after += 0 if has_index else each.position_width
+        each = each.parent
+    if isinstance(each, BatchNode):
+        return Tail(node, each, lanes, has_index, after)
+    return Tail(node, None, lanes, has_index and node.width == 1, 0)
+
+
+def follows_batch(node: Node) -> bool:
+    """Whether the elements of a node are made of the elements of a last batch."""
+    while node.follows_batch:
+        node = node.parent
+    return isinstance(node, BatchNode)
+
+
+def _first_row(batch: BatchNode, number: int, lead: int) -> int:
+    before = lead + (number - 1) * batch.size if lead and number else number * batch.size
+    return min(before, batch.parent.length)
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    if node is old:
+        return new
+    moved = node.over(tuple(_replaced(parent, old, new) for parent in node.parents))
+    if moved.length not in (STREAM, new.length):
+        object.__setattr__(moved, "length", new.length)
+    return moved

@@ -1,0 +1,1 @@
+from loader.engine.lane_reader import *

@@ -1,0 +1,1 @@
+from transforms.dealt_blocks import *

@@ -1,0 +1,1 @@
+from transforms.padding import *

@@ -45,6 +45,7 @@ from windrow.transforms.nodes.index import (
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of
+from windrow.transforms.nodes.pieces import ChunksNode, PieceNode, sequences_given
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -93,6 +94,7 @@ __all__ = [
     "VAST",
     "BatchNode",
     "BlockShuffleNode",
+    "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
@@ -109,6 +111,7 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "PieceNode",
     "ProcessNode",
     "RandomColumnMapNode",
     "RandomMapNode",
@@ -160,6 +163,7 @@ __all__ = [
     "mix_proportions",
     "origin",
     "seed_for",
+    "sequences_given",
     "sharded",
     "sliced",
     "tail_of",

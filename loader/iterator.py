@@ -201,7 +201,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
         It counts rows, elements before the last batch. Another batch size, another number of shards
         and other workers resume from it with the next row. The state of one shard of a stream with
-        lanes holds its own lanes: join those of all shards with `windrow.merge_states`.
+        lanes holds its own lanes: join the states of all shards with `windrow.merge_states`.
         """
         _register_with_grain()
         self._keep_position()

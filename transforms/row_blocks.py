@@ -97,7 +97,7 @@ class Inputs(Protocol):
         ...
 
     def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
-        """The inputs of a node whose parent runs in lanes: those of some lanes, which are read together.
+        """The inputs of a node whose parent runs in lanes: inputs of some lanes, which are read together.
 
         Args:
             lanes: The number of all lanes.

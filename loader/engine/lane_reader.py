@@ -1,11 +1,11 @@
 """Reading for lanes: read batches with the next elements of several lanes, dealt to those lanes.
 
 Lanes of a stream (`windrow.transforms.nodes.lanes`) run the same nodes over different elements of one
-chain. Their elements are read together, so that they cost no more than those of one lane. The steps
+chain. Their elements are read together, so that many lanes cost no more than one. The steps
 of the stage after the chain run on each read batch as a whole.
 
-Invariant: the rows of a lane do not depend on other lanes. Lanes that have many rows in hand are left
-out of read batches, so that a lane that needs many elements for a row does not fill the memory.
+Invariant: the rows of a lane do not depend on other lanes. A lane that needs many elements for a row
+gets more of each read batch, so that the rows of the others do not fill the memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from windrow.transforms.row_blocks import Block, Blocks
 
 IntArray = npt.NDArray[np.int64]
 
-# Rows in hand with which a lane is left out, in shares of a read batch.
-_ENOUGH = 2
-
 
 @dataclasses.dataclass(slots=True)
 class _Lane:
@@ -41,9 +38,10 @@ class _Lane:
         given: The index after the row given last.
         is_over: Whether all of its elements are planned.
         is_read: Whether they are also read.
-        is_open: Whether somebody takes its rows.
+        is_open: Whether a node takes its rows.
         held: Rows in hand: of each block, those in `[start, stop)`.
         held_rows: Their number.
+        pending: Elements that are planned and not read.
     """
 
     start: int
@@ -56,39 +54,41 @@ class _Lane:
         default_factory=collections.deque
     )
     held_rows: int = 0
+    pending: int = 0
 
 
 class _LaneOrder:
-    """The elements of read batches: the next ones of all lanes that need some."""
+    """The elements of read batches: more of the lanes that have fewer rows in hand or planned."""
 
     def __init__(self, node: Node, lanes: Mapping[int, _Lane], count: int) -> None:
         self._node, self._lanes, self._count = node, lanes, count
-        # Of each read batch the elements, and the lanes that have no more after it.
-        self._planned: collections.deque[tuple[int, list[_Lane]]] = collections.deque()
-        self._read = 0
-
-    def arrived(self, elements: int) -> None:
-        """Note that more elements, in the order of `take`, were read."""
-        self._read += elements
-        while self._planned and self._read >= self._planned[0][0]:
-            count, ended = self._planned.popleft()
-            self._read -= count
-            for lane in ended:
-                lane.is_read = True
+        # The elements of lanes in each read batch, and the lanes that have no more after it.
+        self._planned: collections.deque[tuple[dict[int, int], list[_Lane]]] = collections.deque()
+        self._read, self._elements, self._rows = 0, 1, 1
 
     @property
     def is_over(self) -> bool:
         return all(lane.is_over for lane in self._lanes.values())
 
+    def arrived(self, elements: int, rows: int) -> None:
+        """Note that more elements, in the order of `take`, were read and gave `rows` rows."""
+        self._read += elements
+        self._elements, self._rows = self._elements + elements, self._rows + rows
+        while self._planned and self._read >= sum(self._planned[0][0].values()):
+            counts, ended = self._planned.popleft()
+            self._read -= sum(counts.values())
+            for number, count in counts.items():
+                self._lanes[number].pending -= count
+            for lane in ended:
+                lane.is_read = True
+
     def take(self, rows: int) -> Elements:
-        left = [number for number, lane in self._lanes.items() if not lane.is_over]
-        enough = _ENOUGH * max(1, rows // max(1, len(left)))
-        # Where all have enough, the plan looks ahead, and the horizon limits it.
-        wanting = [n for n in left if self._lanes[n].held_rows < enough] or left
-        share = max(1, rows // max(1, len(wanting)))
+        numbers = [number for number, lane in self._lanes.items() if not lane.is_over]
+        shares = self._shares([self._lanes[number] for number in numbers], rows)
         parts: list[IntArray] = []
+        counts: dict[int, int] = {}
         ended: list[_Lane] = []
-        for number in wanting:
+        for number, share in zip(numbers, shares.tolist(), strict=True):
             lane = self._lanes[number]
             found = self._node.lane_indices(lane.planned, share, number, self._count)
             if len(found) < share:
@@ -96,12 +96,31 @@ class _LaneOrder:
                 ended.append(lane)
             if len(found):
                 lane.planned = int(found[-1]) + 1
+                lane.pending += len(found)
+                counts[number] = len(found)
                 parts.append(found)
-        self._planned.append((sum(map(len, parts)), ended))
-        self.arrived(0)
+        self._planned.append((counts, ended))
+        self.arrived(0, 0)
         if len(parts) == 1:
             return compact(parts[0])
+        if not parts and not self.is_over:  # lanes ended that were thought to have more
+            return self.take(rows)
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _shares(self, lanes: Sequence[_Lane], rows: int) -> IntArray:
+        """About `rows` elements, parted so that all lanes come to have equally many rows."""
+        if not lanes:
+            return np.zeros(0, np.int64)
+        kept = self._rows / self._elements  # of the elements, by filters
+        levels = np.array([lane.held_rows + lane.pending * kept for lane in lanes])
+        ascending = np.sort(levels)
+        ranks = np.arange(1, len(lanes) + 1)
+        tops = (rows * kept + np.cumsum(ascending)) / ranks
+        top = tops[np.flatnonzero(tops > ascending)[-1]]
+        shares = np.maximum(top - levels, 0) / kept
+        whole: IntArray = np.floor(shares + 0.5).astype(np.int64)
+        whole[int(np.argmin(levels))] += not whole.any()
+        return whole
 
 
 class LaneReader:
@@ -160,12 +179,12 @@ class LaneReader:
     # --- for a node that takes the rows of all lanes ---
 
     def read(self) -> Block | None:
-        """The rows of another read batch, those of a lane after the other; None at the end."""
+        """The rows of another read batch, lane after lane; None at the end."""
         found = next(self._blocks, None)
         if found is None:
             return None
         block, elements = found
-        self._order.arrived(elements)
+        self._order.arrived(elements, len(block))
         return Block(tables.single(block.table), block.marks)
 
     def lanes_of(self, block: Block) -> IntArray:
@@ -216,7 +235,8 @@ class LaneGroup:
     def joint(self, stage: ChainStage, chain: ToStreamNode) -> LaneReader:
         """The reader of all lanes at once, for a stage that is all that lanes have."""
         starts = {lane: position[0] for lane, position in self._starts.items()}
-        return [self._reader(stage, chain, lane, start) for lane, start in starts.items()][0]
+        readers = [self._reader(stage, chain, lane, start) for lane, start in starts.items()]
+        return readers[0]  # all are the same: `_guessed` knows where lanes begin
 
     def _reader(self, stage: ChainStage, chain: ToStreamNode, lane: int, start: int) -> LaneReader:
         readers = self._readers[id(stage.top)]

@@ -202,7 +202,7 @@ class LaneBatchNode(ShardBatchNode):
             turns = self._turns(int(counts.min()) // rows, before)
             starts = np.cumsum(counts) - counts
             if turns:
-                # Of each turn (axis 0) and lane (axis 1) the rows in the pool.
+                # The rows in the pool, by turn (axis 0) and lane (axis 1).
                 inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
                 grid = sorted_rows[starts[:, None] + inside]
                 at_ends = np.tile(at, (turns, 1, 1))
@@ -330,18 +330,9 @@ class LaneBatchNode(ShardBatchNode):
         numbers = (before + (1 + np.arange(turns)) * self.turn_rows) * self.lanes
         return np.column_stack([marks.reshape(turns, -1), numbers])
 
-    def runs_as(self, where: Any) -> str:
-        low, high = self.slots()
-        mine = self.own_lanes()
-        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
-        text = f"rows {low} to {high - 1} of each batch of {self.size}, of {shown} of {self.lanes}"
-        if self.lanes % self.shards:
-            return f"{text}; shards that share a lane each run it: lanes={self.shards} would not"
-        return text
-
 
 class _LastBatch:
-    """A batch from which the shape of an empty one is taken."""
+    """The batch made last: an empty batch has its shape."""
 
     def __init__(self, node: LaneBatchNode, inputs: Inputs, lane: int) -> None:
         self._node, self._inputs, self._lane = node, inputs, lane

@@ -62,7 +62,7 @@ class ToStreamNode(Node):
     """The elements of a random-access parent in order, absent ones left out.
 
     Its own integer is the index of the next element. The engine reads them: see
-    `windrow.engine.read_batches`. Of several `lanes` each takes a part of the elements:
+    `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
     `Node.lane_indices`. With `lane` it stands for the elements of one of them.
     """
 

@@ -173,7 +173,7 @@ class Tail:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """The integers in the position of a lane, and those of nodes after the last batch."""
+        """The integers in the position of a lane, and the integers of nodes after the last batch."""
         return self._lane_width, self.after
 
     @property

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from windrow.map_dataset import MapDataset
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
+    from windrow.record_lengths import lengths
     from windrow.reporting.page import report
     from windrow.state import merge_states
     from windrow.stats.stats import Stats
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "Stats": "windrow.stats.stats",
     "WindrowError": "windrow.errors",
     "inspect": "windrow.formats.inspect",
+    "lengths": "windrow.record_lengths",
     "merge_states": "windrow.state",
     "report": "windrow.reporting.page",
     "shuffle_quality": "windrow.order_quality",
@@ -69,6 +71,7 @@ __all__ = [
     "converters",
     "errors",
     "inspect",
+    "lengths",
     "merge_states",
     "multiprocessing",
     "report",

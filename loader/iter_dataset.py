@@ -7,7 +7,7 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
@@ -265,6 +265,47 @@ class IterDataset(Dataset[T]):
         node = nodes.sharded(self._node, number, shards, agree)
         nodes.tail_of(node).run()  # checks that the shards can end together
         return IterDataset(node)
+
+    def pack(
+        self,
+        length_struct: Mapping[str, int],
+        method: Literal["first_fit", "best_fit", "concat_then_split"] = "first_fit",
+        **options: Any,
+    ) -> IterDataset[dict[str, Any]]:
+        """Rows of fixed sizes that hold the sequences of several elements, packed as they come.
+
+        Elements are dicts of arrays whose first axis is the sequence; a scalar is a sequence of
+        length 1. A row has, for each feature `k`, the values `(length_struct[k], ...)`, and int32
+        `k_segment_ids`, which count the sequences from 1, and `k_positions`, which count from 0 in
+        each. Cells without a sequence have 0 in all three. Order and values are as in Grain's
+        packers. `MapDataset.pack` fills rows better where lengths are known.
+
+        A restored stream reads again only what the open rows hold.
+
+        Args:
+            length_struct: The cells of a row for each feature. Other keys of elements are left out.
+            method: "first_fit" and "best_fit" keep `num_packing_bins` rows open. A sequence goes into
+                the first row that has room, or into the fullest. When one fits into none, all rows
+                are given out. "concat_then_split" puts sequences end to end and cuts them.
+            options: For "first_fit" and "best_fit": `num_packing_bins` (required), `seed` (0),
+                `shuffle_bins` (True), `shuffle_bins_group_by_feature`, `meta_features` (features
+                without segment ids; those without cells become a list for each row),
+                `pack_alignment_struct`, `padding_struct`, `max_sequences_per_bin`. For
+                "concat_then_split": `meta_features` (never cut), `split_full_length_features` (True),
+                `bos_token_id` (replaces the first token of every sequence in `bos_features`).
+
+        Raises:
+            PlanError: If the method or an option is unknown, or a number is out of range.
+            ElementError: On iteration, if an element lacks a feature or is longer than a row.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> texts = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
+            >>> rows = texts.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
+            >>> [row["x"].tolist() for row in rows]
+            [[1, 2, 2, 3, 3, 3], [4, 4, 4, 4, 0, 0]]
+        """
+        return IterDataset(nodes.pack_node(self._node, length_struct, method, options))
 
     def repeat(self, num_epochs: int | None = None) -> IterDataset[T]:
         """The stream again from its start, in the same order; with None, for ever.

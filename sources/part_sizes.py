@@ -5,13 +5,13 @@ Invariant: a size follows from the layout of a part, or from a sample of its chu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, Part
+from windrow.sources.chunks import ArrayPart, LaidOutSource, Part
 
 # Size of the sample of chunks. Most sources have fewer chunks.
 _SAMPLED: Final = 1 << 20
@@ -41,3 +41,16 @@ def bytes_per_record(part: Part, records: int) -> int:
     if isinstance(part, BoxPart):
         return part.record_bytes
     return int(_sampled_bytes(part).mean() * part.chunk_count / max(1, records))
+
+
+def ragged_bytes(source: Any, records: IntArray) -> int | None:
+    """Bytes in memory of these records, whose lengths are known; None if all have one size."""
+    parts = source.parts if isinstance(source, LaidOutSource) else ()
+    if not any(isinstance(part, ArrayPart) and part.lengths is not None for part in parts):
+        return None
+    return sum(
+        int(part.sizes(records).sum()) * part.row_bytes
+        if isinstance(part, ArrayPart)
+        else bytes_per_record(part, len(source)) * len(records)
+        for part in parts
+    )

@@ -16,7 +16,7 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from windrow.core import buffer_pool
+from windrow.core import buffer_pool, native
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
@@ -55,8 +55,8 @@ class RaggedColumn(Sequence[AnyArray]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows and their bounds."""
-        return self.values.nbytes + self.bounds.nbytes
+        """Bytes of all rows, without their bounds."""
+        return self.values.nbytes
 
     @overload
     def __getitem__(self, at: int) -> AnyArray: ...
@@ -130,6 +130,13 @@ def copy_runs(
     if not total:
         return
     item_bytes = max(1, source.nbytes // max(1, len(source)))
+    core = native.native()
+    if core is not None and source.flags.c_contiguous and out.flags.c_contiguous and out.nbytes:
+        # As bytes, since not every dtype has a buffer: bfloat16 has none.
+        given, written = (array.reshape(-1).view(np.uint8) for array in (source, out))
+        runs_of = (np.ascontiguousarray(part) for part in (starts, targets, lengths))
+        core.copy_runs(given, item_bytes, *runs_of, written, False)
+        return
     if total * item_bytes >= _RUN_BYTES * len(lengths):
         runs = zip(starts.tolist(), targets.tolist(), lengths.tolist(), strict=True)
         for start, target, length in runs:

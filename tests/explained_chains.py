@@ -22,6 +22,7 @@ from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.sources import (
     ArrayRecordDataSource,
     Field,
+    RaggedDataSource,
     RangeDataSource,
     TFDSDataSource,
     WindowDataSource,
@@ -71,6 +72,12 @@ def write_stores(folder: Path) -> None:
     array("tokens", rng.integers(0, 9, 64_000).astype("u2"), (1_000,), dimension_names=["t"])
     field = rng.integers(0, 9, (60, 48, 48)).astype("i2")
     array("field", field, (4, 16, 16), dimension_names=["t", "y", "x"])
+    lengths = rng.integers(0, 60, ROWS)
+    lengths[7] = 3_000  # three chunks and more
+    documents = zarr.create_group(str(folder / "documents"))
+    values = rng.integers(0, 9, lengths.sum()).astype("u2")
+    documents.create_array("values", data=values, chunks=(1_000,))
+    documents.create_array("offsets", data=np.cumsum([0, *lengths]), chunks=(ROWS + 1,))
     group = zarr.create_group(str(folder / "group"))
     for name, values, size in (("x", rows[:, :8], 40), ("y", rows[:, 0], 300)):
         group.create_array(
@@ -142,6 +149,11 @@ def is_even(element: Any) -> bool:
 def is_even_row(row: Any) -> bool:
     """Whether its first value is."""
     return int(row[0]) % 2 == 0
+
+
+def first_of_many(row: Any) -> Any:
+    """Its first value."""
+    return row[:1].sum()
 
 
 def first_of(elements: Sequence[Any]) -> Any:
@@ -228,6 +240,24 @@ FIRST = {
             .shuffle(seed=1)
             .batch(8)
         )
+    ),
+    "documents, shuffled": Case(
+        lambda f: (
+            MapDataset.source(RaggedDataSource(f / "documents"))
+            .shuffle(seed=1)
+            .map(first_of_many, keeps_length=True)
+            .batch(8)
+        ),
+        knows_bytes=False,
+    ),
+    "documents by blocks, little room": Case(
+        lambda f: (
+            MapDataset.source(RaggedDataSource(f / "documents"))
+            .block_shuffle(seed=1, window_blocks=2)
+            .to_iter_dataset(SMALL)
+        ),
+        exact=False,
+        knows_bytes=False,
     ),
     "patches with a target, by blocks": Case(
         lambda f: (

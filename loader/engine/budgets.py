@@ -84,7 +84,7 @@ class CacheBudget:
         """The budget without room for chunks, which do not fit and go straight to read batches.
 
         Chunks that are being read have no memory then, so read batches get their bytes: with them
-        the rows of the next windows are planned while those of a window are handed out.
+        the rows of the next windows are planned while the rows of one window are handed out.
         """
         fits = store_bytes <= self.kept_bytes + self.in_flight_bytes
         if fits:

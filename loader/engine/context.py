@@ -28,6 +28,7 @@ from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
+from windrow.transforms.packing import PackCounts
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -100,6 +101,10 @@ class RunContext:
             thread_map=self._here.thread_map if options.ahead else None,
             read_counters=self._read_counters,
         )
+
+    def packed(self, counts: PackCounts) -> None:
+        """Add a window that was planned from lengths to the counters."""
+        self._read_counters.packed(counts)
 
     def heard(self, result: Result, halves: Halves | None) -> None:
         """Add a worker's time, and its reads for the upper half of a chain, to the counters."""

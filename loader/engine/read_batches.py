@@ -53,8 +53,8 @@ GOAL_S = 0.1
 # The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
 READ_BATCHES_AHEAD = 32
 
-# The same where chunks go straight to read batches, which costs little per chunk and more per read
-# batch; and how many times as many elements such a read batch may have, if no function makes them.
+# The same where a chunk costs little and a read batch more; and how many times as many elements such
+# a read batch may have. Where chunks go straight to read batches, only if no function makes them.
 FEW_READ_BATCHES_AHEAD = 4
 _LONGER = 8
 
@@ -100,9 +100,9 @@ def block_size(
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
         # They are half as long as others, since chunks take room in the processor's cache as well.
-        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.scatters else READ_BATCHES_AHEAD
+        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.prefers_long else READ_BATCHES_AHEAD
         goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
-        longer = prefetcher.scatters and not calls
+        longer = prefetcher.prefers_long and not (prefetcher.scatters and calls)
         most = options.prefetch_buffer_size * (_LONGER if longer else 1)
         return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.
@@ -194,6 +194,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
         self._made, self._reads = 0, 0
+        self._last_window = -1  # of a plan from lengths
         self._read_batch_bytes = self._rest_bytes = (
             0  # of the last read batch, and of its rows that are not yielded
         )
@@ -250,11 +251,22 @@ class ReadBatches(Iterator["ReadBatch"]):
             elements = self._order.take(self._size.next_rows())
             if not len(elements):
                 return
+            self._count(elements)
             number = self._made + len(waiting)
             reader = self._run.reader(self._options, prefetcher, number)
             waiting.append(ReadBatch(self._chain, elements, reader))
             if prefetcher and number == 0:
                 prefetcher.begin()  # the first is read while more are planned
+
+    def _count(self, elements: Elements) -> None:
+        """Count the windows that a plan from lengths begins with these elements."""
+        parent = self._chain.node.parent
+        if not parent.has_gaps:
+            return
+        for window, counts in parent.planned_counts(as_array(elements)).items():
+            if window > self._last_window:
+                self._last_window = window
+                self._run.packed(counts)
 
     def _learn(self, result: Result) -> None:
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
@@ -307,7 +319,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
 
 def calls_on_rows(node: Node) -> bool:
     """Whether a batched function is called, and no later batch sets its rows."""
-    if node.group_size is not None:
+    if node.sets_rows:
         return False
     takes_groups = node.stream_step is Step.GROUPS
     return takes_groups or any(calls_on_rows(parent) for parent in node.parents)

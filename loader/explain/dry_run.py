@@ -386,7 +386,7 @@ def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) 
     chain = as_chain(node)
     if chain is not None:
         before = found.get(id(chain), (chain, 0))[1]
-        found[id(chain)] = chain, before + times * chain.parent.length
+        found[id(chain)] = chain, before + times * chain.parent.index_count
         return
     for parent in node.parents:
         _totals(parent, times * (node.passes or 1), found)

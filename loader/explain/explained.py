@@ -111,7 +111,7 @@ def _line(
 
 
 def _length(node: Node) -> int | None:
-    if node.length == STREAM:
+    if node.length == STREAM or node.has_gaps:
         count = node.elements(once=False)
         return None if not count.is_exact or math.isinf(count.high) else round(count.high)
     return None if node.is_endless() else node.length

@@ -26,6 +26,7 @@ from windrow.engine.executors import Found, StageExecutor, W
 from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.sources.chunks import LaidOutSource, Part
+from windrow.sources.part_sizes import ragged_bytes
 from windrow.transforms.columns import SizedColumn
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
@@ -147,7 +148,9 @@ class NullReader(Reader):
         if self.run is None:
             raise TypeError("a dry run has no run")
         self.run.arrived(source, self._unplanned(source), records)
-        return Columnar(SizedColumn(len(records), self.run.record_bytes(source)), len(records))
+        size = ragged_bytes(source, records)
+        each = self.run.record_bytes(source) if size is None else size / max(1, len(records))
+        return Columnar(SizedColumn(len(records), each), len(records))
 
     def _unplanned(self, source: Any) -> Sequence[Part]:
         if not isinstance(source, LaidOutSource):

@@ -107,7 +107,7 @@ def predicted(node: Node) -> Prediction:
 def _cut(node: Node, runs: Sequence[RunFigures]) -> Iterator[tuple[ToStreamNode, int]]:
     for number, each in enumerate(chains_of(node)):
         reached = max(run.reached.get(number, 0) for run in runs)
-        if reached < each.parent.length:
+        if reached < each.parent.index_count:
             yield each, reached
 
 

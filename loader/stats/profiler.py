@@ -428,6 +428,7 @@ class Profiler:
                 peak_buffers_bytes=max(sums.peak_bytes, sum(held.values())),
                 buffers_by=held,
                 peak_by=_most(sums.peak_by, held),
+                packing=self.read_counters.packing,
                 timeline=tuple(_times(entry, self._first_s or 0.0) for entry in self._timeline),
             )
 

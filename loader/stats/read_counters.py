@@ -24,6 +24,7 @@ from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record
 from windrow.stats.costs import Amount, SourceCosts, known
 from windrow.transforms.nodes import Node
+from windrow.transforms.packing import PackCounts
 
 IntArray = npt.NDArray[np.int64]
 
@@ -235,6 +236,11 @@ class ReadCounters:
     def __init__(self, node: Node) -> None:
         """Start with no reads."""
         self._of = {id(source): SourceCounters(source) for source in node.sources()}
+        self.packing: PackCounts | None = None
+
+    def packed(self, counts: PackCounts) -> None:
+        """Note that a window was planned from lengths. Only one thread calls this."""
+        self.packing = counts if self.packing is None else self.packing + counts
 
     def of(self, source: Any) -> SourceCounters:
         """Return the counters of a source."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from windrow.core.text import TextTable, in_units
 from windrow.stats.costs import SourceCosts, column_text
+from windrow.transforms.packing import PackCounts
 
 JSON_VERSION = 1
 """The version of the keys of `to_json`."""
@@ -72,6 +73,9 @@ class Stats:
             blocks that are ready.
         peak_by: The largest value of each kind; the peaks may be at different times.
         timeline: The last blocks that the loop was given.
+        packing: Documents and tokens of the windows that were planned from lengths so far, for rows
+            or batches, and what became of documents that were too long; None without such a plan.
+            A window that was resumed in its middle counts as a whole.
     """
 
     elements: int
@@ -89,6 +93,7 @@ class Stats:
     buffers_by: Mapping[str, int]
     peak_by: Mapping[str, int]
     timeline: tuple[BlockTimes, ...]
+    packing: PackCounts | None = None
 
     @property
     def sentence(self) -> str:
@@ -108,6 +113,8 @@ class Stats:
     def to_json(self) -> dict[str, Any]:
         """All of it and the sentence, as values that `json.dumps` takes; a `version` of the keys."""
         found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        if self.packing is None:
+            del found["packing"]
         return {"version": JSON_VERSION, **found, "sentence": self.sentence}
 
     def __str__(self) -> str:
@@ -118,6 +125,8 @@ class Stats:
             heads = tuple(name.replace("_", " ") for name, _ in _columns(self.sources[0]))
             rows = [[text for _, text in _columns(source)] for source in self.sources]
             tables.append(TextTable("sources", heads, rows))
+        if self.packing is not None:
+            tables.append(TextTable("packing", (), [("planned", self.packing.text())]))
         return "\n\n".join([self.sentence, *(f"{t.title}\n{t.to_text()}" for t in tables)])
 
     def _times(self) -> list[tuple[str, str, str]]:

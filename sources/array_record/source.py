@@ -15,15 +15,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.text import listing
-from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
+from windrow.errors import ArgumentError, NotFoundError, PlanError, ReadError, SourceError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.core_reader import CoreReader
 from windrow.sources.array_record.files import (
     ArrayRecordFile,
     FileRange,
+    IndexedFile,
     find_ranges,
     index_files,
     index_local_file,
@@ -196,6 +200,65 @@ class ArrayRecordDataSource(LaidOutSource):
         """Bounds of the record groups: 0, ..., length."""
         return self._records.blocks()
 
+    def lengths(self, dtype: npt.DTypeLike = "uint8") -> IntArray:
+        """The length of each record in items of `dtype`, int64 `(records,)`, from the files' indices.
+
+        An index has the bytes of each group, so files must have been written with group_size:1.
+
+        Args:
+            dtype: What records are made of: for tokens stored as uint16, `"uint16"`.
+
+        Raises:
+            PlanError: If a file has groups of several records.
+            SourceError: If the bytes of a record are not whole items, or a file has changed.
+            ArgumentError: If `dtype` is not a dtype with a size.
+
+        Example:
+            >>> import tempfile
+            >>> from windrow.converters import tfrecord_to_array_record, write_records
+            >>> folder = tempfile.mkdtemp()
+            >>> _ = write_records(f"{folder}/a.tfrecord", [b"abcd", b"ab"])
+            >>> _ = tfrecord_to_array_record(
+            ...     f"{folder}/a.tfrecord", f"{folder}/out", writer_options="group_size:1"
+            ... )
+            >>> ArrayRecordDataSource(f"{folder}/out").lengths("uint16")
+            array([2, 1])
+        """
+        item_bytes = _item_bytes(dtype)
+        for file in self._files:
+            if file.group > 1 and file.records > 1:
+                raise PlanError(
+                    f"{WHAT}: {file.shown} has groups of {file.group:,} records, and its index only"
+                    " the bytes of each group; write it with group_size:1, give lengths=, or count"
+                    " them once with windrow.lengths(dataset)"
+                )
+        indexed = self._indexed()
+        sizes = []
+        for part, file in zip(self._ranges, self._files, strict=True):
+            index = indexed[part.path].index
+            if (index.records, index.size_bytes) != (file.records, file.facts.size_bytes):
+                raise SourceError(
+                    f"{WHAT}: {file.shown} has changed since the source was made; make it again"
+                )
+            sizes.append(index.chunk_bytes[part.skip : part.skip + (part.take or 0)])
+        found = np.concatenate(sizes)
+        wrong = np.flatnonzero(found % item_bytes)
+        if len(wrong):
+            raise SourceError(
+                f"{WHAT}: record {wrong[0]:,} has {found[wrong[0]]:,} bytes, which are not whole"
+                f" items of {np.dtype(dtype)} ({item_bytes} bytes)"
+            )
+        lengths: IntArray = found // item_bytes
+        return lengths
+
+    def _indexed(self) -> dict[str, IndexedFile]:
+        """The files with their indices, read again."""
+        names = sorted({part.path for part in self._ranges})
+        if self.is_remote_source:
+            return index_files(names, self._used_fetcher())
+        with concurrent.futures.ThreadPoolExecutor(min(_OPENING_THREADS, len(names))) as pool:
+            return dict(zip(names, pool.map(index_local_file, names), strict=True))
+
     def stats(self) -> dict[str, Any]:
         """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind."""
         stats = RemoteStats() if self._fetcher is None else self._fetcher.stats
@@ -261,6 +324,16 @@ def _check_ways(direct: Any, verify: Any, storage_options: Any) -> None:
             f"{WHAT}: verify='headers' needs files that are read by byte ranges, and direct=False"
             " reads through the array_record package, which verifies everything; leave one of them out"
         )
+
+
+def _item_bytes(dtype: Any) -> int:
+    try:
+        size = np.dtype(dtype).itemsize
+    except TypeError as error:
+        raise ArgumentError(f"{WHAT}: lengths are in items of a dtype, got {dtype!r}") from error
+    if not size:
+        raise ArgumentError(f"{WHAT}: lengths are in items of a dtype with a size, got {dtype!r}")
+    return size
 
 
 def _bounded(part: FileRange, file: ArrayRecordFile) -> FileRange:

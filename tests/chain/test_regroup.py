@@ -235,7 +235,7 @@ def test_padded_batches_equal_grains_batch_and_pad() -> None:
 
     source = {"x": np.arange(1, 12, dtype=np.int16), "y": np.eye(11)}
     records = [{key: column[n] for key, column in source.items()} for n in range(11)]
-    expected = list(grain.MapDataset.source(records).batch(4, batch_fn=theirs))
+    expected: list[Any] = list(grain.MapDataset.source(records).batch(4, batch_fn=theirs))
     sources: list[Any] = [M.source(source), M.source(records)]
     for dataset in sources:
         for found, batch in zip(dataset.batch(4, remainder="pad"), expected, strict=True):

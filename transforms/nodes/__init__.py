@@ -25,6 +25,7 @@ from windrow.transforms.nodes.base import (
     seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
+from windrow.transforms.nodes.buckets import BucketNode
 from windrow.transforms.nodes.flatten import (
     FlatMapNode,
     FlattenNode,
@@ -44,8 +45,16 @@ from windrow.transforms.nodes.index import (
 )
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.lengths import lengths_of
-from windrow.transforms.nodes.pieces import ChunksNode, PieceNode, sequences_given
+from windrow.transforms.nodes.lengths import lengths_of, over_records
+from windrow.transforms.nodes.packing import (
+    BEST_FIT,
+    PackNode,
+    checked_names,
+    checked_sequences,
+    checked_too_long,
+)
+from windrow.transforms.nodes.pieces import ChunksNode, PieceNode
+from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -62,6 +71,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -89,16 +99,19 @@ from windrow.transforms.nodes.values import (
 )
 
 __all__ = [
+    "BEST_FIT",
     "ENDLESS",
     "STREAM",
     "VAST",
     "BatchNode",
     "BlockShuffleNode",
+    "BucketNode",
     "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
     "FilterNode",
+    "FitPackNode",
     "FlatMapNode",
     "FlattenNode",
     "IndexNode",
@@ -111,7 +124,9 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "PackNode",
     "PieceNode",
+    "PlannedNode",
     "ProcessNode",
     "RandomColumnMapNode",
     "RandomMapNode",
@@ -132,6 +147,7 @@ __all__ = [
     "SlotMapNode",
     "SlotsNode",
     "SourceNode",
+    "SplitPackNode",
     "Step",
     "StreamInterleaveNode",
     "StreamLimitNode",
@@ -151,6 +167,9 @@ __all__ = [
     "as_chain",
     "batch_node",
     "chains_of",
+    "checked_names",
+    "checked_sequences",
+    "checked_too_long",
     "default_seed",
     "described",
     "fingerprint",
@@ -162,8 +181,9 @@ __all__ = [
     "may_be_absent",
     "mix_proportions",
     "origin",
+    "over_records",
+    "pack_node",
     "seed_for",
-    "sequences_given",
     "sharded",
     "sliced",
     "tail_of",

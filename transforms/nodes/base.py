@@ -54,7 +54,7 @@ import enum
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, overload
 
 import numpy as np
@@ -68,6 +68,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.order_costs import OrderCost, added
+from windrow.transforms.packing import PackCounts
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -160,6 +161,8 @@ class Node(abc.ABC):
     """Whether an element is made from the element of the parent at the same index."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
+    has_gaps: ClassVar[bool] = False
+    """Whether indices without elements lie between others: see `indices_from`."""
     counts_rows: ClassVar[bool] = False
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
@@ -204,6 +207,11 @@ class Node(abc.ABC):
     def group_size(self) -> int | None:
         """Elements of the parent that a batch has; None for a node that makes no batches."""
         return None
+
+    @property
+    def sets_rows(self) -> bool:
+        """Whether a batched function before it gets the rows of one element of the node."""
+        return self.group_size is not None
 
     @property
     def follows_batch(self) -> bool:
@@ -350,6 +358,18 @@ class Node(abc.ABC):
             int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
         """
         return np.arange(start, min(self.length, start + count))
+
+    @property
+    def index_count(self) -> int:
+        """The number of indices that `indices_from` has in all."""
+        return self.length
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        """What becomes of the parent's elements in the windows of some indices, by their numbers.
+
+        Empty for a node that plans nothing from lengths.
+        """
+        return {}
 
     # --- in lanes --------------------------------------------------------------------------------
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
+from windrow.errors import PlanError
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.nodes.index import IndexNode
+from windrow.transforms.nodes.routing import RoutingNode
+from windrow.transforms.nodes.values import ColumnMapNode, MapNode
 from windrow.transforms.positions import Positions
 
 
@@ -30,3 +35,40 @@ def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = Non
         SourceError: If a source gives wrong lengths.
     """
     return node.lengths_of(at, RecordLengths(node.sources(), given))
+
+
+def over_records(node: Node) -> list[Node]:
+    """The functions of a chain over each of its sources, as one chain per source.
+
+    Element `r` of such a chain is made from record `r` of its source; nothing else decides it.
+
+    Raises:
+        PlanError: If something else does: a filter, a batch, a zip or a function that is given the
+            index; or if functions differ between two ways to one source.
+    """
+    found: dict[int, Node] = {}
+    ways: dict[int, list[object]] = {}
+    waiting: list[tuple[Node, list[MapNode | ColumnMapNode]]] = [(node, [])]
+    while waiting:
+        at, functions = waiting.pop()
+        if at.data_source is not None:
+            key, way = id(at.data_source), [(type(each), id(each.function)) for each in functions]
+            if ways.setdefault(key, [*way]) != way:
+                raise PlanError(
+                    f"lengths: two ways lead to {at.data_source!r}, with different functions; count"
+                    " the lengths of each by itself"
+                )
+            chain = at
+            for each in reversed(functions):
+                chain = dataclasses.replace(each, parents=(chain,))
+            found[key] = chain
+        elif isinstance(at, (MapNode, ColumnMapNode)):
+            waiting.append((at.parent, [*functions, at]))
+        elif isinstance(at, (IndexNode, RoutingNode)):
+            waiting.extend((parent, functions) for parent in reversed(at.parents))
+        else:
+            raise PlanError(
+                f"lengths: {at.written} does not make one element of each record, by the record"
+                " alone; count lengths before it"
+            )
+    return list(found.values())

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.errors import ElementError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.sources.ragged_column import RaggedColumn, copy_runs
 from windrow.transforms import columns, specs, tables
@@ -129,7 +129,7 @@ class ChunksNode(PieceNode):
             pieces = self._of_epoch(epoch)
             offsets = at.offsets[mine]
             # Sequences without items have no piece: the search passes over them.
-            row = np.searchsorted(pieces.ends, offsets, side="right")
+            row: IntArray = np.searchsorted(pieces.ends, offsets, side="right")
             rows[mine], lengths[mine] = row, pieces.lengths[row]
             before = pieces.ends[row] - -(-pieces.lengths[row] // self.size)
             firsts[mine] = (offsets - before) * self.size
@@ -292,16 +292,3 @@ def _owned(piece: Any) -> Any:
 
 def _table(column: Column, rows: int) -> Table:
     return Listed(column) if type(column) is list else Columnar(column, rows)
-
-
-def sequences_given(sequences: Any) -> tuple[str, ...] | None:
-    """The keys of sequences that a user gives.
-
-    Raises:
-        ArgumentError: If they are not a list of names.
-    """
-    if sequences is None:
-        return None
-    if isinstance(sequences, str) or not all(isinstance(name, str) for name in sequences):
-        raise ArgumentError(f"chunks_of: sequences must be a list of names, got {sequences!r}")
-    return tuple(sequences)

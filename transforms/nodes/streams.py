@@ -76,6 +76,11 @@ class ToStreamNode(Node):
     keeps_values: ClassVar[bool] = True
 
     def with_random_access(self) -> Node:
+        if self.parent.has_gaps:
+            raise PlanError(
+                f"shuffle_quality: {self.parent.label} mixes elements of a window by their lengths;"
+                " ask for the quality of the dataset before it"
+            )
         return self.parent
 
     def count(self) -> int:
@@ -101,7 +106,10 @@ class ToStreamNode(Node):
         return parents[0]
 
     def elements(self, *, once: bool = True) -> Amount:
-        most = self.parent.elements(once=once).high
+        found = self.parent.elements(once=once)
+        if self.parent.has_gaps:
+            return found
+        most = found.high
         if self.lane is not None and not math.isinf(most):
             most = self.parent.lane_elements(self.lane, self.lanes)
         gaps = may_be_absent(self.parent) and not self.allow_nones
@@ -116,6 +124,8 @@ class ToStreamNode(Node):
     def first_epochs(self, count: int) -> Node:
         if not self.parent.is_endless():
             return self
+        if self.parent.has_gaps:  # an index is not a number of elements
+            return self.over((self.parent.first_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
     def runs_as(self, where: Where) -> str:

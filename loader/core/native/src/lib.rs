@@ -11,6 +11,7 @@ mod encoders;
 mod guard;
 mod memory;
 mod orders;
+mod packing;
 pub mod parsers;
 mod pool;
 mod tf_example;
@@ -28,6 +29,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(module)?;
     array_record::register(module)?;
     orders::register(module)?;
+    packing::register(module)?;
     tf_example::register(module)?;
     encoders::register(module)?;
     tfrecord::register(module)?;

@@ -1,0 +1,208 @@
+"""`windrow.lengths` counts how long each record is, once, and keeps the result in a file.
+
+What is planned from lengths needs them before anything is read. A source may know them; where
+functions make the sequences, such as a tokenizer, each record must be read once.
+
+Invariant: length `r` belongs to record `r` of its source, whatever order the dataset has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import os
+import uuid
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.core.progress import ProgressMeter, ShowProgress
+from windrow.errors import ArgumentError, ElementError, NotFoundError, SourceError
+from windrow.iterator import DatasetIterator
+from windrow.map_dataset import MapDataset
+from windrow.transforms.arguments import at_least
+from windrow.transforms.functions import name_of
+from windrow.transforms.nodes import Node, fingerprint, function_names, over_records
+
+IntArray = npt.NDArray[np.int64]
+
+# Lengths that are gathered together.
+_BATCH: Final = 4_096
+_ABOUT: Final = "about"
+_VERSION: Final = 1
+
+
+def lengths(
+    dataset: MapDataset[Any],
+    function: Callable[[Any], int] = len,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    workers: int = 0,
+    progress: ShowProgress = True,
+) -> list[IntArray]:
+    """Count the length of what a dataset makes of each record: one pass over its sources.
+
+    Records are read ahead and decoded in parallel; with `workers` functions run in processes.
+
+    Args:
+        dataset: A dataset with random access. Only its sources and maps count: shuffles, slices and
+            mixtures choose and order records, and lengths are those of all records.
+        function: Gives the length of an element, at least 0. The default takes arrays, strings and
+            bytes; for a dict give one, such as `lambda element: len(element["tokens"])`.
+        path: A local file that keeps the result. If it is there, nothing is counted, provided that
+            it was counted of the same data with functions of the same names; other data is refused.
+            It is written in one step, once all is counted.
+        workers: Worker processes for the maps and `function`; 0 runs them on threads.
+        progress: Whether to show a bar on a terminal, and elsewhere to log a line every 10 seconds;
+            or a function that is called with a `windrow.progress.Progress`.
+
+    Returns:
+        One array for each source, in the order in which the chain has them: int64 `(records,)`.
+
+    Raises:
+        ArgumentError: If `dataset` is not a `MapDataset`, or `function` is not a function.
+        PlanError: If elements are not made of single records, by the record alone.
+        ElementError: If a length is not an integer of at least 0, or an element is absent.
+        SourceError: If the file was counted of other data, or is not a file of lengths.
+        NotFoundError: If the folder of `path` does not exist.
+
+    Example:
+        >>> import windrow
+        >>> dataset = windrow.MapDataset.source(["one", "two", "three"]).shuffle(seed=0)
+        >>> windrow.lengths(dataset, progress=False)
+        [array([3, 3, 5])]
+    """
+    if not isinstance(dataset, MapDataset):
+        raise ArgumentError(f"lengths: needs a windrow.MapDataset, got {dataset!r:.200}")
+    if not callable(function):
+        raise ArgumentError(f"lengths: function must be a function, got {function!r:.200}")
+    count = at_least(0, workers, "lengths: workers")
+    chains = over_records(dataset._node)
+    target = None if path is None else _target(path)
+    about = {
+        "version": _VERSION,
+        "chains": [fingerprint(chain) for chain in chains],
+        "functions": [name for chain in chains for name in function_names(chain)],
+        "lengths of": name_of(function),
+    }
+    if target is not None and target.exists():
+        return _read(target, about, chains)
+    found = [_counted(chain, function, count, progress) for chain in chains]
+    if target is not None:
+        _write(target, about, found)
+    return found
+
+
+def _counted(
+    chain: Node, function: Callable[[Any], int], workers: int, progress: ShowProgress
+) -> IntArray:
+    """The length of each element of a chain, in order."""
+    source = chain.sources()[0]
+    batches: Any = MapDataset[Any](chain).map(_Measured(function)).batch(_BATCH, batch_fn=_joined)
+    batches = batches.mp_prefetch(workers) if workers else batches.to_iter_dataset()
+    parts: list[IntArray] = []
+    iterator: DatasetIterator[IntArray]
+    with iter(batches) as iterator, ProgressMeter("lengths", None, progress) as meter:
+        for part in iterator:
+            meter.add(len(part), 0)
+            parts.append(part)
+    found = np.concatenate([np.zeros(0, np.int64), *parts])
+    if found.size and found.min() < 0:
+        raise ElementError(
+            f"lengths: record {int(np.argmax(found < 0)):,} of {source!r} is absent: a map returned"
+            " None, and each record needs an element"
+        )
+    return found
+
+
+class _Measured:
+    """Calls the function of the user, and checks what it returns."""
+
+    def __init__(self, function: Callable[[Any], int]) -> None:
+        self._function = function
+
+    def __call__(self, element: Any) -> int:
+        if self._function is len and isinstance(element, (dict, tuple)):
+            raise ElementError(
+                f"lengths: an element is a {type(element).__name__}, whose len is not that of a"
+                " sequence; give a function, such as lambda element: len(element['tokens'])"
+            )
+        found = self._function(element)
+        try:
+            length = operator.index(found)
+        except TypeError:
+            length = -1
+        if length < 0:
+            raise ElementError(
+                f"lengths: {name_of(self._function)} returned {found!r:.200}; it must return an"
+                " integer of at least 0"
+            )
+        return length
+
+
+def _joined(values: Sequence[int | None]) -> IntArray:
+    """Lengths as an array, -1 for an absent element."""
+    return np.array([-1 if value is None else value for value in values], np.int64)
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    try:
+        target = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"lengths: path must name a local file, got {path!r:.200}") from error
+    if not target.absolute().parent.is_dir():
+        raise NotFoundError(
+            f"lengths: there is no local folder {target.absolute().parent}; make it first"
+        )
+    return target
+
+
+def _read(target: Path, about: dict[str, Any], chains: Sequence[Node]) -> list[IntArray]:
+    try:
+        # Nothing in it is unpickled.
+        with np.load(target, allow_pickle=False) as stored:
+            then = json.loads(bytes(stored[_ABOUT]))
+            names = [str(number) for number in range(len(stored.files) - 1)]
+            found = [np.asarray(stored[name], np.int64) for name in names]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise SourceError(
+            f"lengths: {target} is damaged, or not a file of lengths ({error}); remove it to count"
+            " again, or give another path"
+        ) from error
+    if then != about:
+        raise SourceError(
+            f"lengths: {target} was counted of other data, or with other functions\n"
+            f"  there:        {json.dumps(then)}\n"
+            f"  this dataset: {json.dumps(about)}\n"
+            "Remove it to count again, or give another path."
+        )
+    if [len(one) for one in found] != [chain.length for chain in chains]:
+        raise SourceError(f"lengths: {target} is damaged; remove it to count again")
+    return found
+
+
+def _write(target: Path, about: dict[str, Any], found: Sequence[IntArray]) -> None:
+    temporary = target.with_name(f".windrow-{uuid.uuid4().hex}.tmp")
+    arrays = {str(number): one for number, one in enumerate(found)}
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **{_ABOUT: text}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise SourceError(
+            f"lengths: {target} cannot be written: {error.strerror or error}"
+        ) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()

@@ -1,0 +1,143 @@
+"""`windrow.lengths` counts records once, in their own order, and keeps what it counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from windrow import MapDataset
+from windrow.errors import ArgumentError, ElementError, NotFoundError, PlanError, SourceError
+from windrow.transforms.nodes import lengths_of
+from windrow.transforms.positions import positions
+
+WORDS = ["a", "bb cc", "", "dddd e f"]
+
+
+def counted(dataset: Any, *more: Any, **options: Any) -> list[list[int]]:
+    found = windrow.lengths(dataset, *more, progress=False, **options)
+    assert {one.dtype for one in found} <= {np.dtype(np.int64)}
+    return [one.tolist() for one in found]
+
+
+def test_lengths_belong_to_records_in_their_own_order() -> None:
+    dataset = MapDataset.source(WORDS).shuffle(seed=0).map(str.split)[1:].repeat()
+    assert counted(dataset) == [[1, 2, 0, 3]]
+    numbers = MapDataset.source(np.arange(3))
+    both = MapDataset.mix([dataset[:3], numbers.map(np.arange), numbers.map(np.arange)])
+    found = windrow.lengths(both.seed(3).shuffle(), progress=False)
+    assert [one.tolist() for one in found] == [[1, 2, 0, 3], [0, 1, 2], [0, 1, 2]][: len(found)]
+    planned = lengths_of(both._node, positions(np.arange(6), len(both)), found)
+    assert planned.tolist() == [len(both[i]) for i in range(6)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("records", [0, 1, 4_096, 4_097])
+def test_any_number_of_records(records: int) -> None:
+    assert counted(MapDataset.source(["x"] * records)) == [[1] * records]
+
+
+def test_functions_run_in_workers_and_progress_is_told() -> None:
+    dataset = MapDataset.source([{"text": word} for word in WORDS])
+    told: list[int] = []
+    found = windrow.lengths(
+        dataset, lambda e: len(e["text"]), workers=1, progress=lambda now: told.append(now.records)
+    )
+    assert (found[0].tolist(), told) == ([1, 5, 0, 8], [4])
+
+
+class Counting:
+    """A source that counts its reads."""
+
+    def __init__(self, items: list[str]) -> None:
+        self.items, self.calls = items, 0
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> str:
+        self.calls += 1
+        return self.items[index]
+
+
+def test_a_file_keeps_what_was_counted(tmp_path: Path) -> None:
+    source, path = Counting(WORDS), tmp_path / "lengths.npz"
+    dataset = MapDataset.source(source)
+    first = counted(dataset, path=path)
+    assert (source.calls, [file.name for file in tmp_path.iterdir()]) == (4, ["lengths.npz"])
+    assert counted(dataset.shuffle(seed=1), path=path) == first == [[1, 5, 0, 8]]
+    assert source.calls == 4
+    with pytest.raises(SourceError, match=r"other functions\n  there: .*\n  this dataset: .*split"):
+        counted(dataset.map(str.split), path=path)
+    with pytest.raises(SourceError, match=r"counted of other data.*\n.*\n.*\nRemove it to count"):
+        counted(MapDataset.source(Counting(WORDS[1:])), path=path)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text"])
+def test_a_damaged_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "lengths.npz"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"lengths\.npz is damaged, or not a file of lengths"):
+        counted(MapDataset.source(WORDS), path=path)
+
+
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.npz"
+    dataset = MapDataset.source(WORDS)
+    counted(dataset, path=path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(SourceError, match=r"lengths\.npz is damaged"):
+        counted(dataset, path=path)
+
+
+def test_nothing_is_written_if_counting_fails(tmp_path: Path) -> None:
+    dataset = MapDataset.source(WORDS)
+    with pytest.raises(ElementError, match=r"returned -1; it must return an integer of at least 0"):
+        counted(dataset, lambda word: -1, path=tmp_path / "lengths.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.filter(len), "filter"),
+        (lambda ds: ds.batch(2), "batch"),
+        (lambda ds: ds.map_with_index(divmod), "map_with_index"),
+        (lambda ds: ds.random_map(divmod, seed=0), "random_map"),
+        (lambda ds: MapDataset.zip([ds, ds]), "zip"),
+        (lambda ds: MapDataset.range(3), "range"),
+    ],
+)
+def test_what_is_not_made_of_single_records_is_refused(change: Any, message: str) -> None:
+    message = rf"lengths: {message}.* does not make one element of each record"
+    with pytest.raises(PlanError, match=message):
+        counted(change(MapDataset.source(WORDS)))
+
+
+def test_two_ways_to_a_source_need_the_same_functions() -> None:
+    dataset = MapDataset.source(WORDS)
+    same = [dataset.map(str.upper), dataset.shuffle(seed=0).map(str.upper)]
+    assert counted(MapDataset.concatenate(same)) == [[1, 5, 0, 8]]
+    with pytest.raises(PlanError, match=r"two ways lead to .*, with different functions"):
+        counted(MapDataset.concatenate([dataset, dataset.map(str.split)]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ([WORDS], ArgumentError, r"needs a windrow\.MapDataset"),
+        ([MapDataset.source(WORDS), 3], ArgumentError, r"function must be a function, got 3"),
+        ([MapDataset.source(WORDS), len, 3], ArgumentError, r"path must name a local file, got 3"),
+        ([MapDataset.source(WORDS), len, "no/x"], NotFoundError, r"there is no local folder .*/no"),
+        ([MapDataset.source([{"a": 1}])], ElementError, r"element is a dict, whose len is not"),
+        ([MapDataset.source(WORDS), str], ElementError, r"returned 'a'; it must return an integer"),
+        ([MapDataset.source(WORDS).map(print)], ElementError, r"record 0 of .* is absent"),
+    ],
+)
+def test_wrong_arguments_and_results(
+    arguments: list[Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        counted(*arguments)

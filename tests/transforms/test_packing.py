@@ -1,0 +1,277 @@
+"""Plans of rows: every token once, no overlap, and the same plan with and without the core."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.core import native
+from windrow.errors import PlanError
+from windrow.transforms import packing
+from windrow.transforms.packing import PackCounts, RowPlan, TooLong, plan_buckets, plan_rows
+
+IntArray = npt.NDArray[np.int64]
+CUT = [TooLong.SPLIT, TooLong.TRUNCATE, TooLong.DROP]
+
+lengths_of_documents = st.lists(st.integers(0, 60), max_size=80).map(
+    lambda values: np.array(values, np.int64)
+)
+
+
+def planned(lengths: IntArray, row_length: int, **given: Any) -> RowPlan:
+    settings_of = {"too_long": TooLong.SPLIT, "most_pieces": None, "seed": 3, "number": (0, 0)}
+    settings_of["window"] = max(1, len(lengths))
+    return plan_rows(lengths, row_length, **(settings_of | given))
+
+
+def rows_of(plan: RowPlan) -> list[list[tuple[int, int, int, int]]]:
+    """For each row its pieces: document, first token, length and place."""
+    arrays = plan.documents, plan.starts, plan.lengths, plan.places
+    pieces = list(zip(*(array.tolist() for array in arrays), strict=True))
+    return [pieces[a:b] for a, b in itertools.pairwise(plan.bounds.tolist())]
+
+
+def kept(lengths: IntArray, row_length: int, too_long: TooLong) -> list[int]:
+    """The tokens of each document that are in rows."""
+    values: list[int] = lengths.tolist()
+    if too_long is TooLong.TRUNCATE:
+        return [min(n, row_length) for n in values]
+    return [0 if too_long is TooLong.DROP and n > row_length else n for n in values]
+
+
+# --- the rows ------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=lengths_of_documents,
+    row_length=st.integers(1, 40),
+    too_long=st.sampled_from(CUT),
+    most_pieces=st.none() | st.integers(1, 5),
+    window=st.integers(1, 90),
+)
+@settings(max_examples=200)
+def test_every_token_is_in_one_row(
+    lengths: IntArray,
+    row_length: int,
+    too_long: TooLong,
+    most_pieces: int | None,
+    window: int,
+) -> None:
+    given_settings = {"too_long": too_long, "most_pieces": most_pieces, "window": window}
+    plan = planned(lengths, row_length, **given_settings)
+    wanted = kept(lengths, row_length, too_long)
+    found: list[list[int]] = [[] for _ in wanted]
+    for row in rows_of(plan):
+        assert 0 < len(row) <= (most_pieces or len(row))
+        assert [piece[:2] for piece in row] == sorted(piece[:2] for piece in row)
+        end = 0
+        for document, start, length, place in row:
+            assert place == end
+            assert length > 0
+            end += length
+            found[document] += range(start, start + length)
+        assert end <= row_length
+    assert [sorted(tokens) for tokens in found] == [list(range(n)) for n in wanted]
+    assert plan.counts.rows == plan.rows
+    assert plan.counts.fill == (sum(wanted) / plan.counts.cells if plan.rows else 1.0)
+
+
+@given(lengths=lengths_of_documents, row_length=st.integers(1, 40))
+def test_only_long_documents_are_cut(lengths: IntArray, row_length: int) -> None:
+    plan = planned(lengths, row_length)
+    pieces = np.bincount(plan.documents, minlength=len(lengths))
+    assert pieces.tolist() == (-(-lengths // row_length)).tolist()
+
+
+def brute_force(pieces: list[int], row_length: int, most: int) -> list[int]:
+    """The row of each piece, found by looking at all rows."""
+    rows: list[list[int]] = []
+    touched: list[int] = []
+    found = [0] * len(pieces)
+    for time, index in enumerate(sorted(range(len(pieces)), key=lambda k: -pieces[k])):
+        room = [row_length - sum(pieces[k] for k in row) for row in rows]
+        fits = [
+            (room[r], -touched[r], r)
+            for r in range(len(rows))
+            if room[r] >= pieces[index] and len(rows[r]) < most
+        ]
+        row = min(fits)[2] if fits else len(rows)
+        if row == len(rows):
+            rows.append([])
+            touched.append(0)
+        rows[row].append(index)
+        touched[row] = time
+        found[index] = row
+    return found
+
+
+@given(
+    pieces=st.lists(st.integers(1, 20), max_size=60),
+    row_length=st.integers(20, 50),
+    most=st.integers(1, 4) | st.just(2**32 - 1),
+)
+@settings(max_examples=200)
+def test_rows_are_those_of_a_brute_force_packer(
+    pieces: list[int], row_length: int, most: int
+) -> None:
+    lengths = np.array(pieces, np.int64)
+    wanted = brute_force(pieces, row_length, most)
+    rows, count = packing.best_fit_in_python(lengths, row_length, most)
+    assert rows.tolist() == wanted
+    assert count == len(set(wanted))
+    core = native.native()
+    if core is not None:
+        own = np.full(len(pieces), -1)
+        assert core.pack_best_fit(lengths, row_length, most, own) == count
+        assert own.tolist() == wanted
+
+
+@pytest.mark.skipif(native.native() is None, reason="compares the native core with Python")
+@pytest.mark.parametrize(("documents", "row_length"), [(1, 1), (1025, 128), (5000, 2048)])
+def test_the_plan_is_the_same_without_the_core(documents: int, row_length: int) -> None:
+    rng = np.random.default_rng(documents)
+    lengths = rng.lognormal(5, 1.5, documents).astype(np.int64)
+    with_core = planned(lengths, row_length)
+    with mock.patch.object(native, "native", return_value=None):
+        without = planned(lengths, row_length)
+    assert rows_of(with_core) == rows_of(without)
+
+
+FROZEN = [
+    [(5, 0, 10, 0)],
+    [(5, 10, 10, 0)],
+    [(2, 0, 9, 0)],
+    [(1, 0, 3, 0), (5, 20, 2, 3)],
+    [(0, 0, 5, 0), (3, 0, 1, 5), (4, 0, 4, 6)],
+]
+
+
+def test_the_plan_is_frozen() -> None:
+    # States of packed streams are in checkpoints: another order needs another name of the method.
+    plan = planned(np.array([5, 3, 9, 1, 4, 22]), 10)
+    assert rows_of(plan) == FROZEN
+
+
+def test_each_window_and_seed_has_another_order() -> None:
+    lengths = np.full(64, 7)
+    orders = [
+        planned(lengths, 10, seed=seed, number=number).documents.tolist()
+        for seed in (0, 1)
+        for number in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert all(sorted(order) == list(range(64)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 6
+
+
+def test_a_window_without_tokens_has_no_rows() -> None:
+    for lengths in (np.zeros(0, np.int64), np.zeros(3, np.int64)):
+        plan = planned(lengths, 8)
+        assert (plan.rows, plan.counts.empty) == (0, len(lengths))
+
+
+@pytest.mark.parametrize("row_length", [2048, 8192])
+@pytest.mark.parametrize("window", [1024, 16_384])
+@pytest.mark.parametrize("median", [400, 1000])
+def test_rows_are_full(row_length: int, window: int, median: int) -> None:
+    rng = np.random.default_rng(0)
+    counts = PackCounts()
+    while counts.rows < 1000:
+        lengths = rng.lognormal(np.log(median), 1.0, 16_384).astype(np.int64)
+        counts += planned(lengths, row_length, window=window).counts
+    assert counts.fill >= 0.998
+
+
+def test_windows_come_in_order_and_leave_one_row_each_to_the_last() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 1000)
+    windows = [
+        {piece[0] // 100 for piece in row} for row in rows_of(planned(lengths, 64, window=100))
+    ]
+    before_last = windows[: next(k for k, own in enumerate(windows) if 9 in own or len(own) > 1)]
+    numbers = [own.pop() for own in before_last]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(9))
+    whole = [len(rows_of(planned(lengths[k : k + 100], 64))) for k in range(0, 900, 100)]
+    assert [numbers.count(k) for k in range(9)] == [count - 1 for count in whole]
+
+
+def test_documents_that_are_too_long_are_refused_here_too() -> None:
+    with pytest.raises(PlanError, match="1 documents are longer than a row of 8 tokens"):
+        planned(np.array([3, 9]), 8, too_long=TooLong.ERROR)
+
+
+# --- counts --------------------------------------------------------------------------------------
+
+
+def test_counts_say_what_was_lost() -> None:
+    lengths = np.array([4, 0, 25, 12])
+    assert planned(lengths, 10).counts.text() == (
+        "4 documents of 41 tokens in 5 rows, 82.00% full; 2 split, of 37 tokens; 1 empty"
+    )
+    assert planned(lengths, 10, too_long=TooLong.TRUNCATE).counts.text() == (
+        "4 documents of 41 tokens in 3 rows, 80.00% full; 2 truncated, which lost 17 tokens; 1 empty"
+    )
+    assert planned(lengths, 10, too_long=TooLong.DROP).counts.text() == (
+        "4 documents of 41 tokens in 1 rows, 40.00% full; 2 dropped, of 37 tokens; 1 empty"
+    )
+
+
+# --- the core's own checks -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(native.native() is None, reason="a test of the native core")
+def test_the_core_refuses_what_would_leave_memory() -> None:
+    core: Any = native.native()
+    rows = np.zeros(2, np.int64)
+    for lengths in ([0, 1], [1, 11], [-1, 1]):
+        with pytest.raises(ValueError, match="lengths must be 1 to 10"):
+            core.pack_best_fit(np.array(lengths), 10, 9, rows)
+    with pytest.raises(ValueError, match="one for each length"):
+        core.pack_best_fit(np.array([1, 1, 1]), 10, 9, rows)
+    values, out = np.zeros(8, np.uint8), np.zeros(8, np.uint8)
+    one = np.ones(1, np.int64)
+    for start, place, length in ((0, 0, 9), (-1, 0, 1), (7, 0, 2), (0, 7, 2), (0, 2**62, 2**62)):
+        with pytest.raises(ValueError, match="does not lie inside"):
+            core.copy_runs(values, 1, one * start, one * place, one * length, out, False)
+    twice = np.array([4, 1])
+    for places, lengths in ((twice, twice), (twice // 4, twice)):
+        with pytest.raises(ValueError, match="overlap, or are not in order"):
+            core.copy_runs(values, 1, twice * 0, places, lengths, out, True)
+    ids = np.zeros(4, np.int32)
+    with pytest.raises(ValueError, match="does not lie inside"):
+        core.number_runs(one * 3, one * 2, one, ids, ids.copy())
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=lengths_of_documents,
+    too_long=st.sampled_from([TooLong.TRUNCATE, TooLong.DROP]),
+    sizes=st.tuples(*[st.integers(1, 7)] * 3),
+)
+def test_batches_have_elements_of_one_bucket(
+    lengths: IntArray, too_long: TooLong, sizes: tuple[int, ...]
+) -> None:
+    boundaries = (5, 20, 45)
+    plan = plan_buckets(lengths, boundaries, sizes, too_long=too_long, seed=1, number=(0, 0))
+    least = [0, 6, 21]
+    short = [0, 0, 0]
+    for bucket, (start, stop) in zip(
+        plan.buckets.tolist(), itertools.pairwise(plan.bounds.tolist()), strict=True
+    ):
+        own = lengths[plan.documents[start:stop]]
+        assert 0 < len(own) <= sizes[bucket]
+        short[bucket] += len(own) < sizes[bucket]
+        assert own.min() >= least[bucket]
+        assert bucket == 2 or own.max() <= boundaries[bucket]
+    assert max(short) <= 1
+    wanted = [k for k, n in enumerate(lengths.tolist()) if n <= 45 or too_long is TooLong.TRUNCATE]
+    assert sorted(plan.documents.tolist()) == wanted
+    assert plan.counts.dropped + plan.counts.truncated == np.count_nonzero(lengths > 45)

@@ -1,0 +1,205 @@
+"""Packing of streams: Grain's rows, bit for bit, and restored from every step."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from grain import experimental
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from windrow.errors import ArgumentError, ElementError, PlanError
+
+GRAINS: dict[str, Any] = {
+    "first_fit": experimental.FirstFitPackIterDataset,
+    "best_fit": experimental.BestFitPackIterDataset,
+    "concat_then_split": experimental.ConcatThenSplitIterDataset,
+}
+
+
+def element(lengths: tuple[int, int, int]) -> dict[str, Any]:
+    """Sequences of some lengths, a scalar and a name, which say where they come from."""
+    x, y, number = lengths
+    return {
+        "x": np.arange(x) + 100 * number + 1,
+        "y": np.full((y, 2), number + 1, np.int16),
+        "label": number,
+        "name": f"element {number}",
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Lengths of `x` and `y` of each element, and how they are packed."""
+
+    lengths: tuple[tuple[int, int], ...]
+    length_struct: Mapping[str, int]
+    method: str
+    options: Mapping[str, Any]
+
+    def elements(self) -> list[dict[str, Any]]:
+        """The elements, with the features of `length_struct` and the meta features."""
+        keys = {*self.length_struct, *self.options.get("meta_features", ())}
+        made = (element((x, y, k)) for k, (x, y) in enumerate(self.lengths))
+        return [{key: value for key, value in each.items() if key in keys} for each in made]
+
+    def ours(self) -> windrow.IterDataset[Any]:
+        """The rows."""
+        stream = windrow.MapDataset.source(self.elements()).to_iter_dataset()
+        return stream.pack(self.length_struct, self.method, **self.options)  # type: ignore[arg-type]
+
+    def grains(self) -> list[Any]:
+        """Grain's rows."""
+        options = dict(self.options)
+        if "bos_token_id" in options:
+            options["bos_handling"] = experimental.BOSHandling.REPLACE_FIRST_TOKEN_WITH_BOS
+        stream = grain.MapDataset.source(self.elements()).to_iter_dataset()
+        return list(GRAINS[self.method](stream, length_struct=self.length_struct, **options))
+
+
+@st.composite
+def fits(draw: st.DrawFn) -> Case:
+    struct = {"x": draw(st.integers(4, 20))}
+    if draw(st.booleans()):
+        struct["y"] = draw(st.integers(4, 20))
+    if draw(st.booleans()):
+        struct["label"] = draw(st.integers(1, 6))
+    size = st.tuples(st.integers(0, struct["x"]), st.integers(0, struct.get("y", 9)))
+    options: dict[str, Any] = {
+        "num_packing_bins": draw(st.integers(1, 5)),
+        "seed": draw(st.integers(0, 99)),
+        "shuffle_bins": draw(st.booleans()),
+        "max_sequences_per_bin": draw(st.none() | st.integers(1, 4)),
+        "meta_features": draw(st.sampled_from([(), ("name",), ("label",)])),
+    }
+    if draw(st.booleans()):
+        options["pack_alignment_struct"] = {key: draw(st.integers(1, 4)) for key in struct}
+    if draw(st.booleans()):
+        options["padding_struct"] = {key: draw(st.integers(-3, 3)) for key in struct}
+    if draw(st.booleans()):
+        options["shuffle_bins_group_by_feature"] = "x"
+    method = draw(st.sampled_from(["first_fit", "best_fit"]))
+    return Case(tuple(draw(st.lists(size, max_size=40))), struct, method, options)
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> Case:
+    size = st.tuples(st.integers(0, 30), st.just(0))
+    struct = {"x": draw(st.integers(1, 12))}
+    options: dict[str, Any] = {"split_full_length_features": draw(st.booleans())}
+    if draw(st.booleans()):
+        struct["label"] = draw(st.integers(1, 5))
+        options["meta_features"] = ("label",)
+    if draw(st.booleans()):
+        options |= {"bos_token_id": 7, "bos_features": ("x",)}
+        size = st.tuples(st.integers(1, 30), st.just(0))
+    return Case(tuple(draw(st.lists(size, max_size=25))), struct, "concat_then_split", options)
+
+
+def same(found: Any, expected: Any) -> None:
+    """Rows are equal to the bit."""
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, np.ndarray):
+            assert found[key].dtype == value.dtype, key
+            np.testing.assert_array_equal(found[key], value, key)
+        else:
+            assert found[key] == value, key
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=fits() | splits())
+def test_rows_are_grains(case: Case) -> None:
+    found, expected = list(case.ours()), case.grains()
+    assert len(found) == len(expected)
+    for ours, grains in zip(found, expected, strict=True):
+        same(ours, grains)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=fits() | splits(), step=st.integers(0, 30), repeats=st.booleans())
+def test_rows_after_a_restore_are_the_rest(case: Case, step: int, repeats: bool) -> None:
+    dataset = case.ours()
+    dataset = dataset.repeat(2).filter(lambda row: True) if repeats else dataset
+    expected = list(dataset)
+    iterator = iter(dataset)
+    for _ in range(min(step, len(expected))):
+        next(iterator)
+    state = json.loads(json.dumps(iterator.get_state()))
+    again = iter(dataset)
+    again.set_state(state)
+    rest = list(again)
+    assert len(rest) == len(expected[step:])
+    for found, wanted in zip(rest, expected[step:], strict=True):
+        same(found, wanted)
+
+
+def test_every_token_of_two_features_comes_once() -> None:
+    # Grain repeats tokens of a feature where an element is cut twice by another one.
+    case = Case(((25, 5), (3, 9), (14, 2)), {"x": 6, "y": 7}, "concat_then_split", {})
+    rows = list(case.ours())
+    for key in ("x", "y"):
+        tokens = [row[key][row[f"{key}_segment_ids"] > 0] for row in rows]
+        expected = [each[key] for each in case.elements()]
+        np.testing.assert_array_equal(np.concatenate(tokens), np.concatenate(expected))
+
+
+def test_the_spec_is_that_of_a_row() -> None:
+    source = {"x": np.zeros((4, 3), np.int16)}
+    stream = windrow.MapDataset.source(source).to_iter_dataset()
+    spec = stream.pack({"x": 8}, num_packing_bins=2).element_spec
+    assert spec["x"].shape == (8,)
+    assert spec["x"].dtype == np.int16
+    assert spec["x_segment_ids"].dtype == np.int32
+
+
+def test_empty_streams_have_no_rows() -> None:
+    assert list(Case((), {"x": 4}, "first_fit", {"num_packing_bins": 2}).ours()) == []
+    assert list(Case((), {"x": 4}, "concat_then_split", {}).ours()) == []
+
+
+@pytest.mark.parametrize(
+    ("struct", "method", "options", "error", "message"),
+    [
+        ({"x": 4}, "worst_fit", {}, PlanError, "method must be one of first_fit, best_fit"),
+        ({"x": 4}, "first_fit", {}, PlanError, "first_fit needs num_packing_bins"),
+        ({"x": 4}, "concat_then_split", {"seed": 1}, PlanError, "has no option 'seed'"),
+        ({"x": 0}, "concat_then_split", {}, PlanError, r"length_struct\['x'\] must be at least 1"),
+        ({}, "concat_then_split", {}, ArgumentError, "length_struct must be a dict"),
+        ({"x": 4}, "concat_then_split", {"bos_token_id": 1}, PlanError, "needs bos_features"),
+        ({"x": 4}, "best_fit", {"num_packing_bins": 0}, PlanError, "must be at least 1, got 0"),
+        (
+            {"x": 4},
+            "best_fit",
+            {"num_packing_bins": 1, "padding_struct": {"z": 1}},
+            PlanError,
+            "padding_struct has 'z', which is not in length_struct",
+        ),
+    ],
+)
+def test_wrong_arguments(
+    struct: Any, method: str, options: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Case((), struct, method, options).ours()
+
+
+@pytest.mark.parametrize(
+    ("struct", "message"),
+    [
+        ({"x": 4}, "'x' of an element has length 5, and a row has 4 cells"),
+        ({"z": 4}, r"lacks \['z'\]"),
+    ],
+)
+def test_elements_that_do_not_fit(struct: Any, message: str) -> None:
+    source = [{"x": np.zeros(5)}]
+    stream = windrow.MapDataset.source(source).to_iter_dataset()
+    with pytest.raises(ElementError, match=message):
+        list(stream.pack(struct, num_packing_bins=2))

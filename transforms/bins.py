@@ -1,0 +1,241 @@
+"""Rows that sequences are packed into as they come: first fit, best fit, and pieces of sequences.
+
+A row has cells for each feature. A sequence takes the next free cells of every feature of one row.
+It has a segment id, which counts from 1 in each row, and positions, which count from 0.
+
+Invariant: a cell belongs to at most one sequence; cells without one have segment id 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.errors import ElementError
+
+IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature that is packed.
+
+    Args:
+        name: Its key.
+        cells: Cells of a row.
+        is_meta: Whether it gets no segment ids and positions.
+        padding: The value of cells without a sequence; None for zero.
+        alignment: Sequences begin at multiples of this.
+    """
+
+    name: str
+    cells: int
+    is_meta: bool = False
+    padding: Any = None
+    alignment: int = 1
+
+
+def length_of(value: Any) -> int:
+    """Cells that a value takes: the length of its first axis, or 1 for a scalar."""
+    return 1 if np.ndim(value) == 0 else len(value)
+
+
+def values_of(element: Any, features: Sequence[Feature], who: str) -> list[Any]:
+    """The values of the features of an element.
+
+    Raises:
+        ElementError: If the element is not a dict, or lacks a feature.
+    """
+    if not isinstance(element, dict):
+        raise ElementError(
+            f"{who}: elements must be dicts of sequences, got {type(element).__name__}; map them to"
+            " dicts before"
+        )
+    missing = [feature.name for feature in features if feature.name not in element]
+    if missing:
+        raise ElementError(
+            f"{who}: the element has the keys {sorted(map(str, element))} and lacks {missing}; map it"
+            " to a dict that has them before, or leave them out of length_struct"
+        )
+    return [element[feature.name] for feature in features]
+
+
+def new_cells(feature: Feature, value: Any, rows: int | None) -> AnyArray:
+    """Cells of rows, or of one row, for values such as `value`, filled with the padding."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    like = np.asarray(value, np.int64 if is_int else None)
+    shape = (feature.cells, *like.shape[1:])
+    shape = shape if rows is None else (rows, *shape)
+    if feature.padding is None:
+        return np.zeros(shape, like.dtype)
+    return np.full(shape, feature.padding, like.dtype)
+
+
+class OpenRows:
+    """Rows that are filled side by side, until a sequence fits into none of them."""
+
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        element: Any,
+        rows: int,
+        *,
+        best: bool,
+        most: int | None,
+        collected: Sequence[str],
+        who: str,
+    ) -> None:
+        """Make empty rows.
+
+        Args:
+            features: What is packed.
+            element: The first element, for dtypes and shapes.
+            rows: Their number.
+            best: Whether a sequence goes to the fullest row that has room, and not to the first.
+            most: The most sequences of a row; None for any number.
+            collected: Keys whose values are put into a list for each row.
+            who: Names the packer in errors.
+        """
+        self._features, self._best, self._most, self._who = features, best, most, who
+        values = values_of(element, features, who)
+        self._values = [new_cells(f, v, rows) for f, v in zip(features, values, strict=True)]
+        self._segments = [np.zeros((rows, f.cells), np.int32) for f in features]
+        self._positions = [np.zeros((rows, f.cells), np.int32) for f in features]
+        self._counts = np.zeros(rows, np.int32)
+        self._free = np.zeros((len(features), rows), np.int64)
+        self._cells = np.array([f.cells for f in features], np.int64)
+        self._counting = np.arange(int(self._cells.max(initial=0)), dtype=np.int32)
+        self._collected: dict[str, list[list[Any]]] = {
+            k: [[] for _ in range(rows)] for k in collected
+        }
+
+    def add(self, element: Any) -> bool:
+        """Put an element into a row; False if it fits into none.
+
+        Raises:
+            ElementError: If the element lacks a feature, or does not fit into an empty row.
+        """
+        values = values_of(element, self._features, self._who)
+        sizes = np.array([length_of(value) for value in values], np.int64)
+        self._check(sizes)
+        after = self._free + sizes[:, None]
+        if self._most is not None and self._best:
+            after += np.where(self._counts < self._most, 0, self._cells[:, None])
+        fits: BoolArray = np.all(after <= self._cells[:, None], axis=0)
+        if self._most is not None and not self._best:
+            np.logical_and(fits, self._counts < self._most, out=fits)
+        if not fits.any():
+            return False
+        if self._best:
+            row = int(np.where(fits, self._free.sum(axis=0), -1).argmax())
+        else:
+            row = int(fits.argmax())
+        self._put(element, values, sizes.tolist(), row)
+        return True
+
+    def _check(self, sizes: IntArray) -> None:
+        wrong = np.flatnonzero(sizes > self._cells)
+        if len(wrong):
+            feature = self._features[int(wrong[0])]
+            raise ElementError(
+                f"{self._who}: {feature.name!r} of an element has length {sizes[wrong[0]]}, and a row"
+                f" has {feature.cells} cells for it; cut or drop longer sequences before, or give"
+                " length_struct more"
+            )
+
+    def _put(self, element: Any, values: Sequence[Any], sizes: Sequence[int], row: int) -> None:
+        self._counts[row] += 1
+        for at, (feature, value, size) in enumerate(
+            zip(self._features, values, sizes, strict=True)
+        ):
+            start = int(self._free[at, row])
+            self._values[at][row, start : start + size] = value
+            self._segments[at][row, start : start + size] = self._counts[row]
+            self._positions[at][row, start : start + size] = self._counting[:size]
+            self._free[at, row] = -(-(start + size) // feature.alignment) * feature.alignment
+        for key, rows in self._collected.items():
+            if key in element:
+                rows[row].append(element[key])
+
+    def columns(self) -> dict[str, AnyArray]:
+        """The rows that have sequences: values, then segment ids and positions of each feature."""
+        rows = int(np.count_nonzero(self._counts))
+        found = {f.name: v[:rows] for f, v in zip(self._features, self._values, strict=True)}
+        for key, lists in self._collected.items():
+            found[key] = np.empty(rows, object)
+            for row in range(rows):
+                found[key][row] = lists[row]
+        for at, feature in enumerate(self._features):
+            if not feature.is_meta:
+                found[f"{feature.name}_segment_ids"] = self._segments[at][:rows]
+                found[f"{feature.name}_positions"] = self._positions[at][:rows]
+        return found
+
+
+def shuffled_rows(columns: Mapping[str, AnyArray], seed: int, group_by: str | None) -> IntArray:
+    """The order in which rows are given out, int64 `(rows,)`.
+
+    Args:
+        columns: The rows.
+        seed: Of the permutation.
+        group_by: Rows are sorted by the mean of the distinct values of this feature, and keep the
+            order of the permutation where means are equal. None to leave that out.
+    """
+    rows = len(next(iter(columns.values())))
+    order = np.random.default_rng(seed).permuted(np.arange(rows))
+    if group_by is None:
+        return order
+    distinct = [np.unique(row) for row in columns[group_by]]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = [np.nan_to_num(np.sum(each) / np.count_nonzero(each), nan=0.0) for each in distinct]
+    keyed = sorted(zip(means, order.tolist(), range(rows), strict=True))
+    return np.array([row for _, _, row in keyed], np.int64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sequences:
+    """The values of an element, from `starts[k]` on for each feature `k` that is not a meta feature."""
+
+    values: list[Any]
+    starts: tuple[int, ...]
+
+    def taken(self, at: int) -> Any:
+        """What is left of feature `at`."""
+        value, start = self.values[at], self.starts[at]
+        return value[start:] if start else value
+
+
+def packed_row(
+    features: Sequence[Feature], parts: Sequence[Sequence[Any]], first_token: Mapping[str, Any]
+) -> dict[str, AnyArray]:
+    """One row of the values of several elements, end to end.
+
+    Args:
+        features: What is packed.
+        parts: For each element the value of each feature, which fit into the row together.
+        first_token: The token that replaces the first one of each element, by feature.
+    """
+    row: dict[str, AnyArray] = {}
+    for at, feature in enumerate(features):
+        values = new_cells(feature, parts[0][at], None)
+        segments, positions = (np.zeros(feature.cells, np.int32) for _ in range(2))
+        end = 0
+        for number, part in enumerate(parts, 1):
+            size = length_of(part[at])
+            start, end = end, end + size
+            values[start:end] = part[at]
+            if feature.name in first_token and start < feature.cells:
+                values[start] = first_token[feature.name]
+            segments[start:end] = number
+            positions[start:end] = np.arange(size)
+        row[feature.name] = values
+        if not feature.is_meta:
+            row[f"{feature.name}_segment_ids"] = segments
+            row[f"{feature.name}_positions"] = positions
+    return row

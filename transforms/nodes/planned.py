@@ -1,0 +1,450 @@
+"""Regroupings that are planned from lengths alone: packed rows, and batches of like lengths.
+
+The elements of the parent are planned in windows: runs of consecutive elements of one epoch, of the
+shuffled order. A window may have any number of groups, which is known when it is planned. So a node
+has indices with gaps: group `g` of window `w` has the index `w * 2**32 + g`, and the other indices
+have no element (`indices_from`). An index is a position, so a state holds the window and the group, and
+a restored stream plans that window again from its lengths.
+
+Invariant: the groups of a window are a function of the chain, the seed, the epoch and the number of
+the window.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+
+from windrow.errors import ElementError, PlanError
+from windrow.transforms.amounts import Amount
+from windrow.transforms.arguments import at_least
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, may_be_absent
+from windrow.transforms.nodes.index import IndexNode, SliceNode
+from windrow.transforms.nodes.regroup import RegroupNode
+from windrow.transforms.nodes.routing import RoutingNode
+from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.packing import PackCounts
+from windrow.transforms.positions import Positions, positions
+from windrow.transforms.tables import Table
+
+GROUP_BITS: Final = 32
+_GROUPS: Final = 1 << GROUP_BITS
+# Plans of windows that are kept, for the read batches that are planned, made and failed.
+_KEPT_BYTES: Final = 16 * 2**20
+# Up to this many documents are planned to know the number of groups; of more, as many are.
+_COUNTED: Final = 2**21
+
+
+class Grouped(Protocol):
+    """The plan of a window: group `g` is made of the pieces `[bounds[g], bounds[g + 1])`."""
+
+    @property
+    def documents(self) -> IntArray:
+        """The number in the window of the document of each piece."""
+        ...
+
+    @property
+    def bounds(self) -> IntArray:
+        """Int64 `(groups + 1,)`."""
+        ...
+
+    @property
+    def given(self) -> IntArray:
+        """The lengths that it was made from."""
+        ...
+
+    @property
+    def counts(self) -> PackCounts:
+        """What became of the documents."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        ...
+
+
+class _Plans:
+    """The plans of the last windows. A copy in another process starts without any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._bytes = 0
+        self.totals: PackCounts | None = None
+        self.lengths: RecordLengths | None = None
+
+    def __reduce__(self) -> tuple[type[_Plans], tuple[()]]:
+        return _Plans, ()
+
+    def get(self, window: int) -> Any | None:
+        """The plan of a window, if it is kept."""
+        with self._lock:
+            found = self._plans.get(window)
+            if found is not None:
+                self._plans.move_to_end(window)
+            return found
+
+    def keep(self, window: int, plan: Grouped) -> None:
+        """Keep a plan, and give up those that were used least lately."""
+        with self._lock:
+            if window in self._plans:  # another thread has planned it, too
+                return
+            self._plans[window] = plan
+            self._bytes += plan.nbytes
+            while len(self._plans) > 1 and self._bytes > _KEPT_BYTES:
+                _, old = self._plans.popitem(last=False)
+                self._bytes -= old.nbytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The pieces of some groups, of one window or of several.
+
+    Args:
+        bounds: int64 `(groups + 1,)`: group `k` has the pieces `[bounds[k], bounds[k + 1])`.
+        runs: For each run of groups of one window: its number, its plan and the numbers of its
+            pieces in the plan.
+    """
+
+    bounds: IntArray
+    runs: list[tuple[int, Any, IntArray]]
+
+    def of(self, name: str) -> IntArray:
+        """An array of the plans that has a number for each piece: int64 `(pieces,)`."""
+        parts = [getattr(plan, name)[numbers] for _, plan, numbers in self.runs]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    @property
+    def lengths_given(self) -> IntArray:
+        """The given length of the document of each piece."""
+        parts = [plan.given[plan.documents[numbers]] for _, plan, numbers in self.runs]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedNode(RegroupNode):
+    """Groups of pieces of the parent's elements, planned in windows of `window` elements.
+
+    Args:
+        lengths: Lengths of the records of each source, int64; None to ask the sources.
+        window: Elements of the parent that are planned together.
+        measured: The chain whose lengths are asked for: the parent, also where another process makes
+            a part of it.
+    """
+
+    lengths: Any
+    window: int
+    measured: Node | None = dataclasses.field(default=None, kw_only=True)
+    plans: _Plans = dataclasses.field(default_factory=_Plans, kw_only=True)
+
+    has_gaps: ClassVar[bool] = True
+    who: ClassVar[str]
+
+    @property
+    def sets_rows(self) -> bool:
+        return True
+
+    def count(self) -> int:
+        at_least(1, self.window, f"{self.who}: window")
+        self.check()
+        if self.parent.has_gaps:
+            raise PlanError(f"{self.who}: comes once in a chain, and last before the stream")
+        if may_be_absent(self.parent):
+            raise PlanError(
+                f"{self.who}: a filter before it leaves gaps that a plan cannot know; filter the"
+                " lengths and slice the dataset instead, or pack the stream"
+            )
+        if self.measured is None:
+            object.__setattr__(self, "measured", self.parent)
+        if self.plans.lengths is None and self.parent.length:
+            nowhere = np.empty(0, np.int64)
+            self.parent.lengths_of(Positions(nowhere, nowhere), self._known_lengths())
+        length = self.parent.length
+        if length >= ENDLESS or self.parent.is_endless():
+            return ENDLESS
+        return self._windows_before(length) << GROUP_BITS
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Check the arguments of the node, with a PlanError."""
+
+    @abc.abstractmethod
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+        """The plan of a window of elements of these lengths.
+
+        Args:
+            lengths: int64 `(elements,)`.
+            number: The window's epoch, and its number in the epoch.
+        """
+
+    @abc.abstractmethod
+    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
+        """The first element that is an error, and why; None if there is no such element."""
+
+    @functools.cached_property
+    def unit(self) -> int:
+        """Elements of the parent that are in one plan: a window, or several."""
+        return self.window
+
+    # --- windows ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _epoch(self) -> int:
+        """Elements of the parent in one epoch of what it repeats."""
+        return max(1, min(self.parent.length, self.parent.epoch_length()))
+
+    @functools.cached_property
+    def _windows(self) -> int:
+        """Windows of a whole epoch."""
+        return -(-self._epoch // self.unit)
+
+    def _windows_before(self, elements: int) -> int:
+        """Windows that the first `elements` elements of the parent are in."""
+        epochs, rest = divmod(elements, self._epoch)
+        return epochs * self._windows + -(-rest // self.unit)
+
+    def _elements_of(self, window: int) -> tuple[int, int]:
+        """The parent's elements of a window."""
+        epoch, number = divmod(window, self._windows)
+        start = epoch * self._epoch + number * self.unit
+        stop = min(start + self.unit, (epoch + 1) * self._epoch, self.parent.length)
+        return start, stop
+
+    def lengths_of_window(self, window: int) -> IntArray:
+        """The lengths of the elements of a window: int64 `(elements,)`."""
+        start, stop = self._elements_of(window)
+        at = positions(np.arange(start, stop), self.measured_chain.length)
+        return self.measured_chain.lengths_of(at, self._known_lengths())
+
+    @property
+    def measured_chain(self) -> Node:
+        """The chain whose lengths are asked for."""
+        return self.parent if self.measured is None else self.measured
+
+    def _known_lengths(self) -> RecordLengths:
+        # Not pickled: they know sources by their identity.
+        if self.plans.lengths is None:
+            self.plans.lengths = RecordLengths(self.measured_chain.sources(), self.lengths)
+        return self.plans.lengths
+
+    def plan_of(self, window: int) -> Any:
+        """The plan of a window.
+
+        Raises:
+            PlanError: If an element is too long.
+            SourceError: If a source gives wrong lengths.
+        """
+        found = self.plans.get(window)
+        if found is None:
+            lengths = self.lengths_of_window(window)
+            self._check_lengths(window, lengths)
+            found = self.planned(lengths, divmod(window, self._windows))
+            if len(found.bounds) > _GROUPS:
+                raise PlanError(f"{self.who}: window {window} has more than 2**32 rows")
+            self.plans.keep(window, found)
+        return found
+
+    def _check_lengths(self, window: int, lengths: IntArray) -> None:
+        refused = self.refused(lengths)
+        if refused is not None:
+            number, reason = refused
+            element = self._elements_of(window)[0] + number
+            raise PlanError(f"{self.who}: {self.named(element)} {reason}")
+
+    def named(self, element: int) -> str:
+        """An element of the parent, and the record that it is made of, as text."""
+        return f"element {element}{_record_behind(self.measured_chain, element)}"
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        found: list[IntArray] = []
+        last = -(-self.length // _GROUPS)
+        for window in range(start >> GROUP_BITS, last):
+            first = max(start, window << GROUP_BITS)
+            try:
+                stop = (window << GROUP_BITS) + len(self.plan_of(window).bounds) - 1
+            except PlanError:
+                # It is raised once more when its first row is due, after all rows before it.
+                stop = first + 1
+            part = np.arange(first, max(first, min(stop, first + count)))
+            found.append(part)
+            count -= len(part)
+            if not count:
+                break
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
+        """The window, and the group in it, of each position: two arrays of int64."""
+        return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
+
+    def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
+        found = {}
+        if not len(indices):
+            return found
+        for window in range(indices[0] >> GROUP_BITS, (indices[-1] >> GROUP_BITS) + 1):
+            with contextlib.suppress(PlanError):  # which is raised when its first row is due
+                found[window] = self.plan_of(window).counts
+        return found
+
+    def pieces_of(self, at: Positions) -> Pieces:
+        """The pieces of the groups at some positions; an index without an element has none."""
+        windows, groups = self.places_of(at)
+        cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(windows)]
+        counts = np.zeros(len(windows) + 1, np.int64)
+        runs = []
+        for start, stop in itertools.pairwise(cuts):
+            if start == stop:
+                continue
+            window, some = int(windows[start]), groups[start:stop]
+            plan = self.plan_of(window)
+            most = len(plan.bounds) - 1
+            first = plan.bounds[np.minimum(some, most)]
+            each = plan.bounds[np.minimum(some + 1, most)] - first
+            counts[start + 1 : stop + 1] = each
+            shift = np.repeat(first - (np.cumsum(each) - each), each)
+            runs.append((window, plan, np.arange(int(each.sum())) + shift))
+        return Pieces(np.cumsum(counts), runs)
+
+    def to_rows(self, at: Positions) -> tuple[Positions, IntArray]:
+        pieces = self.pieces_of(at)
+        parts = [
+            plan.documents[numbers] + self._elements_of(window)[0]
+            for window, plan, numbers in pieces.runs
+        ]
+        elements = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return positions(elements, self.parent.length), pieces.bounds
+
+    def gather(self, table: Table, bounds: Sequence[int]) -> Table:
+        raise TypeError(f"{self.label} makes its elements by their positions")
+
+    def mismatch(self, pieces: Pieces, found: IntArray, name: str) -> None:
+        """Check the lengths of the documents of pieces against the lengths of the plan.
+
+        Raises:
+            ElementError: If one differs.
+        """
+        given = pieces.lengths_given
+        if np.array_equal(given, found):
+            return
+        piece = int(np.argmax(given != found))
+        raise ElementError(
+            f"{self.who}: {name!r} of {self.named(self.element_of(pieces, piece))} has"
+            f" {found[piece]} items, but its length is given as {given[piece]}; count the lengths of"
+            " this data anew"
+        )
+
+    def element_of(self, pieces: Pieces, piece: int) -> int:
+        """The parent's element that a piece is of."""
+        for window, plan, numbers in pieces.runs:
+            if piece < len(numbers):
+                return self._elements_of(window)[0] + int(plan.documents[numbers[piece]])
+            piece -= len(numbers)
+        raise IndexError(piece)
+
+    # --- what is known before anything is read ---------------------------------------------------
+
+    def pack_counts(self) -> tuple[PackCounts, bool]:
+        """What becomes of the documents of an epoch, and whether that is all of them.
+
+        In a long epoch only the first windows are counted.
+        """
+        some = self._counted_windows
+        if self.plans.totals is None:
+            windows = range(some if self.length else 0)
+            counts = (self.plan_of(window).counts for window in windows)
+            self.plans.totals = sum(counts, start=PackCounts())
+        return self.plans.totals, some == self._windows
+
+    @functools.cached_property
+    def _counted_windows(self) -> int:
+        """The first windows of an epoch, whose groups are counted."""
+        return min(self._windows, max(1, _COUNTED // self.unit))
+
+    def indices_in(self, windows: int) -> Amount:
+        """Groups of some windows, each as in the windows of the first epoch."""
+        counts, is_whole = self.pack_counts()
+        if not self.length:
+            return Amount.exactly(0)
+        epochs, rest = divmod(windows, self._windows)
+        if is_whole and not rest and epochs == 1:
+            return Amount.exactly(counts.rows)
+        likely = counts.rows * windows / self._counted_windows
+        return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
+
+    @property
+    def index_count(self) -> int:
+        return round(self.elements().high)
+
+    def elements(self, *, once: bool = True) -> Amount:
+        if self.is_endless():
+            return self.indices_in(self._windows) if once else Amount.exactly(math.inf)
+        return self.indices_in(self.length >> GROUP_BITS)
+
+    def is_endless(self) -> bool:
+        return self.length >= ENDLESS
+
+    def length_of_pass(self, parents: Sequence[int]) -> int:
+        return self._windows_before(parents[0]) << GROUP_BITS
+
+    def epoch_length(self) -> int:
+        return self._windows << GROUP_BITS if self.length else 0
+
+    def first_epochs(self, count: int) -> Node:
+        if not self.parent.is_endless():
+            return self
+        some = SliceNode((self.parent,), 0, 1, count * self.parent.pass_length())
+        return dataclasses.replace(self, parents=(some,), measured=None, plans=_Plans())
+
+    def most_records(self) -> int:
+        if not self.length:
+            return 1
+        bounds = self.plan_of(0).bounds
+        return self.parent.most_records() * max(1, int(np.diff(bounds).max(initial=1)))
+
+    @property
+    def skips(self) -> bool:
+        return False
+
+    @property
+    def takes_all(self) -> bool:
+        return True
+
+
+def lengths_label(lengths: Any) -> str:
+    """A name of given lengths, for a label: empty where the sources know them."""
+    if lengths is None:
+        return ""
+    found = hashlib.sha256()
+    for each in lengths:
+        found.update(np.ascontiguousarray(each, np.int64).data)
+    return f", lengths={found.hexdigest()[:16]}"
+
+
+def _record_behind(node: Node, element: int) -> str:
+    """The record that an element is made of, as text; empty if it is made of several."""
+    at = positions(np.array([element], np.int64), node.length)
+    while node.parents:
+        if isinstance(node, IndexNode):
+            at = node.to_parent(at)
+            node = node.parent
+        elif isinstance(node, RoutingNode):
+            which, at = node.route(at)
+            node = node.parents[int(which[0])]
+        elif isinstance(node, ValueNode):
+            node = node.parent
+        else:
+            return ""
+    source = node.data_source
+    return "" if source is None else f" (record {at.offsets[0]} of {source!r})"

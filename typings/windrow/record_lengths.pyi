@@ -1,0 +1,1 @@
+from loader.record_lengths import *

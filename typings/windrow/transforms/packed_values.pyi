@@ -1,0 +1,1 @@
+from transforms.packed_values import *

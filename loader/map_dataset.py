@@ -389,6 +389,40 @@ class MapDataset(Dataset[T]):
         )
         return MapDataset(node)
 
+    def chunks_of(
+        self, size: int, *, lengths: Any = None, sequences: Sequence[str] | None = None
+    ) -> MapDataset[T]:
+        """Sequences cut to pieces of `size` items; the last piece of a sequence may have fewer.
+
+        The pieces of a sequence come one after the other, each with an index. They are found from
+        lengths alone, so the length is exact and nothing is read for it. A sequence without items
+        has no piece. Elements may be arrays, strings or bytes, or dicts of arrays. Leaves of dicts
+        that are not cut come with each piece.
+
+        Args:
+            size: The most items of a piece.
+            lengths: Lengths of records, one array of integers for each source; by default those that
+                the sources know.
+            sequences: Which keys of a dict are cut. By default those whose first axis has no fixed
+                length in `element_spec`, else those that have an axis.
+
+        Raises:
+            ArgumentError: If an argument has the wrong type.
+            PlanError: If `size` is less than 1, the dataset is endless, or lengths are not known;
+                on reading, if an epoch has more or fewer pieces than the first.
+            ElementError: On reading, if a sequence is not as long as its length says.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> texts = windrow.MapDataset.source(["first", "", "second"])
+            >>> pieces = texts.chunks_of(3, lengths=[np.array([5, 0, 6])])
+            >>> len(pieces), list(pieces)
+            (4, ['fir', 'st', 'sec', 'ond'])
+        """
+        number = integer(size, "chunks_of: size")
+        names = nodes.checked_sequences(sequences, "chunks_of")
+        return MapDataset(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
+
     def shard(self, index: int, count: int) -> MapDataset[T]:
         """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.errors import PlanError
-from windrow.transforms.nodes import JoinNode, LeafNode, Node, RegroupNode, ValueNode
+from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions
 
@@ -161,9 +161,30 @@ class _Recorder:
         ends = np.concatenate([[0], np.cumsum(rows.counts)])[np.array(bounds)]
         return Trace(np.diff(ends), rows.taken)
 
+    def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
+        """A part of an element is made of its records."""
+        counts = whole.counts[which]
+        starts = np.cumsum(whole.counts) - whole.counts
+        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
+        return Trace(counts, [_at_rows(taken, rows) for taken in whole.taken])
+
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
         """Return the records unchanged: a function does not change them."""
         return rows
+
+
+def _at_rows(taken: Taken, rows: IntArray) -> Taken:
+    """The records of some rows, which may come several times."""
+    order = np.argsort(taken.rows, kind="stable")
+    first, stop = (np.searchsorted(taken.rows[order], rows, side=side) for side in _SIDES)
+    counts = stop - first
+    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = order[np.repeat(first, counts) + inside]
+    return Taken(taken.leaf, np.repeat(np.arange(len(rows)), counts), taken.records[found])
+
+
+_SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
 
 
 def _of_leaf(leaf: Any, records: IntArray) -> Trace:

@@ -53,6 +53,7 @@ from windrow.transforms.nodes.packing import (
     checked_sequences,
     checked_too_long,
 )
+from windrow.transforms.nodes.pieces import ChunksNode, PieceNode
 from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
@@ -105,6 +106,7 @@ __all__ = [
     "BatchNode",
     "BlockShuffleNode",
     "BucketNode",
+    "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
@@ -123,6 +125,7 @@ __all__ = [
     "MixNode",
     "Node",
     "PackNode",
+    "PieceNode",
     "PlannedNode",
     "ProcessNode",
     "RandomColumnMapNode",

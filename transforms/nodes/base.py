@@ -19,6 +19,7 @@ Contract of a node:
    - `RoutingNode.route(at)`: for each position which parent, and the position in that parent.
    - `JoinNode.join(tables)`: elements out of the elements that all parents have at one index.
    - `RegroupNode.to_rows(at)` and `gather(table, bounds)`: elements out of several of the parent.
+   - `PieceNode.to_whole(at)` and `cut(table, which, at)`: elements that are parts of the parent's.
    - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
      `EachNode.results(values, indices)` is the same for a function of one element.
    Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node

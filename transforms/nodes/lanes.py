@@ -283,7 +283,9 @@ class LaneBatchNode(ShardBatchNode):
             with inputs.calling():
                 bounds = [*range(0, rows.rows + 1, counts)]
                 if self.padding is not None and places is not None and counts < self.group_size:
-                    made = Listed(self.padding.batches(rows, bounds, self.group_size, [places]))
+                    made: tables.Table = Listed(
+                        self.padding.batches(rows, bounds, self.group_size, [places])
+                    )
                 else:
                     made = self.gather(rows, bounds)
             last.keep(made)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from windrow.base import Dataset, applied, nodes_of
+from windrow.engine.record_names import Records, records_at
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes
@@ -174,6 +175,28 @@ class IterDataset(Dataset[T]):
         """
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
+
+    def records_of(self, index: int) -> Records:
+        """The records that element number `index` of the stream is made of, without reading.
+
+        See `MapDataset.records_of`. A map of a `MapDataset` that returns None, and so makes an
+        element absent, counts as one that does not.
+
+        Args:
+            index: At least 0.
+
+        Raises:
+            PlanError: If values decide which elements come, as in a filter: iterate then, and ask
+                `DatasetIterator.records_of_last`.
+            RecordIndexError: If the stream has no such element.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(6)[::-1].to_iter_dataset().repeat().batch(4)
+            >>> [record for _, record in stream.records_of(1)]
+            [1, 0, 5, 4]
+        """
+        return records_at(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T]:
         return DatasetIterator(self._node)

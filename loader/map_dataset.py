@@ -17,6 +17,7 @@ import numpy.typing as npt
 from windrow.base import Dataset, applied, nodes_of
 from windrow.engine import execute
 from windrow.engine.defaults import default_options, reads_records_alone
+from windrow.engine.record_names import Records, records_at
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
@@ -318,6 +319,31 @@ class MapDataset(Dataset[T]):
     def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T | None]:
         """The elements at `indices` as a list, None where absent; torch calls this."""
         return list(tables.elements(self._table(indices)))
+
+    def records_of(self, index: int) -> Records:
+        """The records that element `index` is made of, without reading.
+
+        A function does not change them: they are what went into it, also if a filter drops the
+        element.
+
+        Args:
+            index: Of any epoch, as in `ds[index]`.
+
+        Returns:
+            A `windrow.RecordOf(source, record)` for each record, in row order: one for an element,
+            as many as rows for a batch; a row of a zip has one of each dataset.
+
+        Raises:
+            RecordIndexError: If the dataset is empty, or the index does not fit into 64 bits.
+
+        Example:
+            >>> import windrow
+            >>> parts = [windrow.MapDataset.range(10), windrow.MapDataset.source(["a", "b", "c"])]
+            >>> mixed = windrow.MapDataset.mix(parts, [2, 1]).shuffle(seed=1).batch(3)
+            >>> mixed.records_of(0)
+            [RecordOf(source=0, record=4), RecordOf(source=0, record=5), RecordOf(source=1, record=2)]
+        """
+        return records_at(self._node, integer(index, "records_of: index"))
 
     def _table(self, indices: Any) -> tables.Table:
         wanted = np.asarray(indices)

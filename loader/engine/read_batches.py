@@ -31,11 +31,12 @@ from windrow.engine.thread_map import ThreadMap
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, Step, ToStreamNode
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
-from windrow.transforms.row_blocks import Block, Blocks
+from windrow.transforms.row_blocks import BLOCK_ROWS, Block, Blocks
 from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -53,9 +54,6 @@ _LONGER = 8
 
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
-
-# Rows that a batched function gets if no batch sets the number.
-BLOCK_ROWS = 256
 
 
 class BlockSize:
@@ -113,10 +111,13 @@ def random_access(
     """The stage on top of a chain with random access, from an element on."""
     read_batches = _ReadBatches(node, stage, position[0], run, unit)
     executor = run.executor_of(stage)
+    chain = run.chain_numbers[id(node.parent)]
     for work, found in executor.in_order(read_batches):
         for result in results(executor, work, found):
             read_batches.learn(result)
-            yield from read_batches.in_steps(result.block)
+            block = result.block
+            elements = MadeOf.of_elements(chain, block.marks[:, 0] - 1)
+            yield from read_batches.in_steps(Block(block.table, block.marks, elements))
 
 
 class _ReadBatches(Iterator["ReadBatch"]):

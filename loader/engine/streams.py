@@ -20,12 +20,19 @@ import numpy as np
 
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
-from windrow.engine.read_batches import BLOCK_ROWS, BlockSize, block_size, random_access
+from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node
-from windrow.transforms.row_blocks import Block, Blocks, check_inside, groups, marks_in_group
+from windrow.transforms.row_blocks import (
+    BLOCK_ROWS,
+    Block,
+    Blocks,
+    check_inside,
+    groups,
+    marks_in_group,
+)
 
 # The most rows of a block that are taken at once.
 _MOST_ROWS = 1 << 20
@@ -62,6 +69,9 @@ class _ParentStreams:
 
     def blocks(self, number: int, position: Sequence[int], unit: int | None = None) -> Blocks:
         return blocks(self.node.parents[number], position, self.run, unit)
+
+    def chain_number(self, number: int) -> int:
+        return self.run.chain_numbers[id(self.node.parents[number])]
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)
@@ -141,6 +151,7 @@ def _grouped(
     before, given = np.array(position[:-1], np.int64), position[-1]
     for group in groups(blocks(stage.below, position[:-1], run, rows), rows):
         check_inside(given, len(group))
-        marked = Block(group.table, marks_in_group(before, group.marks[-1], len(group)))
+        marks = marks_in_group(before, group.marks[-1], len(group))
+        marked = Block(group.table, marks, group.made_of)
         yield BlockTask(number, marked, skip=given)
         before, given = group.marks[-1], 0

@@ -53,6 +53,8 @@ from windrow.transforms.nodes.streams import (
     as_chain,
     chains_of,
     origin,
+    random_access_parts,
+    undecided,
 )
 from windrow.transforms.nodes.values import (
     ColumnMapNode,
@@ -118,6 +120,8 @@ __all__ = [
     "may_be_absent",
     "mix_proportions",
     "origin",
+    "random_access_parts",
     "seed_for",
     "sliced",
+    "undecided",
 ]

@@ -62,6 +62,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -156,6 +157,8 @@ class Node(abc.ABC):
     """Whether it changes the order of what the parent gives, and nothing else."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
+    packs: ClassVar[bool] = False
+    """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", self.count())
@@ -402,6 +405,15 @@ class Node(abc.ABC):
             for block in inputs.blocks(number, part):
                 marks = np.zeros((len(block), self.width), np.int64)
                 yield Block(block.table, marks)
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        """The place at least one element after a position of a stream: see `transforms.moves`.
+
+        None if only running `blocks` shows it. `unit` is that of `blocks`.
+        """
+        return None
 
     def runs_as(self, where: Where) -> str:
         """Describe how the node runs, for `explain()`."""

@@ -17,6 +17,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, SameLength, Step, Where
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
@@ -51,6 +52,7 @@ class SeedNode(SameLength, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
 
     seed: int
 
@@ -65,6 +67,11 @@ class SeedNode(SameLength, IndexNode):
     @property
     def stream_step(self) -> Step:
         return Step.NOTHING
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
 
     def to_parent(self, at: Positions) -> Positions:
         return at

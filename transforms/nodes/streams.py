@@ -22,6 +22,8 @@ import numpy as np
 from windrow.transforms import orders, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, check_times
+from windrow.transforms.made_of import MadeOf, merged
+from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
@@ -100,6 +102,14 @@ class ToStreamNode(Node):
             return self
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        if may_be_absent(self.parent) and not self.allow_nones:
+            return None
+        passed = max(0, min(count, self.parent.length - position[0]))
+        return Moved([position[0] + passed], passed)
+
     def runs_as(self, where: Where) -> str:
         return where.streaming()
 
@@ -145,12 +155,21 @@ class StreamWindowShuffleNode(StreamNode):
         before, window, given = np.array(position[:-2], np.int64), position[-2], position[-1]
         for group in groups(inputs.blocks(0, position[:-2]), self.window_size):
             order = orders.window_order(len(group), (self.seed + window) % 2**32)
-            table = tables.taken(group.table, order)
             marks = marks_in_group(before, group.marks[-1], len(group), [window])
             marks[-1, -2] = window + 1
             check_inside(given, len(group))
-            yield Block(table, marks).sliced(given, len(group))
+            shuffled = group.taken(order)
+            yield Block(shuffled.table, marks, shuffled.made_of).sliced(given, len(group))
             before, window, given = group.marks[-1], window + 1, 0
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *before, window, given = position
+        found = after_groups(
+            before, given, count, self.window_size, lambda at, rows: moves.after(0, at, rows)
+        )
+        return Moved([*found.position, window + found.groups, found.given], found.count)
 
     def order_cost(self) -> OrderCost:
         cost = super().order_cost()
@@ -229,6 +248,26 @@ class StreamRepeatNode(StreamNode):
                 return  # an empty stream would repeat for ever
             begin, epoch = start, epoch + 1
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *begin, epoch = position
+        start = origin(self.parent)
+        moved = moves.after(0, begin, count)
+        passed = moved.count
+        while passed < count and (self.times is None or epoch + 1 < self.times):
+            if begin == start and moved.count == 0:
+                break  # an empty stream would repeat for ever
+            begin, wanted = start, count - passed
+            moved = moves.after(0, start, wanted)
+            epoch, passed = epoch + 1, passed + moved.count
+            if 0 < moved.count < wanted:  # that was a whole epoch, and others are like it
+                epochs = (count - passed) // moved.count
+                if self.times is not None:
+                    epochs = min(epochs, self.times - 1 - epoch)
+                epoch, passed = epoch + epochs, passed + epochs * moved.count
+        return Moved([*moved.position, epoch], passed)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamLimitNode(StreamNode):
@@ -272,6 +311,13 @@ class StreamLimitNode(StreamNode):
             given += len(block)
             if given == self.size:
                 return
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *before, given = position
+        moved = moves.after(0, before, max(0, min(count, self.size - given)), unit)
+        return Moved([*moved.position, given + moved.count], moved.count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -368,6 +414,7 @@ def _mixture(
     """The rows of parents in the order of `which`, and the parents' positions after them."""
     merging: list[tuple[Table, IntArray]] = []
     marks: list[IntArray] = []
+    known: list[tuple[MadeOf, IntArray]] = []
     for number, (parts, start) in enumerate(zip(taken, before, strict=True)):
         mine = which == number
         wanted = np.flatnonzero(mine)
@@ -375,10 +422,12 @@ def _mixture(
         if len(wanted):
             block = joined(parts).sliced(0, len(wanted))
             merging.append((block.table, wanted))
+            known += [] if block.made_of is None else [(block.made_of, wanted)]
             own = np.concatenate([start, block.marks])
         marks.append(own[np.cumsum(mine)])
     table = tables.merged(merging, len(which))
-    return Block(table, np.column_stack(marks)), [own[-1:] for own in marks]
+    rows_of = merged(known, len(which)) if len(known) == len(merging) else None
+    return Block(table, np.column_stack(marks), rows_of), [own[-1:] for own in marks]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -405,6 +454,11 @@ class ProcessNode(UnseenNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         return inputs.blocks(0, position, unit)
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
+
     def runs_as(self, where: Where) -> str:
         return where.working(self)
 
@@ -423,3 +477,29 @@ def chains_of(node: Node) -> list[ToStreamNode]:
     """The chains with random access that a stream is made of, one for each way to them."""
     found = map(as_chain, node.walk())
     return [chain for chain in found if chain is not None]
+
+
+def random_access_parts(node: Node) -> list[Node]:
+    """The chains with random access that a stream begins with, each once, parents first."""
+    if node.length != STREAM:
+        return [node]
+    streams = (each for each in node.parents_first() if each.length == STREAM)
+    found = (parent for each in streams for parent in each.parents if parent.length != STREAM)
+    return list({id(part): part for part in found}.values())
+
+
+def undecided(node: Node) -> Node | None:
+    """The first node of a stream that decides by values which elements come; None without one.
+
+    Without one the stream has exactly the elements of `with_random_access`.
+    """
+    for each in node.parents_first():
+        if each.length != STREAM:
+            continue
+        chain = as_chain(each)
+        if chain is not None:
+            if may_be_absent(chain.parent) and not chain.allow_nones:
+                return next(part for part in chain.parent.parents_first() if part.drops)
+        elif each.drops or (each.looks_at_values and not each.makes_values):
+            return each
+    return None

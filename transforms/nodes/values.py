@@ -12,8 +12,10 @@ from windrow.transforms import specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, SameLength, Step, Where
 from windrow.transforms.random import IndexedRandom
+from windrow.transforms.row_blocks import BLOCK_ROWS
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
 
@@ -52,6 +54,22 @@ class ValueNode(SameLength):
 
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        step = self.stream_step
+        if self.drops or step is Step.OWN:
+            return None
+        if step is Step.NUMBERED:
+            moved = moves.after(0, position[:-1], count, unit)
+            return Moved([*moved.position, position[-1] + moved.count], moved.count)
+        if step is Step.GROUPS:
+            rows = unit or BLOCK_ROWS
+            move = lambda at, count: moves.after(0, at, count, rows)  # noqa: E731
+            found = after_groups(position[:-1], position[-1], count, rows, move)
+            return Moved([*found.position, found.given], found.count)
+        return moves.after(0, position, count, unit)
 
     def runs_as(self, where: Where) -> str:
         return f"columns at once, {where.of_many}"

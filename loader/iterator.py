@@ -14,16 +14,15 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine import skipping, streams
+from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
-from windrow.engine.record_names import Records, records_of_row
 from windrow.errors import ArgumentError, ClosedError, RecordIndexError, StateError, WorkerError
 from windrow.state import Identity
 from windrow.stats.profiler import Profiler
@@ -32,6 +31,10 @@ from windrow.transforms import tables
 from windrow.transforms.arguments import at_least
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, as_chain, origin
+
+if TYPE_CHECKING:
+    from windrow.engine.record_names import Records
+    from windrow.transforms.moves import Moved
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -225,9 +228,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         wanted = at_least(0, count, "skip: count")
         self._check_open()
         self._keep_position()
-        moved = skipping.after(self._node, self._position, wanted, self._meter)
+        moved = self._after(self._position, wanted)
         self._move(moved.position)
-        return moved.count
+        return moved.passed
 
     def seek(self, step: int) -> None:
         """Continue with element number `step` of the stream, forwards or backwards.
@@ -251,13 +254,18 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         wanted = at_least(0, step, "seek: step")
         self._check_open()
-        moved = skipping.after(self._node, origin(self._node), wanted, self._meter)
-        if moved.count < wanted:
+        moved = self._after(origin(self._node), wanted)
+        if moved.passed < wanted:
             raise RecordIndexError(
-                f"seek: step {wanted} is beyond the end: the stream has {moved.count} elements;"
-                f" choose 0 <= step <= {moved.count}"
+                f"seek: step {wanted} is beyond the end: the stream has {moved.passed} elements;"
+                f" choose 0 <= step <= {moved.passed}"
             )
         self._move(moved.position)
+
+    def _after(self, position: list[int], count: int) -> Moved:
+        from windrow.engine import skipping  # few processes skip
+
+        return skipping.after(self._node, position, count, self._meter)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -294,6 +302,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 "records_of_last: no element was given since this iterator was made, or moved by"
                 " set_state, skip or seek; call next first"
             )
+        from windrow.engine.record_names import records_of_row  # few processes ask
+
         return records_of_row(self._node, self._last[0])
 
     def stats(self) -> Stats:

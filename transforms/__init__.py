@@ -15,6 +15,7 @@ from windrow.transforms.functions import (
     Transformation,
     Transformations,
 )
+from windrow.transforms.mixtures import Schedule
 
 __all__ = [
     "Batch",
@@ -24,6 +25,7 @@ __all__ = [
     "Map",
     "MapWithIndex",
     "RandomMap",
+    "Schedule",
     "Transformation",
     "Transformations",
 ]

@@ -18,11 +18,11 @@ class Moved(NamedTuple):
 
     Args:
         position: The position after them.
-        count: The number of elements passed. It is less than asked for only at the end.
+        passed: The number of elements passed. It is less than asked for only at the end.
     """
 
     position: list[int]
-    count: int
+    passed: int
 
 
 Move: TypeAlias = Callable[[Sequence[int], int], Moved]
@@ -53,13 +53,13 @@ class GroupMoved(NamedTuple):
         position: The parent's position where the group begins.
         groups: Groups that were passed.
         given: Rows of the next group that were given.
-        count: Rows passed.
+        passed: Rows that were passed.
     """
 
     position: list[int]
     groups: int
     given: int
-    count: int
+    passed: int
 
 
 def after_groups(
@@ -76,13 +76,13 @@ def after_groups(
     """
     groups, rest = divmod(given + count, size)
     whole = move(position, groups * size)
-    if whole.count < groups * size:
-        return GroupMoved(whole.position, -(-whole.count // size), 0, whole.count - given)
+    if whole.passed < groups * size:
+        return GroupMoved(whole.position, -(-whole.passed // size), 0, whole.passed - given)
     if rest == 0:
         return GroupMoved(whole.position, groups, 0, count)
     last = move(whole.position, rest + 1)
-    if last.count > rest:
+    if last.passed > rest:
         return GroupMoved(whole.position, groups, rest, count)
     # The stream ends in this group, or with it: after its last row comes the position after it.
-    passed = whole.count + last.count - given
-    return GroupMoved(last.position, groups + (last.count > 0), 0, passed)
+    passed = whole.passed + last.passed - given
+    return GroupMoved(last.position, groups + (last.passed > 0), 0, passed)

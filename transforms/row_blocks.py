@@ -230,6 +230,21 @@ class Feed:
             rows -= len(block)
         return out
 
+    def next_block(self) -> Block | None:
+        """Take the next rows, as many as come at once; None if the stream ended or raised."""
+        return self._held.pop() if self._held or self._pull() else None
+
+    def keep(self, taken: Sequence[Block], rows: int) -> list[Block]:
+        """The first `rows` rows of what was taken last; the others are taken again."""
+        used, left = [], []
+        for block in taken:
+            stop = min(rows, len(block))
+            rows -= stop
+            used += [block.sliced(0, stop)] if stop else []
+            left += [block.sliced(stop, len(block))] if stop < len(block) else []
+        self._held += reversed(left)
+        return used
+
     def ready(self) -> int:
         """Rows that can be taken without waiting, after waiting for one; 0 at the end."""
         if not self._held:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.engine.record_trace import leaves_of, trace
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import STREAM, Node, random_access_parts, undecided
+from windrow.transforms.nodes import STREAM, Node, ordered, random_access_parts, undecided
 
 IntArray = npt.NDArray[np.int64]
 
@@ -42,7 +42,8 @@ def records_at(node: Node, index: int) -> Records:
 
     Args:
         node: The chain. It has random access, or it is a stream.
-        index: Of any epoch for a chain with random access; else at least 0.
+        index: The index of an element: in any epoch of a chain with random access, at least 0 in a
+            stream.
 
     Raises:
         RecordIndexError: If there is no such element.
@@ -81,7 +82,7 @@ def _ordered(node: Node) -> Node:
             f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
             " it, and ask the iterator with records_of_last()"
         )
-    return node.with_random_access()
+    return ordered(node)
 
 
 def _named(node: Node, chains: list[Node], row: MadeOf) -> Records:

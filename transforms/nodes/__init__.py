@@ -34,6 +34,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
 from windrow.transforms.nodes.regroup import BatchNode, JoinNode, RegroupNode, ZipNode
 from windrow.transforms.nodes.routing import (
     ConcatenateNode,
@@ -45,13 +46,13 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
-    StreamMixNode,
     StreamNode,
     StreamRepeatNode,
     StreamWindowShuffleNode,
     ToStreamNode,
     as_chain,
     chains_of,
+    ordered,
     origin,
     random_access_parts,
     undecided,
@@ -105,6 +106,7 @@ __all__ = [
     "StreamRepeatNode",
     "StreamWindowShuffleNode",
     "ToStreamNode",
+    "TokenMixNode",
     "UnseenNode",
     "ValueNode",
     "Where",
@@ -119,9 +121,11 @@ __all__ = [
     "function_names",
     "may_be_absent",
     "mix_proportions",
+    "ordered",
     "origin",
     "random_access_parts",
     "seed_for",
     "sliced",
+    "token_sizes",
     "undecided",
 ]

@@ -312,6 +312,10 @@ class Node(abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
+    def order_over(self, parents: tuple[Node, ...]) -> Node:
+        """As `over_random_access`, with exactly the elements of a stream that is not `undecided`."""
+        return self.over_random_access(parents)
+
     def elements(self, *, once: bool = True) -> Amount:
         """The number of elements; an interval where a filter decides.
 
@@ -411,7 +415,7 @@ class Node(abc.ABC):
     ) -> Moved | None:
         """The place at least one element after a position of a stream: see `transforms.moves`.
 
-        None if only running `blocks` shows it. `unit` is that of `blocks`.
+        None if only running `blocks` shows it. `unit` is as in `blocks`.
         """
         return None
 

@@ -121,8 +121,8 @@ class ZipNode(JoinNode):
     ) -> Moved:
         *parts, _ = self.split_position(position)
         found = [moves.after(number, part, count, unit) for number, part in enumerate(parts)]
-        fewest = min(moved.count for moved in found)
-        if any(moved.count > fewest for moved in found):
+        fewest = min(moved.passed for moved in found)
+        if any(moved.passed > fewest for moved in found):
             found = [moves.after(number, part, fewest, unit) for number, part in enumerate(parts)]
         return Moved([n for moved in found for n in moved.position], fewest)
 
@@ -326,7 +326,7 @@ class BatchNode(RegroupNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         rows = moves.after(0, position, count * self.size, self.size)
-        whole, rest = divmod(rows.count, self.size)
+        whole, rest = divmod(rows.passed, self.size)
         if rest and self.drop_remainder:
             return Moved(moves.after(0, position, whole * self.size, self.size).position, whole)
         return Moved(rows.position, whole + bool(rest))

@@ -63,12 +63,12 @@ class ValueNode(SameLength):
             return None
         if step is Step.NUMBERED:
             moved = moves.after(0, position[:-1], count, unit)
-            return Moved([*moved.position, position[-1] + moved.count], moved.count)
+            return Moved([*moved.position, position[-1] + moved.passed], moved.passed)
         if step is Step.GROUPS:
             rows = unit or BLOCK_ROWS
             move = lambda at, count: moves.after(0, at, count, rows)  # noqa: E731
             found = after_groups(position[:-1], position[-1], count, rows, move)
-            return Moved([*found.position, found.given], found.count)
+            return Moved([*found.position, found.given], found.passed)
         return moves.after(0, position, count, unit)
 
     def runs_as(self, where: Where) -> str:

@@ -119,7 +119,12 @@ class RunContext:
         budget = budget_of(node.read_options, remote=remote).share(1 / self._streams)
         return (
             Prefetcher(
-                list(found.values()), budget, self._decoding, self._read_counters, self.new_cache
+                list(found.values()),
+                budget,
+                self._decoding,
+                self._read_counters,
+                self.new_cache,
+                streams=self._streams,
             )
             or None
         )

@@ -95,7 +95,7 @@ class Inputs(Protocol):
         ...
 
     def chain_number(self, number: int) -> int:
-        """The number of parent `number` among the chains with random access, for `MadeOf`."""
+        """The number for `MadeOf` of a parent with random access, or of the chain that it streams."""
         ...
 
     def row_count(self) -> RowCount:

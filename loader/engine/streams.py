@@ -24,7 +24,7 @@ from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node
+from windrow.transforms.nodes import Node, as_chain
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
@@ -71,7 +71,9 @@ class _ParentStreams:
         return blocks(self.node.parents[number], position, self.run, unit)
 
     def chain_number(self, number: int) -> int:
-        return self.run.chain_numbers[id(self.node.parents[number])]
+        parent = self.node.parents[number]
+        chain = as_chain(parent)
+        return self.run.chain_numbers[id(parent if chain is None else chain.parent)]
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)

@@ -35,7 +35,7 @@ help:
 	@echo "make fuzz      any bytes for each parser of the native core, MINUTES=60 in all; needs cargo-fuzz"
 	@echo "make lint      ruff, ruff format, mypy and the stubs"
 	@echo "make format    apply the formatter, write the stubs"
-	@echo "make bench     the measured comparisons"
+	@echo "make bench     the measured comparisons; first those of bench-steady"
 	@echo "make bench-small the same programs on tiny data, to see that they run"
 	@echo "make bench-steady epochs that repeat over a store that memory does not hold, beside the floor"
 	@echo "make shuffling train in several orders, draw the pictures of docs/shuffling.md"
@@ -145,6 +145,7 @@ format: $(READY)
 	@$(PY) -m tools.forward_types
 
 bench: $(READY)
+	@$(PY) -m benchmarks.steady
 	@$(PY) -m benchmarks
 
 bench-small: $(READY)

@@ -1,6 +1,7 @@
 """Steady state: epochs repeat, and the store is larger than the memory that may keep it.
 
     python -m benchmarks.steady               every case, sides in turn, medians
+    python -m benchmarks.steady --page        the same, and write the tables into docs/performance.md
     python -m benchmarks.steady --small       tiny data, to see that it runs
     python -m benchmarks.steady --cases NAME  cases whose names hold this
 
@@ -17,20 +18,46 @@ of its own holds while it runs the side, less what it held before. The sides:
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import memory, steady_loop, steady_records, steady_zarr
+from benchmarks.figures import PAGE, placed
+from benchmarks.report import table
 from benchmarks.steady_sides import Batches, Case, Side, closed
 
 CASES: Final[tuple[Case, ...]] = (*steady_zarr.CASES, *steady_records.CASES)
 MIB: Final = 2**20
+OURS: Final = "ours"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bounds of ours: the share of the floor, of the best peer's speed, and of the floor's CPU."""
+
+    of_floor: float
+    of_peer: float | None
+    cpu: float
+
+
+WANTED: Final[Mapping[str, Wanted]] = {
+    "rows in order, batches of 240": Wanted(0.85, 1.4, 1.2),
+    "rows in order, batches of 256": Wanted(0.85, 1.4, 1.2),
+    "block shuffle, 16 chunks": Wanted(0.8, 1.4, 1.25),
+    "block shuffle, 40 chunks": Wanted(0.8, 1.4, 1.25),
+    "tokens, block shuffle, 4 chunks": Wanted(0.7, 1.4, 1.4),
+    "tokens, block shuffle, 16 chunks": Wanted(0.65, 1.4, 1.4),
+    "shards, a row per inner chunk, global shuffle": Wanted(0.9, None, 1.2),
+    "ArrayRecord, single records, global shuffle": Wanted(0.9, 2.5, 1.2),
+    "ArrayRecord, groups of 256, block shuffle": Wanted(0.75, None, 1.35),
+}
 
 
 def timed(batches: Batches, seconds: float) -> tuple[float, float]:
@@ -80,15 +107,76 @@ def grown_mib(number: int, name: str, path: Path, seconds: float) -> float:
     return float(answer.get()) / MIB
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """What one side of a case came to; `grown_mib` is None for the floor."""
+
+    side: str
+    gb_per_s: float
+    of_floor: float
+    cpu_of_floor: float
+    grown_mib: float | None
+
+
+def rows_of(number: int, path: Path, rounds: int, seconds: float) -> list[Row]:
+    """The sides of a case over its store."""
+    found = measured(CASES[number].sides(path), rounds, seconds)
+    return [
+        # The floor has all frames in memory.
+        Row(name, *figures, None if name == "floor" else grown_mib(number, name, path, seconds))
+        for name, figures in found.items()
+    ]
+
+
+def best_peer(rows: Sequence[Row]) -> Row | None:
+    """The quickest side that is neither the floor nor ours."""
+    peers = [row for row in rows if row.side != "floor" and not row.side.startswith(OURS)]
+    return max(peers, key=lambda row: row.gb_per_s, default=None)
+
+
+def markdown(name: str, rows: Sequence[Row]) -> str:
+    """The table of a case, and a line with what was wanted of ours."""
+    cells = [
+        (
+            row.side,
+            f"{row.gb_per_s:.2f}",
+            f"{row.of_floor:.2f}",
+            f"{row.cpu_of_floor:.2f}",
+            "-" if row.grown_mib is None else f"{row.grown_mib:.0f}",
+        )
+        for row in rows
+    ]
+    heads = ("side", "GB/s", "of the floor", "CPU, of the floor's", "MiB of memory")
+    return f"#### {name}\n\n{table(heads, cells, left=1)}\n{judged(name, rows)}"
+
+
+def judged(name: str, rows: Sequence[Row]) -> str:
+    """What was wanted of ours, and what came."""
+    ours = next((row for row in rows if row.side == OURS), None)
+    bounds, peer = WANTED.get(name), best_peer(rows)
+    if ours is None or bounds is None:
+        return ""
+    found = [("of the floor", ours.of_floor, bounds.of_floor)]
+    if peer is not None and bounds.of_peer is not None:
+        found.append((f"of '{peer.side}'", ours.gb_per_s / peer.gb_per_s, bounds.of_peer))
+    lines = [f"{value:.2f} {what} (at least {least:g})" for what, value, least in found]
+    lines.append(f"{ours.cpu_of_floor:.2f} of its CPU (at most {bounds.cpu:g})")
+    if peer is not None and ours.grown_mib is not None and peer.grown_mib:
+        lines.append(f"{ours.grown_mib / peer.grown_mib:.2f} of that peer's memory (at most 1.2)")
+    return f"\nOurs: {', '.join(lines)}.\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print a table per case."""
+    """Measure, print a table per case, and write them into the page if asked."""
     parser = argparse.ArgumentParser(prog="steady", description=__doc__)
     parser.add_argument("--small", action="store_true", help="tiny data, one short round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--cases", default="", help="only cases whose names hold this")
+    parser.add_argument("--page", action="store_true", help="write into docs/performance.md")
     asked = parser.parse_args(argv)
     rounds, seconds = (1, 0.1) if asked.small else (asked.rounds, asked.seconds)
+    parts: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         paths: dict[str, Path] = {}
         for number, case in enumerate(CASES):
@@ -96,15 +184,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             if case.store not in paths:
                 paths[case.store] = case.written(Path(folder) / case.store, asked.small)
-            path = paths[case.store]
-            print(f"\n{case.name}\n{'':<24} GB/s  of floor  CPU   MiB")
-            for name, (speed, share, cpu) in measured(case.sides(path), rounds, seconds).items():
-                # The floor has all frames in memory.
-                grown = "" if name == "floor" else f"{grown_mib(number, name, path, seconds):.0f}"
-                print(f"{name:<24} {speed:4.2f}  {share:8.2f}  {cpu:4.2f}  {grown:>4}", flush=True)
+            parts.append(markdown(case.name, rows_of(number, paths[case.store], rounds, seconds)))
+            print(parts[-1], flush=True)
         if asked.cases in steady_loop.NAME:
             path = paths.get("rows") or steady_zarr.written_rows(Path(folder) / "rows", asked.small)
-            print(f"\n{steady_loop.table(path, asked.small)}")
+            parts.append(steady_loop.table(path, asked.small))
+            print(parts[-1])
+    if asked.page:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(placed("\n".join(parts), page, "steady"), encoding="utf-8")
     return 0
 
 

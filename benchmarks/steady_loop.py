@@ -65,7 +65,7 @@ def table(path: Path, small: bool) -> str:
     more = statistics.median(b / a - 1 for a, b in zip(alone, beside, strict=True))
     last = statistics.quantiles(waits, n=20)[-1]
     return (
-        f"{NAME}\nalone {statistics.median(alone) * 1e3:.2f} ms,"
+        f"#### {NAME}\n\nalone {statistics.median(alone) * 1e3:.2f} ms,"
         f" with batches {statistics.median(beside) * 1e3:.2f} ms ({more:+.1%});"
         f" 95 of 100 waits are below {last * 1e3:.2f} ms"
     )

@@ -137,6 +137,8 @@ def row(columns: Columns, at: int) -> Any:
 def checked_indices(indices: Any, length: int, what: str) -> IntArray:
     """Returns `indices` as int64 in `[0, length)`; negative ones count from the end, as in NumPy.
 
+    The result may be `indices` itself, so the caller does not change it.
+
     Raises:
         ArgumentError: If the indices are not integers in one dimension.
         RecordIndexError: If an index is not in `[-length, length)`.
@@ -147,6 +149,9 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
             f"{what}: indices must be integers in one dimension, got an array of shape"
             f" {array.shape} and dtype {array.dtype}"
         )
+    # Most calls come from the engine, whose indices are right.
+    if array.size and 0 <= int(array.min()) and int(array.max()) < length:
+        return array.astype(np.int64, copy=False)
     wrong = np.flatnonzero((array < -length) | (array >= length)) if array.size else array
     if wrong.size:
         raise RecordIndexError(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-_LARGE_BYTES: Final = 4 << 20
+_LARGE_BYTES: Final = 1 << 20
 # Sizes are rounded up, so that a shorter last batch finds memory too.
 _STEP_BYTES: Final = 1 << 20
 _LARGEST_BYTES: Final = 170 << 20

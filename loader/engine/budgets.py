@@ -81,9 +81,16 @@ class CacheBudget:
         return dataclasses.replace(self, kept_share=share) if fits else self
 
     def for_scattering(self, store_bytes: int) -> CacheBudget:
-        """The budget without room for chunks, which do not fit and go straight to read batches."""
+        """The budget without room for chunks, which do not fit and go straight to read batches.
+
+        Chunks that are being read have no memory then, so read batches get their bytes: with them
+        the rows of the next windows are planned while those of a window are handed out.
+        """
         fits = store_bytes <= self.kept_bytes + self.in_flight_bytes
-        return self if fits else dataclasses.replace(self, kept_share=0.0)
+        if fits:
+            return self
+        more = min(self.in_flight_bytes, self.resident_bytes)
+        return dataclasses.replace(self, resident_bytes=self.resident_bytes + more, kept_share=0.0)
 
     def has_room_to_scatter(self, chunk_bytes: int) -> bool:
         """Whether the horizon is so long that no read batch needs a chunk to be read again."""

@@ -230,9 +230,9 @@ class IterDataset(Dataset[T]):
             [1, 0, 5, 4]
         """
         # Few processes ask: a worker and a training loop do not load it.
-        from windrow.engine.record_names import records_at
+        from windrow.engine.record_names import records_of_stream
 
-        return records_at(self._node, integer(index, "records_of: index"))
+        return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T]:
         return DatasetIterator(self._node)

@@ -28,7 +28,7 @@ from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
-    from windrow.engine.record_names import Records
+    from windrow.engine.record_names import RecordOf
 
 T = TypeVar("T")
 _SEEDS = 2**32
@@ -340,7 +340,7 @@ class MapDataset(Dataset[T]):
         """The elements at `indices` as a list, None where absent; torch calls this."""
         return list(tables.elements(self._table(indices)))
 
-    def records_of(self, index: int) -> Records:
+    def records_of(self, index: int) -> list[RecordOf]:
         """The records that element `index` is made of, without reading.
 
         A function does not change them: they are what went into it, also if a filter drops the
@@ -364,9 +364,9 @@ class MapDataset(Dataset[T]):
             [RecordOf(source=1, record=1), RecordOf(source=0, record=5), RecordOf(source=0, record=4)]
         """
         # Few processes ask: a worker and a training loop do not load it.
-        from windrow.engine.record_names import records_at
+        from windrow.engine.record_names import records_of_element
 
-        return records_at(self._node, integer(index, "records_of: index"))
+        return records_of_element(self._node, integer(index, "records_of: index"))
 
     def _table(self, indices: Any) -> tables.Table:
         wanted = np.asarray(indices)

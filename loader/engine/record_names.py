@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.engine.record_trace import leaves_of, trace
 from windrow.errors import PlanError, RecordIndexError
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import STREAM, Node, ordered, random_access_parts, undecided
+from windrow.transforms.nodes import Node, ordered, random_access_parts, undecided
 
 IntArray = npt.NDArray[np.int64]
 
@@ -37,29 +37,36 @@ Records: TypeAlias = "list[RecordOf] | list[list[RecordOf]]"
 """The records of an element in row order; for packed rows, a list for each row."""
 
 
-def records_at(node: Node, index: int) -> Records:
-    """The records that element `index` of a chain is made of.
-
-    Args:
-        node: The chain. It has random access, or it is a stream.
-        index: The index of an element: in any epoch of a chain with random access, at least 0 in a
-            stream.
+def records_of_element(node: Node, index: int) -> list[RecordOf]:
+    """The records of an element of a chain with random access; `index` is in any epoch.
 
     Raises:
         RecordIndexError: If there is no such element.
-        PlanError: If only the values of elements decide which elements a stream has.
     """
-    chain = _ordered(node) if node.length == STREAM else node
-    if not -(2**63) <= index < 2**63:
-        raise RecordIndexError(f"index {index} is too large; choose one below 2**63")
-    if chain.length == 0:
-        raise RecordIndexError(f"the dataset is empty, so it has no element {index}")
-    if node.length == STREAM and not 0 <= index < chain.length:
+    return [name for _, name in _named(node, [node], _row_of(node, index))]
+
+
+def records_of_stream(node: Node, index: int) -> Records:
+    """The records of element number `index` of a stream.
+
+    Raises:
+        RecordIndexError: If there is no such element.
+        PlanError: If only the values of elements decide which elements the stream has.
+    """
+    deciding = undecided(node)
+    if deciding is not None:
+        raise PlanError(
+            f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
+            " it, and ask the iterator with records_of_last()"
+        )
+    chain = ordered(node)
+    row = _row_of(chain, index)
+    if not 0 <= index < chain.length:
         raise RecordIndexError(
             f"records_of: element {index} is out of range; the stream has {chain.length} elements:"
             f" choose 0 <= index < {chain.length}"
         )
-    return _named(node, [chain], MadeOf.of_elements(0, np.array([index], np.int64)))
+    return _by_row(node, row, _named(node, [chain], row))
 
 
 def records_of_row(node: Node, row: MadeOf | None) -> Records:
@@ -72,20 +79,19 @@ def records_of_row(node: Node, row: MadeOf | None) -> Records:
         raise PlanError(
             "records_of_last: a node of this chain does not say what its rows are made of"
         )
-    return _named(node, random_access_parts(node), row)
+    return _by_row(node, row, _named(node, random_access_parts(node), row))
 
 
-def _ordered(node: Node) -> Node:
-    deciding = undecided(node)
-    if deciding is not None:
-        raise PlanError(
-            f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
-            " it, and ask the iterator with records_of_last()"
-        )
-    return ordered(node)
+def _row_of(chain: Node, index: int) -> MadeOf:
+    if not -(2**63) <= index < 2**63:
+        raise RecordIndexError(f"index {index} is too large; choose one below 2**63")
+    if chain.length == 0:
+        raise RecordIndexError(f"the dataset is empty, so it has no element {index}")
+    return MadeOf.of_elements(0, np.array([index], np.int64))
 
 
-def _named(node: Node, chains: list[Node], row: MadeOf) -> Records:
+def _named(node: Node, chains: list[Node], row: MadeOf) -> list[tuple[int, RecordOf]]:
+    """The records in row order, each with the part of the row that it is in."""
     numbers = {key: number for number, key in enumerate(leaves_of(node))}
     part, chain, element = row.items.T
     # Rows of (part, row of the element, item, source, record).
@@ -103,12 +109,19 @@ def _named(node: Node, chains: list[Node], row: MadeOf) -> Records:
                 np.column_stack([part[items][of], inner, items[of], source, taken.records])
             )
     rows = np.concatenate(found)
-    packs = any(each.packs for each in node.walk())
-    keys = (1, 2, 0) if packs else (2, 1, 0)
+    keys = (1, 2, 0) if _packs(node) else (2, 1, 0)
     rows = rows[np.lexsort([rows[:, key] for key in keys])]
-    names = [RecordOf(source, record) for source, record in rows[:, 3:].tolist()]
-    if not packs:
-        return names
-    parts = 1 if row.parts is None else int(row.parts[0])
-    cuts = np.searchsorted(rows[:, 0], np.arange(parts + 1)).tolist()
-    return [names[cuts[k] : cuts[k + 1]] for k in range(parts)]
+    return [(part, RecordOf(source, record)) for part, _, _, source, record in rows.tolist()]
+
+
+def _packs(node: Node) -> bool:
+    return any(each.packs for each in node.walk())
+
+
+def _by_row(node: Node, row: MadeOf, names: list[tuple[int, RecordOf]]) -> Records:
+    if not _packs(node):
+        return [name for _, name in names]
+    found: list[list[RecordOf]] = [[] for _ in range(1 if row.parts is None else row.parts[0])]
+    for part, name in names:
+        found[part].append(name)
+    return found

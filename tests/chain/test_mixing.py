@@ -191,7 +191,7 @@ def test_an_error_of_a_dataset_that_ends_early_comes_in_its_place() -> None:
     for at_end in ("stop", "drop"):
         got: list[int] = []
         with pytest.raises(RuntimeError, match="element 3"):
-            got.extend(IterDataset.mix(streams, at_end=at_end))  # type: ignore[arg-type]
+            got.extend(IterDataset.mix(streams, at_end=at_end))
         assert got == [0, 10, 1, 11, 2, 12]
 
 
@@ -268,7 +268,7 @@ def test_rows_of_one_size_are_mixed_by_arithmetic() -> None:
     assert sum(len(row) for row in rows if row[0] == 0) == 3 * sum(
         len(row) for row in rows if row[0] == 1
     )
-    assert [record.source for record in mixed.records_of(0)] == [0]
+    assert mixed.records_of(0) == [RecordOf(0, 0)]
     # Batches are rows, too; their specs are not declared here, so that their tokens are counted.
     counted = IterDataset.mix([wide.to_iter_dataset(), narrow.to_iter_dataset()], by="tokens")
     assert [len(row) for row in counted.limit(6)] == [8, 2, 2, 2, 2, 8]
@@ -366,4 +366,4 @@ def test_elements_without_tokens_are_refused(element: Any, tokens: Any, message:
 def test_empty_datasets_of_a_map_mixture_are_refused() -> None:
     for options in ({"at_end": "drop"}, {"weights": Schedule([(0, [1, 1])])}):
         with pytest.raises(PlanError, match="dataset 1 has no elements; leave it out"):
-            M.mix([M.range(3), M.range(0)], **options)  # type: ignore[arg-type]
+            M.mix([M.range(3), M.range(0)], **options)

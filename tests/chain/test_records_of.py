@@ -181,8 +181,8 @@ class PairsNode(StreamNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         first = np.arange(position[-1], self.parent.parent.length // 2)
-        elements = (2 * first[:, None] + [0, 1]).ravel()
-        bounds = np.arange(0, len(elements) + 1, 2)
+        elements = np.arange(2 * position[-1], 2 * (self.parent.parent.length // 2))
+        bounds = np.arange(0, len(elements) + 1, 2, dtype=np.int64)
         known = MadeOf.of_elements(inputs.chain_number(0), elements, bounds)
         marks = np.column_stack([np.zeros(len(first), np.int64), first + 1])
         yield Block(Listed(first.tolist()), marks, known if self.says else None)

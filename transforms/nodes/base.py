@@ -32,6 +32,8 @@ Contract of a node:
    `position_width` integers of the node itself; a stream starts where all are 0. Positions are
    states: `position_width`, and what the integers mean, never change. What a position does not say
    is made again from the parents.
+   `position_after` moves a position without running `blocks`, to what `blocks` would give. A block's
+   `made_of` has the elements that each row is made of. None in place of either means unknown.
 9. When something raises, `blocks` has yielded every whole row before it.
 10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`

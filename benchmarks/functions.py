@@ -27,6 +27,11 @@ def decode_many(records: Sequence[bytes]) -> npt.NDArray[np.uint8]:
     return np.frombuffer(bytearray().join(records), np.uint8).reshape(len(records), -1)
 
 
+def as_image(record: bytes) -> npt.NDArray[np.uint16]:
+    """The record as a small image, as users write it."""
+    return np.frombuffer(record, np.uint16).reshape(36, 42)
+
+
 def one_us(number: Any) -> Any:
     """Pure Python that takes about a microsecond."""
     for _ in range(56):

@@ -35,7 +35,7 @@ class Setting:
     in_slices: bool = False
 
 
-_SETTINGS: Options = {
+SETTINGS: Options = {
     "default": Setting(threads=16, buffer=500),
     "no threads": Setting(threads=0, buffer=0),
     "2 threads": Setting(threads=2, buffer=16),
@@ -56,7 +56,7 @@ def options(job: Job) -> Options:
     Where ours has worker processes, so have all of these.
     """
     if job.small:
-        return {name: _SETTINGS[name] for name in ("default", "no threads")}
+        return {name: SETTINGS[name] for name in ("default", "no threads")}
     if job.layout == "start":
         return {"default": _WORKERS["default"]}
     if job.layout == "slow":
@@ -69,8 +69,8 @@ def options(job: Job) -> Options:
         }
         return _WORKERS | in_slices
     if job.layout in ("numbers", "calls", "elements", "checkpoint"):
-        return {name: value for name, value in _SETTINGS.items() if not value.workers}
-    return _SETTINGS
+        return {name: value for name, value in SETTINGS.items() if not value.workers}
+    return SETTINGS
 
 
 class Ordered:
@@ -222,9 +222,9 @@ def _spread(batches: grain.MapDataset, job: Job, setting: Setting) -> Work:
 def checkpoint(job: Job) -> Metrics:
     """State in the middle of an epoch of shuffled records."""
     dataset = _array_record(dataclasses.replace(job, layout="array_record"))
-    setting = _SETTINGS[job.option]
+    setting = SETTINGS[job.option]
     return timing.of_restoring(
-        lambda: iter(_stream(dataset, setting)), len(dataset), job.data.restores
+        lambda: iter(stream(dataset, setting)), len(dataset), job.data.restores
     )
 
 
@@ -242,15 +242,16 @@ def _ordered(job: Job, source: Any) -> grain.MapDataset:
 def _work(
     make: Callable[[], grain.MapDataset], job: Job, setting: Setting, *, batched: bool = True
 ) -> Work:
-    return Work(lambda: _stream(make(), setting), batched=batched, workers=setting.workers > 0)
+    return Work(lambda: stream(make(), setting), batched=batched, workers=setting.workers > 0)
 
 
-def _stream(dataset: grain.MapDataset, setting: Setting) -> grain.IterDataset:
+def stream(dataset: grain.MapDataset, setting: Setting) -> grain.IterDataset:
+    """The elements as a stream with these settings."""
     read = grain.ReadOptions(num_threads=setting.threads, prefetch_buffer_size=setting.buffer)
-    stream = dataset.to_iter_dataset(read)
+    rows = dataset.to_iter_dataset(read)
     if not setting.workers:
-        return stream
+        return rows
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()
     spread = grain.MultiprocessingOptions(setting.workers, per_worker_buffer_size=setting.ahead)
-    return stream.mp_prefetch(spread)
+    return rows.mp_prefetch(spread)

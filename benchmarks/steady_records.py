@@ -1,4 +1,8 @@
-"""Steady state over ArrayRecord: single records in a global shuffle, groups in windows."""
+"""Steady state over ArrayRecord: single records in a global shuffle, groups in windows.
+
+Single records are made arrays by a batched function, or by a plain function per record as most users
+write it, beside Grain with its default settings and with others.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+import grain
 import numpy as np
 import zstandard
 from array_record.python import array_record_module
 
 import windrow
-from benchmarks import functions, stores
+from benchmarks import functions, grain_side, stores
 from benchmarks.steady_sides import (
     Batches,
     Case,
@@ -35,12 +40,12 @@ BATCH: Final = 256
 WINDOW: Final = 16
 
 
-def written(path: Path, small: bool, group: int) -> Path:
+def written(path: Path, small: bool, group: int, records: int = 60 * 1_024) -> Path:
     """Records that compress to about half, as the reference writer writes them: 180 MB."""
-    parts = 2 if small else 60
+    left = 2 * 1_024 if small else records
     writer = array_record_module.ArrayRecordWriter(str(path), f"group_size:{group},zstd")
-    for part in range(parts):
-        for record in noise(1_024, RECORD_BYTES // 2, part):
+    for part in range(-(-left // 1_024)):
+        for record in noise(min(1_024, left - part * 1_024), RECORD_BYTES // 2, part):
             writer.write(record.tobytes())
     writer.close()
     return path
@@ -83,6 +88,25 @@ def lists_sides(path: Path) -> dict[str, Side]:
     for size, threads in ((BATCH, 0), (4 * BATCH, 0), (BATCH, 2)):
         name = f"read({size:,}), {threads} threads"
         found[name] = functools.partial(expert, size, threads)
+    return found | ours(dataset)
+
+
+def functions_sides(path: Path) -> dict[str, Side]:
+    """Single records in a global shuffle, each an image by a function of the user."""
+
+    def dataset() -> Any:
+        chain = windrow.MapDataset.source(ArrayRecordDataSource(str(path))).shuffle(seed=1)
+        return chain.repeat().map(functions.as_image).batch(BATCH)
+
+    def peer(setting: grain_side.Setting) -> Batches:
+        source = grain.sources.ArrayRecordDataSource(str(path))
+        chain = grain.MapDataset.source(source).shuffle(seed=1).repeat()
+        rows = chain.map(functions.as_image).batch(BATCH)
+        return iter(grain_side.stream(rows, setting))
+
+    found: dict[str, Side] = {"floor": lambda: small_frames(frames(path, 1), RECORD_BYTES)}
+    for name, setting in grain_side.SETTINGS.items():
+        found[f"Grain, {name}"] = functools.partial(peer, setting)
     return found | ours(dataset)
 
 
@@ -130,6 +154,15 @@ CASES: Final = (
         "records",
         functools.partial(written, group=1),
         lists_sides,
+    ),
+    *(
+        Case(
+            f"ArrayRecord, a function per record, {records:,} records",
+            f"records_{records}",
+            functools.partial(written, group=1, records=records),
+            functions_sides,
+        )
+        for records in (30_000, 200_000)
     ),
     Case(
         "ArrayRecord, groups of 256, block shuffle",

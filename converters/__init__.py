@@ -17,6 +17,11 @@ from windrow.converters.records.array_record import (
 )
 from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.records.tfrecord import read_records, write_records
+from windrow.converters.texts.to_records import (
+    json_lines_to_array_record,
+    parquet_to_array_record,
+)
+from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
@@ -41,6 +46,10 @@ __all__ = [
     "encode_example",
     "encode_examples",
     "infer_features",
+    "json_lines_to_array_record",
+    "json_lines_to_zarr",
+    "parquet_to_array_record",
+    "parquet_to_zarr",
     "read_records",
     "tfds_to_zarr",
     "tfrecord_to_array_record",

@@ -38,6 +38,11 @@ from windrow.converters.job.stages import Conversion
 from windrow.converters.job.targets import target_of
 from windrow.converters.records.array_record import file_to_file, tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
+from windrow.converters.texts.to_records import (
+    json_lines_to_array_record,
+    parquet_to_array_record,
+)
+from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -129,6 +134,22 @@ class TFDSToZarr(ConversionTransform, of=tfds_to_zarr.conversion):
     """`tfds_to_zarr` on a Beam pipeline."""
 
 
+class JsonLinesToArrayRecord(ConversionTransform, of=json_lines_to_array_record.conversion):
+    """`json_lines_to_array_record` on a Beam pipeline."""
+
+
+class JsonLinesToZarr(ConversionTransform, of=json_lines_to_zarr.conversion):
+    """`json_lines_to_zarr` on a Beam pipeline."""
+
+
+class ParquetToArrayRecord(ConversionTransform, of=parquet_to_array_record.conversion):
+    """`parquet_to_array_record` on a Beam pipeline."""
+
+
+class ParquetToZarr(ConversionTransform, of=parquet_to_zarr.conversion):
+    """`parquet_to_zarr` on a Beam pipeline."""
+
+
 class FileToFile(ConversionTransform, of=file_to_file):
     """`convert_tf_to_arrayrecord_disk_match_shards` on a Beam pipeline; `prefix` names the files."""
 
@@ -156,7 +177,11 @@ __all__ = [
     "ArrayRecordToArrayRecord",
     "ArrayRecordToZarr",
     "ConversionTransform",
+    "JsonLinesToArrayRecord",
+    "JsonLinesToZarr",
     "Manifest",
+    "ParquetToArrayRecord",
+    "ParquetToZarr",
     "TFDSToZarr",
     "TFRecordToArrayRecord",
     "TFRecordToZarr",

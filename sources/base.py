@@ -150,7 +150,7 @@ def checked_indices(indices: Any, length: int, what: str) -> IntArray:
             f" {array.shape} and dtype {array.dtype}"
         )
     # Most calls come from the engine, whose indices are right.
-    if array.size and 0 <= int(array.min()) and int(array.max()) < length:
+    if array.size and int(array.min()) >= 0 and int(array.max()) < length:
         return array.astype(np.int64, copy=False)
     wrong = np.flatnonzero((array < -length) | (array >= length)) if array.size else array
     if wrong.size:

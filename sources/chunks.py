@@ -335,18 +335,38 @@ class ArrayPart(Part):
 
 
 class ListPart(Part):
-    """A part with records of any kind, each in one chunk; a decoded chunk is a list of records."""
+    """A part with records of any kind, each in one chunk.
+
+    A decoded chunk is a sequence of its records, such as a list.
+    """
 
     @abc.abstractmethod
     def places(self, indices: IntArray) -> IntArray:
         """The position of each record at `indices` within its chunk."""
 
     @abc.abstractmethod
-    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[Any]]]:
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[Sequence[Sequence[Any]]]:
         """Starts reading chunks, on `pool` if it takes a thread; gives the records of each chunk.
 
         The future has a ReadError if a chunk cannot be read.
         """
+
+    @property
+    def without_lock(self) -> bool:
+        """Whether `start` reads on threads that do not need the interpreter's lock."""
+        return False
+
+    def picked(
+        self, decoded: Sequence[Sequence[Any]], which: IntArray, places: IntArray
+    ) -> list[Any]:
+        """The records `decoded[which[k]][places[k]]` of decoded chunks, which `start` gave."""
+        both = zip(which.tolist(), places.tolist(), strict=True)
+        return [decoded[number][place] for number, place in both]
+
+
+def reads_without_lock(part: Part) -> bool:
+    """Whether chunks of lists are read on threads that do not need the interpreter's lock."""
+    return isinstance(part, ListPart) and part.without_lock
 
 
 class LaidOutSource(BatchedSource):

@@ -84,6 +84,10 @@ def _begins_netcdf(head: bytes) -> bool:
     return head.startswith(_NETCDF_MAGIC)
 
 
+def _begins_parquet(head: bytes) -> bool:
+    return head.startswith(b"PAR1")
+
+
 def _begins_tfrecord(head: bytes) -> bool:
     """Whether the first length has the checksum that follows it."""
     if len(head) < _TFRECORD_HEADER_BYTES:
@@ -131,10 +135,24 @@ NETCDF: Final = Signature(
     file_names=r"(?i:.*\.(nc|nc3|nc4|cdf|netcdf))",
     begins=_begins_netcdf,
 )
+JSON_LINES: Final = Signature(
+    "json_lines",
+    "JSON Lines",
+    file_names=rf"(?i:.*\.(jsonl|ndjson)({_SHARD})?(\.(gz(ip)?|zstd?))?)",
+    marks=(".jsonl", ".ndjson"),
+)
+PARQUET: Final = Signature(
+    "parquet",
+    "Parquet",
+    file_names=rf"(?i:.*\.parquet({_SHARD})?)",
+    begins=_begins_parquet,
+    marks=(".parquet",),
+)
 
 # In the order in which a folder's files are taken for one of them, and heads are compared.
 _SIGNATURES: Final[dict[str, Signature]] = {
-    each.name: each for each in (ARRAY_RECORD, TFRECORD, ZARR, N5, PRECOMPUTED, NETCDF)
+    each.name: each
+    for each in (ARRAY_RECORD, TFRECORD, ZARR, N5, PRECOMPUTED, NETCDF, JSON_LINES, PARQUET)
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -92,6 +93,34 @@ def _examples(folder: Path) -> str:
     return _tfrecords(folder, _example)
 
 
+def _rows() -> list[list[dict[str, Any]]]:
+    return [
+        [{"a": at, "pair": [at, len(record)]} for at, record in enumerate(records)]
+        for records in RECORDS
+    ]
+
+
+def _json_lines(folder: Path) -> str:
+    folder.mkdir()
+    for k, rows in enumerate(_rows()):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"x.jsonl-{k:05}-of-00003").write_text(lines)
+    return str(folder / "x.jsonl-*")
+
+
+def _parquet(folder: Path) -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir()
+    kinds = {"a": pyarrow.int64(), "pair": pyarrow.list_(pyarrow.int64(), 2)}
+    for k, rows in enumerate(_rows()):
+        table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
+        path = folder / f"x.parquet-{k:05}-of-00003"
+        pyarrow.parquet.write_table(table, path, row_group_size=4)
+    return str(folder / "x.parquet-*")
+
+
 def _array_records(folder: Path, records: Callable[[Path], str]) -> str:
     with tempfile.TemporaryDirectory() as apart:
         converters.tfrecord_to_array_record(
@@ -115,6 +144,7 @@ def _zarr(folder: Path) -> str:
 _LAYOUT = {"chunk_rows": 2, "shard_rows": 4}
 _OTHER_LAYOUT = {"chunk_rows": 3, "shard_rows": 0}
 _TFRECORD, _ARRAY_RECORD = "x.tfrecord-00000-of-00003", "x.array_record-00000-of-00003"
+_JSON_LINES, _PARQUET = "x.jsonl-00000-of-00003", "x.parquet-00000-of-00003"
 _ALL = (
     Case("tfrecord_to_array_record", _plain, {}, {"writer_options": "zstd:1"}, _TFRECORD, 40),
     Case("tfrecord_to_zarr", _examples, _LAYOUT, _OTHER_LAYOUT, _TFRECORD, 40),
@@ -143,6 +173,24 @@ _ALL = (
         0,
     ),
     Case("zarr_to_array_record", _zarr, {}, {"writer_options": "zstd:1"}, "a/c/0/0/0", 0),
+    Case("json_lines_to_zarr", _json_lines, _LAYOUT, _OTHER_LAYOUT, _JSON_LINES, 0),
+    Case(
+        "json_lines_to_array_record",
+        _json_lines,
+        {},
+        {"writer_options": "zstd:1"},
+        _JSON_LINES,
+        0,
+    ),
+    Case("parquet_to_zarr", _parquet, _LAYOUT, _OTHER_LAYOUT, _PARQUET, 4),
+    Case(
+        "parquet_to_array_record",
+        _parquet,
+        {},
+        {"writer_options": "zstd:1"},
+        _PARQUET,
+        4,
+    ),
 )
 CASES = tuple(case for case in _ALL if hasattr(converters, case.name))
 BY_NAME = {case.name: case for case in CASES}

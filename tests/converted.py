@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 
+from tests.texts import END, saved, texts, write_lines
 from tests.tfds_folders import write_folder
 from windrow.converters import beam as transforms
 from windrow.converters import encode_example, tfrecord_to_array_record, write_records
 from windrow.converters.job.manifest import Manifest
 from windrow.converters.records.reshard import array_record_to_array_record
+from windrow.converters.texts.to_records import (
+    json_lines_to_array_record,
+    parquet_to_array_record,
+)
+from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -37,9 +44,17 @@ class Case:
         return str(getattr(self.function, "__name__", ""))
 
     def run(self, inputs: Path, output: Path, **run: Any) -> Manifest:
-        return self.function(str(inputs / self.source), output, **self.settings, **run)
+        return self.function(str(inputs / self.source), output, **self.given(inputs), **run)
+
+    def given(self, inputs: Path) -> dict[str, Any]:
+        """The arguments; a tokenizer lies beside the inputs."""
+        settings = dict(self.settings)
+        if "tokenizer" in settings:
+            settings["tokenizer"] = str(inputs / settings["tokenizer"])
+        return settings
 
 
+_TOKENS = {"field": "text", "tokenizer": "tokenizer.json", "end_token": END}
 CASES = [
     Case(
         array_record_to_array_record,
@@ -57,12 +72,21 @@ CASES = [
     Case(array_record_to_zarr, transforms.ArrayRecordToZarr, "records/*array_record*"),
     Case(zarr_to_zarr, transforms.ZarrToZarr, "arrays", {"chunks": 3, "shards": 9}),
     Case(zarr_to_array_record, transforms.ZarrToArrayRecord, "arrays", {"files": 3}),
+    Case(json_lines_to_zarr, transforms.JsonLinesToZarr, "x.jsonl", _TOKENS),
+    Case(
+        json_lines_to_array_record,
+        transforms.JsonLinesToArrayRecord,
+        "x.jsonl",
+        {"field": "text", "files": 3},
+    ),
+    Case(parquet_to_zarr, transforms.ParquetToZarr, "x.parquet", {"names": ["id"]}),
+    Case(parquet_to_array_record, transforms.ParquetToArrayRecord, "x.parquet", _TOKENS),
     Case(tfds_to_zarr, transforms.TFDSToZarr, "counts", {"chunk_rows": 2, "shard_rows": 6}),
 ]
 
 
 def make_inputs(folder: Path) -> Path:
-    """TFRecord files, ArrayRecord files and a Zarr group made from them, a folder of tfds."""
+    """TFRecord files, ArrayRecord files and a Zarr group made from them, texts, a folder of tfds."""
     rows = np.random.default_rng(0).integers(-99, 99, (RECORDS, 64)).astype(np.float32)
     records = [encode_example({"x": row, "label": i % 7}) for i, row in enumerate(rows)]
     folder.mkdir()
@@ -73,6 +97,10 @@ def make_inputs(folder: Path) -> Path:
         start += count
     tfrecord_to_array_record(str(folder / "x.tfrecord-*"), folder / "records")
     tfrecord_to_zarr(str(folder / "x.tfrecord-*"), folder / "arrays")
+    write_lines(folder / "x.jsonl", texts(RECORDS))
+    table = pyarrow.table({"id": range(RECORDS), "text": texts(RECORDS)})
+    pyarrow.parquet.write_table(table, folder / "x.parquet", row_group_size=9)
+    saved(folder / "tokenizer.json")
     write_folder(folder / "counts" / "1.0.0", {"train": COUNTS[:3], "test": COUNTS[3:]})
     return folder
 

@@ -37,6 +37,7 @@ _CONVERSIONS: Final = (
     "windrow.converters.job",
     "windrow.converters.records",
     "windrow.converters.zarr",
+    "windrow.converters.texts",
     "windrow.converters.tfds",
     "windrow.converters.beam",
 )
@@ -61,8 +62,9 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "windrow.converters.job": (*_BASE, *_PATHS, "windrow.transforms", "windrow.workers"),
     "windrow.converters.records": (*_BASE, *_PATHS, "windrow.transforms", *_CONVERSIONS[:1]),
     "windrow.converters.zarr": (*_BASE, *_PATHS, *_CONVERSIONS[:2]),
+    "windrow.converters.texts": (*_BASE, *_PATHS, *_CONVERSIONS[:3]),
     "windrow.converters.tfds": (*_BASE, *_PATHS, *_CONVERSIONS[:3]),
-    "windrow.converters.beam": (*_BASE, *_PATHS, *_CONVERSIONS[:4]),
+    "windrow.converters.beam": (*_BASE, *_PATHS, *_CONVERSIONS[:5]),
     "windrow.stats": (*_BASE, *_SOURCES, "windrow.transforms", "windrow.transforms.nodes"),
     "windrow.engine": _BELOW_CHAIN[:-1],
     "windrow.quality": _BELOW_CHAIN,

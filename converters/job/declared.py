@@ -71,14 +71,26 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "shuffle_seed": Option(SettingKind.INTEGER, "ArrayRecord: shuffle all records by this seed."),
     "encode": Option(SettingKind.FUNCTION, "ArrayRecord: from a dict of a row to bytes."),
     "decode": Option(SettingKind.FUNCTION, "Zarr: from a record's bytes to a dict."),
-    "features": Option(SettingKind.JSON, "Zarr: what the features of tf.train.Examples are."),
+    "features": Option(
+        SettingKind.JSON,
+        "Zarr: what the features of tf.train.Examples, or fields of JSON Lines, are.",
+    ),
     "splits": Option(
         SettingKind.LIST,
         "tfds: a split to convert, by default all; may be repeated. To ArrayRecord, one.",
         "--split",
     ),
     "names": Option(
-        SettingKind.LIST, "tfds: a feature to take, by default all; may be repeated.", "--name"
+        SettingKind.LIST,
+        "tfds, Parquet, JSON Lines: a feature or field to take, by default all; may be repeated.",
+        "--name",
+    ),
+    "field": Option(SettingKind.TEXT, "Parquet, JSON Lines: the field with the text."),
+    "tokenizer": Option(
+        SettingKind.TEXT, "A tokenizer.json, which makes tokens of the field with the text."
+    ),
+    "end_token": Option(
+        SettingKind.JSON_OR_TEXT, "The name or id of a token to add to the end of each document."
     ),
     "images": Option(
         SettingKind.FLAG,

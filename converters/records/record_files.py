@@ -16,9 +16,10 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -41,7 +42,7 @@ BATCH_BYTES: Final = 8 << 20
 Progress = Callable[[int, int], None]
 
 
-def _dropped(records: int, done_bytes: int) -> None:
+def dropped(records: int, done_bytes: int) -> None:
     """Do nothing with progress."""
 
 
@@ -64,6 +65,8 @@ class Counted:
         record_bytes: Bytes of a record in memory, on average or as far as the file shows.
         group: Records that are stored, and decoded, together.
         bad: The records to be left out, by number; empty if damaged ones were not searched for.
+        cuts: The records, rising from 0, at which reading can begin without reading those before;
+            None for any of them.
     """
 
     source: Input
@@ -72,6 +75,7 @@ class Counted:
     record_bytes: int = 0
     group: int = 1
     bad: tuple[Bad, ...] = ()
+    cuts: tuple[int, ...] | None = None
 
     @property
     def good(self) -> int:
@@ -86,13 +90,16 @@ class Counted:
             "record_bytes": self.record_bytes,
             "group": self.group,
             "bad": [[bad.number, bad.why] for bad in self.bad],
+            "cuts": None if self.cuts is None else list(self.cuts),
         }
 
     @classmethod
     def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
         """Return the object for which `to_json` gave `value`."""
         bad = tuple(Bad(number, why) for number, why in value["bad"])
-        return cls(source, **{**value, "offsets": tuple(value["offsets"]), "bad": bad})
+        cuts = None if value.get("cuts") is None else tuple(value["cuts"])
+        more = {"offsets": tuple(value["offsets"]), "bad": bad, "cuts": cuts}
+        return cls(source, **{**value, **more})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,32 +158,50 @@ class RowRange:
         """An estimate of the stored bytes of its records."""
         return sum(span.stored_bytes for span in self.spans)
 
+    @property
+    def sources(self) -> list[Input]:
+        """The files of its records."""
+        return list({span.source.url: span.source for span in self.spans}.values())
+
+    @property
+    def digest(self) -> str:
+        """A short name for its records: other ones have another, and so do files written anew."""
+        spans = [(s.source.id.key, s.start, s.stop, s.skipped) for s in self.spans]
+        return hashlib.sha256(repr(spans).encode()).hexdigest()[:12]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordRun:
     """The numbers of the records of one file in a block.
 
-    In TFRecord, record `start_record` begins at `start_byte`; other offsets are found from there.
+    In TFRecord, record `start_record` begins at `start_byte`; other offsets are found from there. In
+    JSON Lines, `offsets` has the byte at which each record begins.
     """
 
     source: Input
     numbers: IntArray
     start_byte: int | None = None
     start_record: int = 0
+    offsets: IntArray | None = None
 
 
 @dataclasses.dataclass(slots=True)
 class RecordBlock:
-    """Consecutive records, and the runs of the files that they come from."""
+    """Consecutive records, and the runs of the files that they come from.
 
-    records: list[bytes] = dataclasses.field(default_factory=list)
+    The records are bytes, or the rows of a table as the reader of the format has them.
+    """
+
+    records: Any = dataclasses.field(default_factory=list)
     runs: list[RecordRun] = dataclasses.field(default_factory=list)
 
     def place(self, row: int) -> tuple[Input, int, int | None]:
-        """Return file and number of a record, and the byte at which it begins in TFRecord."""
+        """Return file and number of a record, and the byte at which it begins, where that is known."""
         for run in self.runs:
             if row < len(run.numbers):
                 number = int(run.numbers[row])
+                if run.offsets is not None:
+                    return run.source, number, int(run.offsets[row])
                 return run.source, number, _offset(run, number)
             row -= len(run.numbers)
         raise IndexError(row)
@@ -256,12 +281,15 @@ def _span(file: Counted, begin: int, end: int, at: int = 0) -> RecordSpan:
 class RecordFormat(abc.ABC):
     """Counts and reads files of one format. Picklable."""
 
+    counts_at_once: ClassVar[bool] = False
+    """Whether counting reads the ends of files alone, so that a dry run may do it."""
+
     @abc.abstractmethod
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
         """Files that are to be counted together."""
 
     @abc.abstractmethod
-    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
         """Count the files' records by their frames or footers; the records are not examined.
 
         Args:
@@ -312,7 +340,7 @@ class TFRecordFiles(RecordFormat):
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
         return [(file,) for file in files]
 
-    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
         (file,) = files
         offsets: list[int] = []
         records = data_bytes = 0
@@ -416,11 +444,13 @@ def fewer(span: RecordSpan, records: int) -> ConversionError:
 class ArrayRecordFiles(RecordFormat):
     """ArrayRecord files. Counting reads their footers."""
 
+    counts_at_once = True
+
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
         starts = range(0, len(files), _FILES_AT_ONCE)
         return [tuple(files[start : start + _FILES_AT_ONCE]) for start in starts]
 
-    def count(self, files: Sequence[Input], progress: Progress = _dropped) -> list[Counted]:
+    def count(self, files: Sequence[Input], progress: Progress = dropped) -> list[Counted]:
         open_files = opened(files, among=True)
         known = [(file, open_files.file(file)) for file in files]
         return [

@@ -124,7 +124,7 @@ def read_batches(
     cutter = _Cutter(shown_url(name), crc32c, check_data=check_data, skip_bad=skip_bad)
     cutter.offset, cutter.number = start_byte, start_record
     with contextlib.ExitStack() as stack:
-        raw = stack.enter_context(_open_to_read(name, storage_options))
+        raw = stack.enter_context(open_to_read(name, storage_options))
         stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_gzip(name) else raw
         block = b""
         try:
@@ -364,7 +364,13 @@ def without_gzip(name: str) -> str:
     return _GZIP.sub("", name)
 
 
-def _open_to_read(name: str, storage_options: Mapping[str, Any] | None) -> Any:
+def open_to_read(name: str, storage_options: Mapping[str, Any] | None) -> Any:
+    """Open the file of a path or URL; it is a context.
+
+    Raises:
+        NotFoundError: If there is no such file.
+        ReadError: If it cannot be opened.
+    """
     options = storage_options or {}
     shown = shown_url(name)
     try:

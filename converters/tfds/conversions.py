@@ -27,6 +27,7 @@ from windrow.converters.job.manifest import ConversionPlan, Manifest
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
 from windrow.converters.job.targets import Target, target_of
 from windrow.converters.records.array_record import file_to_file
+from windrow.converters.records.record_files import files_of
 from windrow.converters.records.record_writing import WRITER_OPTIONS
 from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.tfds.arrays import TfdsArrays
@@ -173,7 +174,8 @@ def folder_conversion(
         known = _described(folder, split, arrays)
         files = folder.files(split, file_format)
         found = find_inputs(files, storage_options=storage_options) if files else ()
-        work = RecordsWork(file_format, found, known, None, storage, 0, wanted.memory_bytes, arrays)
+        files_read = files_of(file_format)
+        work = RecordsWork(files_read, found, known, None, storage, 0, wanted.memory_bytes, arrays)
         parts[split] = _Split(work, folder.splits[split].shard_lengths)
     settings = {
         "conversion": _WHAT,

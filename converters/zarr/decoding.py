@@ -38,7 +38,7 @@ class ColumnDecoder(Protocol):
         """The features of the columns, by name."""
         ...
 
-    def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
+    def columns(self, records: Any, wrong: Wrong) -> dict[str, Column]:
         """The columns of the good records; the others go into `wrong`, in their order."""
         ...
 

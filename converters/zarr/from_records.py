@@ -14,6 +14,7 @@ from windrow.converters.job.declared import declared
 from windrow.converters.job.inputs import Paths, find_inputs
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.stages import Conversion, check_integer
+from windrow.converters.records.record_files import files_of
 from windrow.converters.zarr.decoding import Decode
 from windrow.converters.zarr.records_work import RecordsWork, finish
 from windrow.converters.zarr.rows import (
@@ -190,7 +191,9 @@ def _conversion(
     known = None if features is None else asked_for(features)
     if known is None and decode is None and format == "array_record":
         known = described_by_manifest(found)
-    work = RecordsWork(format, found, known, decode, storage, max_bad_records, memory_bytes)
+    work = RecordsWork(
+        files_of(format), found, known, decode, storage, max_bad_records, memory_bytes
+    )
     name = getattr(decode, "__qualname__", type(decode).__qualname__)
     # The plan does not have `max_bad_records`: what is finished stays as it is.
     settings = {

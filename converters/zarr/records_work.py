@@ -13,9 +13,9 @@ on how often it was stopped. A stored array has all of its chunks.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -39,7 +39,6 @@ from windrow.converters.records.record_files import (
     RecordFormat,
     RowRange,
     cut,
-    files_of,
     reporting_changes,
 )
 from windrow.converters.zarr.decoding import (
@@ -109,9 +108,7 @@ class _ConvertItem:
     @property
     def key(self) -> str:
         """A name for these rows and records; other rows or records have another name."""
-        spans = [(s.source.id.key, s.start, s.stop, s.skipped) for s in self.row_range.spans]
-        digest = hashlib.sha256(repr(spans).encode()).hexdigest()[:12]
-        return f"rows-{self.row_range.start}-{self.row_range.stop}-{digest}"
+        return f"rows-{self.row_range.start}-{self.row_range.stop}-{self.row_range.digest}"
 
     @property
     def size_bytes(self) -> int:
@@ -123,11 +120,12 @@ class _ConvertItem:
 class RecordsWork:
     """The work of a conversion of records to Zarr. Picklable.
 
-    `known_decoder` decodes records whose features are known. Otherwise `decode` decodes them, or
-    they are Examples.
+    `files` reads the inputs. `known_decoder` decodes records whose features are known. Otherwise
+    `decode` decodes them, or they are Examples. `checker` finds bad records at less cost than the
+    decoder.
     """
 
-    format: str
+    files: RecordFormat
     found: tuple[Input, ...]
     known: Described | None
     decode: Decode | None
@@ -135,11 +133,7 @@ class RecordsWork:
     max_bad_records: int
     memory_bytes: int
     known_decoder: ColumnDecoder | None = None
-
-    @property
-    def files(self) -> RecordFormat:
-        """The reader of the inputs."""
-        return files_of(self.format)
+    checker: ColumnDecoder | None = None
 
     @property
     def stages(self) -> tuple[ConversionStage, ...]:
@@ -163,7 +157,7 @@ class RecordsWork:
         records = output_bytes = None
         lines: tuple[str, ...] = ()
         batches = self.files.batches(self.found)
-        if self.format == "array_record" and len(batches) == 1:
+        if self.files.counts_at_once and len(batches) == 1:
             records = sum(file.records for file in self.files.count(batches[0]))
         if self.known is not None:
             features = self.known.features
@@ -242,7 +236,7 @@ class RecordsWork:
         """The file with its bad records: all are read, and decoded."""
         bad: list[Bad] = []
         blocks = self.files.read_all(file, bad, block_bytes=BLOCK_BYTES)
-        for more in bad_in(self.decoder(features), blocks):
+        for more in bad_in(self.checker or self.decoder(features), blocks):
             bad += more
             self._check_bad([dataclasses.replace(file, bad=tuple(bad))])
             steps.add(0, 0)
@@ -261,19 +255,27 @@ class RecordsWork:
                 why=one.why,
             )
 
-    # Converting.
+    def counted(self, folder: OutputFolder, results: list[FinishedPart]) -> list[Counted]:
+        """Return the files, as the first stage counted them; the folder notes their bad records.
 
-    def convert_items(
-        self, folder: OutputFolder, results: list[FinishedPart]
-    ) -> list[_ConvertItem]:
-        ordered = in_order(results)
-        values = [value for part in ordered for value in part.details["files"]]
+        Raises:
+            ReadError: If more records are bad than may be.
+        """
+        values = [value for part in in_order(results) for value in part.details["files"]]
         files = [Counted.from_json(*pair) for pair in zip(self.found, values, strict=True)]
         self._check_bad(files)
         folder.note(
             "inputs",
             [[file.good, [[bad.number, bad.why] for bad in file.bad]] for file in files],
         )
+        return files
+
+    # Converting.
+
+    def convert_items(
+        self, folder: OutputFolder, results: list[FinishedPart]
+    ) -> list[_ConvertItem]:
+        files = self.counted(folder, results)
         features, ragged_bytes = _noted_features(folder)
         records = sum(file.good for file in files)
         layouts = self._layouts(features, ragged_bytes, records)
@@ -287,6 +289,8 @@ class RecordsWork:
             self.memory_bytes, memory, "what is encoded of all features, and blocks of records"
         )
         bounds = [*range(0, records, -(-rows // unit) * unit), records]
+        if not layouts and any(file.cuts is not None for file in files):
+            bounds = cuts_apart(files, rows)
         return [
             _ConvertItem(row_range, features, layouts, row_bytes, memory)
             for row_range in cut(files, bounds)
@@ -306,7 +310,7 @@ class RecordsWork:
 
     def _convert(self, folder: OutputFolder, item: _ConvertItem, steps: Steps) -> FinishedPart:
         row_range, decoder = item.row_range, self.decoder(item.features)
-        sources = list({span.source.url: span.source for span in row_range.spans}.values())
+        sources = row_range.sources
         spooled: dict[str, Any] = {}
         with reporting_changes(sources), contextlib.ExitStack() as stack:
             out = {
@@ -366,6 +370,32 @@ def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
     return sorted(parts, key=lambda part: int(part.key.split("-")[1]))
 
 
+def cuts_apart(files: Sequence[Counted], rows: int) -> list[int]:
+    """Return bounds of parts of about `rows` rows or more, only where reading can begin.
+
+    Returns:
+        Where parts begin, rising from 0, among the rows of all files; and where the last ends.
+    """
+    bounds, first = [0], 0
+    for file in files:
+        for row in places_of_cuts(file, rows):
+            if first + row - bounds[-1] >= rows:
+                bounds.append(first + row)
+        first += file.good
+    return [*bounds, first] if bounds[-1] < first else bounds
+
+
+def places_of_cuts(file: Counted, rows: int = 1) -> Sequence[int]:
+    """Return the rows of a file, rising from 0, at which reading can begin; every `rows`-th of many."""
+    if not file.good:
+        return ()
+    if file.cuts is None:
+        return range(0, file.good, rows)
+    bad = [one.number for one in file.bad]
+    good = {cut - bisect.bisect_left(bad, cut) for cut in file.cuts}
+    return sorted(row for row in good if row < file.good)
+
+
 def _unheard(records: int, done_bytes: int) -> None:
     """Do nothing: progress is reported later."""
 
@@ -406,6 +436,21 @@ def finish_group(
     attributes = {**known.group_attributes, "": {**known.attributes, **attribute(features)}}
     metadata = metadata_files(layouts, attributes[""], group_attributes=attributes)
     heads = stage_metadata(folder, metadata)
+    inputs, skipped = noted_inputs(folder, found)
+    files = [OutputFile(**value) for value in _noted(folder, "converted")]
+    order = {layout.name: at for at, layout in enumerate(layouts)}
+    files += [
+        file
+        for part in sorted(results, key=lambda part: _ragged_place(part, order))
+        for file in part.files
+    ]
+    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
+
+
+def noted_inputs(
+    folder: OutputFolder, found: Sequence[InputId]
+) -> tuple[tuple[InputFile, ...], tuple[Skipped, ...]]:
+    """Return the inputs `found`, and their bad records, as `RecordsWork.counted` noted them."""
     noted = _noted(folder, "inputs")
     inputs = tuple(
         InputFile(one.name, one.size_bytes, good, one.version, len(bad))
@@ -416,14 +461,7 @@ def finish_group(
         for one, (_, bad) in zip(found, noted, strict=True)
         for number, why in bad
     )
-    files = [OutputFile(**value) for value in _noted(folder, "converted")]
-    order = {layout.name: at for at, layout in enumerate(layouts)}
-    files += [
-        file
-        for part in sorted(results, key=lambda part: _ragged_place(part, order))
-        for file in part.files
-    ]
-    return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
+    return inputs, skipped
 
 
 def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, int]:

@@ -40,6 +40,11 @@ from windrow.converters.job.manifest import Manifest
 from windrow.converters.job.stages import Conversion
 from windrow.converters.records.array_record import tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
+from windrow.converters.texts.to_records import (
+    json_lines_to_array_record,
+    parquet_to_array_record,
+)
+from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_array_record, tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -62,6 +67,10 @@ CONVERSIONS: Final[Mapping[tuple[str, str], ConversionFunction[...]]] = {
     ("zarr", "zarr"): zarr_to_zarr,
     ("netcdf", "zarr"): zarr_to_zarr,
     ("netcdf", "array_record"): zarr_to_array_record,
+    ("json_lines", "array_record"): json_lines_to_array_record,
+    ("json_lines", "zarr"): json_lines_to_zarr,
+    ("parquet", "array_record"): parquet_to_array_record,
+    ("parquet", "zarr"): parquet_to_zarr,
 }
 _SOURCES: Final = tuple(dict.fromkeys(source for source, _ in CONVERSIONS))
 _TARGETS: Final = tuple(dict.fromkeys(target for _, target in CONVERSIONS))
@@ -213,6 +222,7 @@ class _Command(click.Command):
         "windrow convert era5.nc era5_train --to zarr --record-axis time --dry-run",
         "windrow convert s3://bucket/old.zarr s3://bucket/new --to zarr --chunks 1 --processes 8",
         "windrow convert digits shuffled --to array_record --shuffle-seed 1 --files 16",
+        "windrow convert 'docs-*.jsonl.gz' tokens --to zarr --field text --tokenizer tokenizer.json",
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...")

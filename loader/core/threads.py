@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from windrow.core.native_read import NativeRead
 from windrow.core.process import cores
 
 Given = TypeVar("Given")
@@ -156,9 +157,12 @@ class InlineExecutor(Executor):
 def then(future: Future[Given], change: Callable[[Future[Given]], Made]) -> Future[Made]:
     """Return a future of `change(future)`, called when `future` is done.
 
-    `change` runs in the thread that ends the future, so it must be short. The returned future
+    `change` runs in the thread that ends the future, or asks for the result of a read of the core, so
+    it must be short. The returned future
     cannot be cancelled.
     """
+    if isinstance(future, NativeRead):
+        return future.then(change)
     made: Future[Made] = Future()
     made.set_running_or_notify_cancel()
 

@@ -298,11 +298,11 @@ class ScatteredCache(ArrayCache):
 
 
 class ListCache(ChunkCache):
-    """Chunks that are lists of records of any kind."""
+    """Chunks that are sequences of records of any kind."""
 
     def __init__(self, part: ListPart) -> None:
         self._part = part
-        self._chunks: dict[int, list[Any]] = {}
+        self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
     def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
         needs = self._part.needs(indices)
@@ -312,7 +312,10 @@ class ListCache(ChunkCache):
         return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> None:
-        self._chunks.update(zip(slots, future.result(), strict=True))
+        chunks = self._chunks
+        for slot, chunk in zip(slots, future.result(), strict=True):
+            chunks.extend([()] * (slot + 1 - len(chunks)))
+            chunks[slot] = chunk
 
     def may_skip(self, read_batches: int, *, last: bool) -> bool:
         return False
@@ -333,13 +336,9 @@ class ListCache(ChunkCache):
         return [None] * count
 
     def fill(self, out: list[Any], fragments: Fragments, slots: IntArray) -> None:
-        chunks = self._chunks
-        for record, slot, source in zip(
-            fragments.records.tolist(), slots.tolist(), fragments.sources.tolist(), strict=True
-        ):
-            out[record] = chunks[slot][source]
+        found = self._part.picked(self._chunks, slots, fragments.sources)
+        for record, value in zip(fragments.records.tolist(), found, strict=True):
+            out[record] = value
 
     def gather(self, count: int, fragments: Fragments, slots: IntArray) -> list[Any]:
-        chunks = self._chunks
-        places = zip(slots.tolist(), fragments.sources.tolist(), strict=True)
-        return [chunks[slot][source] for slot, source in places]
+        return self._part.picked(self._chunks, slots, fragments.sources)

@@ -35,7 +35,7 @@ from windrow.core.threads import HelpedPool
 from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.tickets import ChunkRead, PlannedChunk, Ticket
-from windrow.sources.chunks import ArrayPart
+from windrow.sources.chunks import ArrayPart, reads_without_lock
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import PartCounters
 
@@ -283,7 +283,9 @@ class ChunkPrefetcher:
             soon = self._made + records + self._most_in_flight / per_record
             return sum(count for due, count in self._dues.items() if due <= soon)
         lead = self._most_in_flight / 2 / per_record
-        lead = max(records, min(lead, (self.planned - self._made) / 4))
+        # Threads that need no lock of the interpreter do more while other threads run Python.
+        share = 2 if reads_without_lock(self._part) else 4
+        lead = max(records, min(lead, (self.planned - self._made) / share))
         pace, late, entered = 0.0, 0, 0
         for due, count in self._dues.items():
             entered += count

@@ -14,7 +14,14 @@ from windrow.engine.budgets import CacheBudget, CacheRoom, batches_per_plan, roo
 from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache, ScatteredCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.sources.boxes import BoxPart
-from windrow.sources.chunks import ArrayPart, LaidOutSource, ListPart, Part, ScatterReader
+from windrow.sources.chunks import (
+    ArrayPart,
+    LaidOutSource,
+    ListPart,
+    Part,
+    ScatterReader,
+    reads_without_lock,
+)
 from windrow.stats.read_counters import ReadCounters
 
 # The bytes of indices that are outside the budgets. Indices of a store that fits as a whole take no
@@ -62,6 +69,8 @@ class Prefetcher:
             )
         self._planned = {id(room.source) for room in planned}
         self.scatters = all(room.scatters for room in planned)
+        # Whether a read batch costs much and each of its chunks little.
+        self.prefers_long = all(room.scatters or reads_without_lock(room.part) for room in planned)
         self._fits = all(room.fits for room in planned)
         self._streams = streams
         self.batches_per_plan = batches_per_plan(planned)

@@ -47,8 +47,8 @@ GOAL_S = 0.1
 # The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
 READ_BATCHES_AHEAD = 32
 
-# The same where chunks go straight to read batches, which costs little per chunk and more per read
-# batch; and how many times as many elements such a read batch may have, if no function makes them.
+# The same where a chunk costs little and a read batch more; and how many times as many elements such
+# a read batch may have. Where chunks go straight to read batches, only if no function makes them.
 FEW_READ_BATCHES_AHEAD = 4
 _LONGER = 8
 
@@ -91,9 +91,9 @@ def block_size(
     if prefetcher:
         # Read batches much shorter than the horizon: reads are planned from one to the next.
         # They are half as long as others, since chunks take room in the processor's cache as well.
-        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.scatters else READ_BATCHES_AHEAD
+        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.prefers_long else READ_BATCHES_AHEAD
         goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
-        longer = prefetcher.scatters and not calls
+        longer = prefetcher.prefers_long and not (prefetcher.scatters and calls)
         most = options.prefetch_buffer_size * (_LONGER if longer else 1)
         return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.

@@ -19,6 +19,7 @@ from windrow.inspection.arrays import inspect_contents as inspect_arrays
 from windrow.inspection.facts import Inspection
 from windrow.inspection.netcdf import inspect_netcdf
 from windrow.inspection.records import inspect_array_record, inspect_tfrecord
+from windrow.inspection.texts import inspect_json_lines, inspect_parquet
 from windrow.inspection.tfds import inspect_tfds
 from windrow.sources import signatures
 from windrow.sources.array_record.source import ArrayRecordDataSource
@@ -141,7 +142,9 @@ def conversion_source(location: Location) -> str:
         WindrowError: As `detect` raises it.
     """
     contents = detect(location)
-    if contents.names is not None and _FORMATS[contents.format].scan is None:
+    format = _FORMATS[contents.format]
+    takes_folders = format.signature is not None and bool(format.signature.marks)
+    if contents.names is not None and format.scan is None and not takes_folders:
         raise _refusal(contents)
     return contents.format
 
@@ -198,6 +201,20 @@ for _row in (
         inspect=inspect_netcdf,
         instead="is of format netcdf, which is not read record by record; convert it first: windrow"
         " convert SRC DST --to zarr",
+    ),
+    Format(
+        "json_lines",
+        signatures.JSON_LINES,
+        inspect=inspect_json_lines,
+        instead="is JSON Lines, which has no random access; convert it first: windrow convert SRC DST"
+        " --to array_record",
+    ),
+    Format(
+        "parquet",
+        signatures.PARQUET,
+        inspect=inspect_parquet,
+        instead="is Parquet, which has no random access to rows; convert it first: windrow convert SRC"
+        " DST --to zarr",
     ),
 ):
     _FORMATS[_row.name] = _row

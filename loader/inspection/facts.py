@@ -21,6 +21,8 @@ _NAMES: Final = {
     "tfrecord": "TFRecord",
     "tfds": "tfds folder",
     "netcdf": "NetCDF",
+    "json_lines": "JSON Lines",
+    "parquet": "Parquet",
     "unfinished": "unfinished conversion",
 }
 _SHOWN_ATTRIBUTES: Final = 12
@@ -150,8 +152,8 @@ class Inspection:
 
     Args:
         url: The path or URL, without credentials.
-        format: 'array_record', 'zarr', 'n5', 'precomputed', 'tfrecord', 'tfds', 'netcdf' or
-            'unfinished'.
+        format: 'array_record', 'zarr', 'n5', 'precomputed', 'tfrecord', 'tfds', 'netcdf',
+            'json_lines', 'parquet' or 'unfinished'.
         variant: Variant of the format, such as 'v3 group'.
         records: Number of records; None if arrays differ in it, or it is unknown.
         stored_bytes: Stored bytes; None if they were not counted.

@@ -10,13 +10,16 @@ used. An index in the core is read anew when a file is opened again, so a pickle
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from windrow.core.native import native
+from windrow.core.native_read import NativeRead
+from windrow.core.threads import InlineExecutor
 from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import Verify
@@ -25,6 +28,8 @@ from windrow.sources.array_record.files import ArrayRecordFile, check_unchanged,
 from windrow.sources.array_record.records import DamagedRecordError
 from windrow.sources.base import IntArray
 from windrow.sources.scan import Places
+
+T = TypeVar("T")
 
 # Threads that may each hold a share of the open files.
 _THREADS: Final = 8
@@ -41,6 +46,7 @@ class CoreReader:
     def __init__(self, files: Sequence[ArrayRecordFile], *, verify: Verify) -> None:
         self._files, self._verify = tuple(files), verify
         self._opened = OpenFileCache(_CoreOpener(files))
+        self._file_count = len({file.path for file in files})
 
     def read(self, groups: Sequence[tuple[int, IntArray]]) -> list[bytes]:
         """Read records of each file, of many files in one call of the core; return them end to end."""
@@ -55,36 +61,96 @@ class CoreReader:
         numbers = np.repeat(np.arange(len(groups)), [len(inside) for _, inside in groups])
         positions = np.concatenate([inside for _, inside in groups])
         files = [at for at, _ in groups]
-        records: list[bytes] = self._call("array_record_read", files, opened, numbers, positions)
+        core: Any = native()
+        everything = self._verify == "all"
+        call = functools.partial(core.array_record_read, opened, numbers, positions, everything)
+        records: list[bytes] = self._asked(call, files, opened, numbers, positions)
+        return records
+
+    def start(
+        self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
+    ) -> Future[Sequence[Sequence[bytes]]]:
+        """Start reading record groups on the core's threads, or as a task of `pool`."""
+        if self._opened.most < self._file_count:
+            # A read in progress keeps its files open, so there may be few.
+            return pool.submit(self._groups_in_turn, at, first, stop)
+        return self._started(at, first, stop, inline=isinstance(pool, InlineExecutor))
+
+    def _started(
+        self, at: IntArray, first: IntArray, stop: IntArray, *, inline: bool
+    ) -> NativeRead[list[Sequence[bytes]]]:
+        core: Any = native()
+        files, opened, numbers = self._files_of(at)
+        everything = self._verify == "all"
+        reading = core.array_record_start(opened, numbers, first, stop, everything, inline=inline)
+
+        def taken() -> list[Sequence[bytes]]:
+            found: list[Sequence[bytes]] = self._asked(reading.taken, files, opened, numbers, first)
+            return found
+
+        return NativeRead(reading, taken, inline=inline)
+
+    def _groups_in_turn(
+        self, at: IntArray, first: IntArray, stop: IntArray
+    ) -> Sequence[Sequence[bytes]]:
+        found: list[Sequence[bytes]] = []
+        size = max(1, self._opened.most // _THREADS)
+        for begin in range(0, len(at), size):
+            some = slice(begin, begin + size)
+            found += self._started(at[some], first[some], stop[some], inline=True).result()
+        return found
+
+    def picked(
+        self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
+    ) -> list[bytes]:
+        """Make records of groups that `start` read."""
+        core: Any = native()
+        records: list[bytes] = core.array_record_take(decoded, which, places)
         return records
 
     def check(self, at: IntArray, first: IntArray, stop: IntArray) -> int:
         """Decode the group of records `[first, stop)` of each file, and drop them."""
-        files, numbers = np.unique(at, return_inverse=True)
+        core: Any = native()
         total, size = 0, max(1, self._opened.most // _THREADS)
-        for begin in range(0, len(files), size):
-            some = files[begin : begin + size].tolist()
-            opened = [self._opened.get(self._files[file].path) for file in some]
-            mine = (numbers >= begin) & (numbers < begin + size)
-            places = numbers[mine] - begin, first[mine], stop[mine]
-            total += self._call("array_record_check", some, opened, *places)
+        for begin in range(0, len(at), size):
+            some = slice(begin, begin + size)
+            files, opened, numbers = self._files_of(at[some])
+            places = numbers, first[some], stop[some]
+            call = functools.partial(core.array_record_check, opened, *places)
+            total += self._asked(
+                functools.partial(call, self._verify == "all"), files, opened, *places[:2]
+            )
         return total
 
-    def _call(
-        self, name: str, files: Sequence[int], opened: list[Any], numbers: IntArray, *more: IntArray
-    ) -> Any:
+    def _files_of(self, at: IntArray) -> tuple[list[int], list[Any], IntArray]:
+        """The distinct files among these, opened, and which of them each is."""
+        if len(at) == 1:
+            files, numbers = at.tolist(), np.zeros(1, np.int64)
+        else:
+            distinct, numbers = np.unique(at, return_inverse=True)
+            files = distinct.tolist()
+        return files, [self._opened.get(self._files[file].path) for file in files], numbers
+
+    def _asked(
+        self,
+        call: Callable[[], T],
+        files: Sequence[int],
+        opened: Sequence[Any],
+        numbers: IntArray,
+        positions: IntArray,
+    ) -> T:
         """Call a function of the core for records of files.
 
         Args:
-            name: The function.
+            call: The function.
             files: The number of each of its files.
             opened: These files.
             numbers: For each record the number of its file among these.
-            more: For each record its position in the file, and whatever else the function takes.
+            positions: For each record its position in the file.
         """
         core: Any = native()
         try:
-            return getattr(core, name)(opened, numbers, *more, self._verify == "all")
+            return call()
         except core.ChunkError as error:
             number, why = error.args
         except OSError as error:
@@ -94,15 +160,11 @@ class CoreReader:
         # An error raised here does not have an error of the core as its context, which cannot be
         # pickled.
         group = int(numbers[number])
-        file, position = self._files[files[group]], int(more[0][number])
+        file, position = self._files[files[group]], int(positions[number])
         check_unchanged(file)
         place = opened[group].places(np.array([position // file.group]))
         offset = int.from_bytes(place[:8], "little")
         raise DamagedRecordError(files[group], position, why, offset)
-
-    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
-        """Start a `read` as a task of `pool`."""
-        return pool.submit(self.read, groups)
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
         """The places of record groups, by the indices of their files."""

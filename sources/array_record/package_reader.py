@@ -42,7 +42,7 @@ from windrow.sources.array_record.index import (
     why_no_index,
 )
 from windrow.sources.array_record.package import LIBRARY, open_reader, why_broken
-from windrow.sources.array_record.records import DamagedRecordError
+from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
 from windrow.sources.remote.paths import what_is_there
 from windrow.sources.scan import Places
@@ -100,9 +100,11 @@ class PackageReader:
                 future.cancel()
         return records
 
-    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
-        """Start a `read` as a task of `pool`."""
-        return pool.submit(self.read, groups)
+    def start(
+        self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
+    ) -> Future[Sequence[Sequence[bytes]]]:
+        """Start reading record groups as a task of `pool`."""
+        return started_by_records(lambda groups: pool.submit(self.read, groups), at, first, stop)
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
         """The places of record groups, by the headers of their files, which are read once."""

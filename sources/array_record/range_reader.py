@@ -25,7 +25,7 @@ from windrow.errors import ReadError
 from windrow.sources.array_record.chunks import WHAT
 from windrow.sources.array_record.decode import ChunkError, StoredChunk, Verify, decode
 from windrow.sources.array_record.files import IndexedFile, check_unchanged
-from windrow.sources.array_record.records import DamagedRecordError
+from windrow.sources.array_record.records import DamagedRecordError, started_by_records
 from windrow.sources.base import IntArray
 from windrow.sources.remote.fetcher import LIBRARY, ByteRange, Fetcher
 from windrow.sources.remote.options import RemoteOptions
@@ -87,7 +87,13 @@ class RangeReader:
         if self._any_remote:
             refuse_forked(LIBRARY, WHAT)
 
-    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
+    def start(
+        self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
+    ) -> Future[Sequence[Sequence[bytes]]]:
+        """Start reading record groups; `pool` decodes them."""
+        return started_by_records(lambda groups: self._start(groups, pool), at, first, stop)
+
+    def _start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
         # Decoding may fetch again, so it must not run in the thread that fetches.
         if not self._any_remote or isinstance(pool, InlineExecutor):
             return pool.submit(self.read, groups)

@@ -51,8 +51,20 @@ class RecordReader(Protocol):
         """
         ...
 
-    def start(self, groups: Sequence[tuple[int, IntArray]], pool: Executor) -> Future[list[bytes]]:
-        """Start a `read`, on `pool` if it takes a thread; the future holds its result."""
+    def start(
+        self, at: IntArray, first: IntArray, stop: IntArray, pool: Executor
+    ) -> Future[Sequence[Sequence[bytes]]]:
+        """Start reading record groups, on `pool` if it takes a thread.
+
+        Args:
+            at: For each group its file.
+            first: Positions in the files: records `[first, stop)` of each group are wanted.
+            stop: See `first`.
+            pool: Threads.
+
+        Returns:
+            A future of the records of each group; it has the errors of `read`.
+        """
         ...
 
     def places(self, at: IntArray, groups: IntArray) -> Places:
@@ -69,6 +81,17 @@ class CheckingReader(Protocol):
 
         Errors are as for `RecordReader.read`.
         """
+        ...
+
+
+@runtime_checkable
+class GroupReader(Protocol):
+    """A `RecordReader` whose groups are not lists."""
+
+    def picked(
+        self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
+    ) -> list[bytes]:
+        """The records `places[k]` of groups `decoded[which[k]]`."""
         ...
 
 
@@ -164,25 +187,27 @@ class RecordGroups(ListPart):
         except DamagedRecordError as error:
             raise self._damage(error) from error
 
-    def start(self, chunks: Sequence[int], pool: Executor) -> Future[list[list[bytes]]]:
-        at, first, stop = self._bounds(_ints(chunks))
-        counts = stop - first
-        ends = np.cumsum(counts)
-        # Whole groups, end to end: all groups of a file are one call of the reader.
-        begins = first + self._shifts[at] - (ends - counts)
-        groups, back = self._grouped(np.repeat(begins, counts) + np.arange(counts.sum()))
-        bounds = [0, *ends.tolist()]
-        if not groups:
-            return InlineExecutor().submit(lambda: [[] for _ in chunks])
+    def start(self, chunks: Sequence[int], pool: Executor) -> Future[Sequence[Sequence[bytes]]]:
+        if not len(chunks):
+            return InlineExecutor().submit(list)
+        return then(self._reader.start(*self._bounds(_ints(chunks)), pool), self._checked)
 
-        def cut(done: Future[list[bytes]]) -> list[list[bytes]]:
-            try:
-                records = _reordered(done.result(), back)
-            except DamagedRecordError as error:
-                raise self._damage(error) from error
-            return [records[begin:end] for begin, end in itertools.pairwise(bounds)]
+    def _checked(self, done: Future[Sequence[Sequence[bytes]]]) -> Sequence[Sequence[bytes]]:
+        try:
+            return done.result()
+        except DamagedRecordError as error:
+            raise self._damage(error) from error
 
-        return then(self._reader.start(groups, pool), cut)
+    @property
+    def without_lock(self) -> bool:
+        return isinstance(self._reader, GroupReader)
+
+    def picked(
+        self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
+    ) -> list[bytes]:
+        if isinstance(self._reader, GroupReader):
+            return self._reader.picked(decoded, which, places)
+        return super().picked(decoded, which, places)
 
     def checker(self) -> Callable[[Sequence[int]], int] | None:
         """A function that decodes record groups, drops them, and returns the bytes of their records.
@@ -238,7 +263,10 @@ class RecordGroups(ListPart):
 
     def _bounds(self, chunks: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """The range of each chunk, and the positions `[first, stop)` of its records in the file."""
-        at = np.searchsorted(self._chunk_ends, chunks, side="right")
+        if len(self._files) == 1:
+            at = np.zeros(len(chunks), np.int64)
+        else:
+            at = np.searchsorted(self._chunk_ends, chunks, side="right")
         size = self._groups[at]
         begin = (chunks - self._first_chunks[at] + self._first_groups[at]) * size
         stop: IntArray = np.minimum(begin + size, self._stops[at])
@@ -262,6 +290,29 @@ class RecordGroups(ListPart):
             records=(max(first, skip) + shift, min(stop, end) + shift),
             why=why,
         )
+
+
+def started_by_records(
+    start: Callable[[list[tuple[int, IntArray]]], Future[list[bytes]]],
+    at: IntArray,
+    first: IntArray,
+    stop: IntArray,
+) -> Future[Sequence[Sequence[bytes]]]:
+    """Start reading record groups with a function that reads records; as `RecordReader.start`."""
+    counts = stop - first
+    ends = np.cumsum(counts)
+    # Whole groups, end to end: neighbouring groups of a file are one part of the call.
+    positions = np.repeat(first - (ends - counts), counts) + np.arange(counts.sum())
+    cuts = np.flatnonzero(np.diff(at)) + 1
+    files = at[np.r_[0, cuts]].tolist()
+    parts = np.split(positions, ends[cuts - 1])
+    bounds = list(itertools.pairwise([0, *ends.tolist()]))
+
+    def cut(done: Future[list[bytes]]) -> list[list[bytes]]:
+        records = done.result()
+        return [records[begin:end] for begin, end in bounds]
+
+    return then(start(list(zip(files, parts, strict=True))), cut)
 
 
 def _reordered(records: list[bytes], back: IntArray | None) -> list[bytes]:

@@ -41,8 +41,8 @@ from windrow.sources.zarr.local.metadata import (
 from windrow.sources.zarr.local.native_chunks import (
     Failures,
     NativeChunks,
-    NativeRead,
     native_chunks,
+    native_read,
 )
 from windrow.sources.zarr.local.presence import orphan_chunks
 from windrow.sources.zarr.tensorstore import StoreArray, StoreReader, store_array
@@ -343,7 +343,7 @@ class NativeRowReader:
                 self._read_again(items[item])
             check_presence(self._plain, missing)
 
-        return NativeRead(self._chunks.start(items), finish)
+        return native_read(self._chunks.start(items), finish)
 
     def _read_again(self, item: Span | Scattered) -> None:
         if isinstance(item, Span):
@@ -433,7 +433,7 @@ class NativeBoxReader:
                 check_presence(self._plain, missing)
 
         inline = isinstance(pool, InlineExecutor)
-        return NativeRead(self._chunks.start_boxes(wanted, inline=inline), finish, inline=inline)
+        return native_read(self._chunks.start_boxes(wanted, inline=inline), finish, inline=inline)
 
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""

@@ -68,7 +68,7 @@ def test_a_transform_yields_the_manifest_and_gives_the_same_bytes(
 ) -> None:
     expected = case.run(inputs, tmp_path / "expected")
     source = str(inputs / case.source)
-    found = run(case.transform(source, tmp_path / "out", **case.settings), repeat=repeat)
+    found = run(case.transform(source, tmp_path / "out", **case.given(inputs)), repeat=repeat)
     assert found == [expected] * (1 + repeat)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 

@@ -280,6 +280,11 @@ def test_order_is_kept(case: Case, tmp_path: Path) -> None:
     elif case.name == "zarr_to_array_record":
         rows = [converters.decode_example(record)["a"][0] for record in found]
         assert [np.frombuffer(row, "i8")[0] for row in rows] == list(range(0, 6 * len(rows), 6))
+    elif case.name == "json_lines_to_array_record":
+        assert [json.loads(row)["a"] for row in found] == [at for n in (5, 3, 9) for at in range(n)]
+    elif case.name == "parquet_to_array_record":
+        rows = [converters.decode_example(record)["a"][0] for record in found]
+        assert rows == [at for n in (5, 3, 9) for at in range(n)]
     else:
         assert [row["a"] for row in found] == [at for n in (5, 3, 9) for at in range(n)]
 

@@ -41,6 +41,9 @@ SAID: dict[str, list[Any]] = {
     "splits": [["train"], ["train", "test"]],
     "names": [["image", "a=b"]],
     "images": [True],
+    "field": ["text"],
+    "tokenizer": ["tokenizer.json"],
+    "end_token": ["<|endoftext|>", 50256],
     "chunk_rows": [2],
     "shard_rows": [0],
     "arrays": [["a", "b/c"], {"new": "a", "b": "b"}],
@@ -67,7 +70,7 @@ UNSAID: dict[str, list[Any]] = {
 def test_all_conversions_are_known_to_the_command_line() -> None:
     assert set(CONVERSIONS.values()) == set(DECLARED.values())
     assert DECLARED.keys() - PUBLIC.keys() == {"tfds_to_array_record"}
-    assert len(PUBLIC) == 7
+    assert len(PUBLIC) == 11
 
 
 def test_every_public_conversion_has_a_transform_that_plans_the_same() -> None:

@@ -341,7 +341,7 @@ def test_damaged_and_truncated_inputs(case: Case, tmp_path: Path) -> None:
     at = case.spoil_at
     spoilt = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
     for number, damaged in enumerate((spoilt, whole[: len(whole) // 2], b"")):
-        if damaged == b"" and "tfrecord_to" in case.name:
+        if damaged == b"" and case.name.startswith(("tfrecord_to", "json_lines_to")):
             continue  # one without records
         first.write_bytes(damaged)
         out = tmp_path / f"out{number}"

@@ -128,7 +128,7 @@ def test_messages_name_what_is_in_the_table(
 ) -> None:
     (tmp_path / "a").write_bytes(b"nothing known")
     assert main(["inspect", str(tmp_path / "a")]) == 1
-    assert "NetCDF and Toy)" in capsys.readouterr().err
+    assert "JSON Lines, Parquet and Toy)" in capsys.readouterr().err
 
 
 def test_a_removed_format_is_forgotten(tmp_path: Path) -> None:
@@ -150,6 +150,10 @@ def test_a_removed_format_is_forgotten(tmp_path: Path) -> None:
         ("a.tfrec.gz", "tfrecord"),
         ("a.tfrecords-00001-of-00002", "tfrecord"),
         ("a.nc", "netcdf"),
+        ("a.jsonl", "json_lines"),
+        ("a.ndjson.zst", "json_lines"),
+        ("a.jsonl-00000-of-00002.gz", "json_lines"),
+        ("a.parquet", "parquet"),
         ("a.zarr", None),
         ("a.tfrecord[0:5]", None),
         ("tfrecord", None),
@@ -164,6 +168,7 @@ def test_first_bytes() -> None:
     heads = {
         chunks.SIGNATURE: "array_record",
         b"CDF\x01rest": "netcdf",
+        b"PAR1rest": "parquet",
         b"\x89HDF\r\n\x1a\n": "netcdf",
         b"": None,
         b"twelve bytes": None,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from windrow.core.native import native
+from windrow.core.native_read import NativeRead
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import AnyArray, Box, Scattered, Span
 from windrow.sources.zarr.local.metadata import PlainArray
@@ -23,63 +23,18 @@ from windrow.sources.zarr.local.metadata import PlainArray
 Failures: TypeAlias = list[int]
 
 
-class NativeRead(Future[None]):
-    """A read in progress on the core's own threads. It cannot be cancelled.
+def native_read(
+    reading: Any, finish: Callable[[Failures, bool], None], *, inline: bool = False
+) -> NativeRead[None]:
+    """Wait for `reading`; then call `finish` with the failed items and whether one is missing.
 
-    What follows a read runs in the thread that asks for its result, which one thread must do. So
-    functions that wait for any of several futures do not work with it, nor does `add_done_callback`.
+    With `inline` this thread reads, now.
     """
 
-    def __init__(
-        self, reading: Any, finish: Callable[[Failures, bool], None], *, inline: bool = False
-    ) -> None:
-        """Wait for `reading`; then call `finish` with the failed items and whether one is missing.
+    def end() -> None:
+        finish(sorted({item for item, _ in reading.failures()}), reading.missing())
 
-        With `inline` this thread reads, now.
-        """
-        super().__init__()
-        self._reading, self._finish = reading, finish
-        if inline:
-            reading.wait(help=True)
-
-    def running(self) -> bool:
-        """Whether it runs: from the start until it is done."""
-        return not self.done()
-
-    def done(self) -> bool:
-        """Whether the result can be had without waiting for a read."""
-        return super().done() or bool(self._reading.done())
-
-    def result(self, timeout: float | None = None) -> None:
-        """Wait for the reads; raises ReadError if one of them failed."""
-        self._await(timeout)
-        return super().result(0)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the reads; the ReadError if one of them failed."""
-        self._await(timeout)
-        return super().exception(0)
-
-    def _await(self, timeout: float | None) -> None:
-        if super().done():
-            return
-        if not self._reading.wait(timeout):
-            raise TimeoutError
-        self._end()
-
-    def _end(self) -> None:
-        failed = sorted({item for item, _ in self._reading.failures()})
-        try:
-            self._finish(failed, self._reading.missing())
-        except Exception as error:
-            self.set_exception(error)
-        else:
-            self.set_result(None)
-        self._finish = _nothing  # it holds the memory that was read into
-
-
-def _nothing(failed: Failures, missing: bool) -> None:
-    """Call the function that follows a finished read."""
+    return NativeRead(reading, end, inline=inline)
 
 
 class NativeChunks:

@@ -13,16 +13,19 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use crate::array_record::parallel::Workspace;
 use crate::codecs::Tools;
-use crate::guard;
+use crate::guard::{self, guarded};
 
 /// Memory that is kept per thread and use; larger chunks get new memory each time.
-const KEPT_BYTES: usize = 16 << 20;
+pub const KEPT_BYTES: usize = 16 << 20;
+/// How often a thread that waits sees whether it was interrupted.
+const SIGNALS: Duration = Duration::from_millis(50);
 
 /// What a thread uses again from task to task.
 pub struct Scratch {
@@ -31,6 +34,8 @@ pub struct Scratch {
     pub between: Vec<u8>,
     pub path: Vec<u8>,
     pub tools: Tools,
+    /// What chunks of records are read with.
+    pub records: Workspace,
 }
 
 impl Scratch {
@@ -41,6 +46,7 @@ impl Scratch {
             between: Vec::new(),
             path: Vec::new(),
             tools: Tools::new(),
+            records: Workspace::new(),
         }
     }
 
@@ -50,6 +56,7 @@ impl Scratch {
                 *memory = Vec::new();
             }
         }
+        self.records.give_back();
     }
 }
 
@@ -131,13 +138,47 @@ impl Work {
         waited.unwrap_or_else(PoisonError::into_inner).0.left == 0
     }
 
+    /// Waits without the interpreter's lock until the work is over, or for `timeout` seconds.
+    ///
+    /// Returns whether it is over. With `help` this thread does tasks too. Signals are seen to.
+    pub fn wait_from_python(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        helps: bool,
+    ) -> PyResult<bool> {
+        guarded(|| {
+            if !self.is_here() {
+                return Err(PyRuntimeError::new_err("reads of a parent process never end here"));
+            }
+            let begun = Instant::now();
+            loop {
+                if helps {
+                    py.detach(|| help(self));
+                }
+                if self.is_done() || py.detach(|| self.wait(SIGNALS)) {
+                    return Ok(true);
+                }
+                py.check_signals()?;
+                if timeout.is_some_and(|most| begun.elapsed().as_secs_f64() >= most) {
+                    return Ok(false);
+                }
+            }
+        })
+    }
+
+    /// Leaves out the tasks that no thread has begun.
+    pub fn leave_out(&self) {
+        let begun = self.next.fetch_max(self.count, Ordering::AcqRel).min(self.count);
+        self.end(self.count - begun, |_| {});
+    }
+
     /// Leaves out the tasks that no thread has begun, and waits for the others.
     pub fn cancel(&self) {
         if !self.is_here() {
             return; // its threads are in another process, and write to that one's memory
         }
-        let begun = self.next.fetch_max(self.count, Ordering::AcqRel).min(self.count);
-        self.end(self.count - begun, |_| {});
+        self.leave_out();
         while !self.wait(Duration::from_secs(1)) {}
     }
 
@@ -285,8 +326,10 @@ pub fn help(work: &Work) {
     });
 }
 
+type Task<'t> = dyn Fn(usize, &mut Scratch) + Sync + 't;
+
 /// Tasks that borrow what they work on.
-struct Borrowed(*const (dyn Fn(usize) + Sync));
+struct Borrowed(*const Task<'static>);
 
 // SAFETY: what it points to may be called by any thread, and `each` keeps it.
 unsafe impl Send for Borrowed {}
@@ -294,9 +337,9 @@ unsafe impl Send for Borrowed {}
 unsafe impl Sync for Borrowed {}
 
 impl Tasks for Borrowed {
-    fn run(&self, task: usize, _: &mut Scratch) -> Result<Found, String> {
+    fn run(&self, task: usize, scratch: &mut Scratch) -> Result<Found, String> {
         // SAFETY: `each` does not return before the last task is over.
-        unsafe { (*self.0)(task) };
+        unsafe { (*self.0)(task, scratch) };
         Ok(Found::Stored)
     }
 }
@@ -305,11 +348,19 @@ impl Tasks for Borrowed {
 ///
 /// Other threads of the interpreter run meanwhile. A panic in a task is a `RuntimeError`.
 pub fn each(py: Python<'_>, count: usize, task: impl Fn(usize) + Sync) -> PyResult<()> {
-    type Task<'t> = *const (dyn Fn(usize) + Sync + 't);
+    each_with(py, (count, 1), |number, _| task(number))
+}
+
+/// As `each`, with what the thread works with; a thread takes `step` numbers at a time.
+pub fn each_with(
+    py: Python<'_>,
+    (count, step): (usize, usize),
+    task: impl Fn(usize, &mut Scratch) + Sync,
+) -> PyResult<()> {
     // SAFETY: only the lifetime differs; the work is over before `task` goes.
-    let task = unsafe { mem::transmute::<Task<'_>, Task<'static>>(&raw const task) };
-    let work = Arc::new(Work::new(Box::new(Borrowed(task)), count, 1));
-    if count > 1 {
+    let task = unsafe { mem::transmute::<*const Task<'_>, *const Task<'static>>(&raw const task) };
+    let work = Arc::new(Work::new(Box::new(Borrowed(task)), count, step));
+    if count > step {
         // Without threads this one does it all.
         let _ = submit(&work);
     }
@@ -324,7 +375,7 @@ pub fn each(py: Python<'_>, count: usize, task: impl Fn(usize) + Sync) -> PyResu
 }
 
 /// Cores that this process may use, by its affinity and the limits of its cgroup.
-fn cores() -> usize {
+pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

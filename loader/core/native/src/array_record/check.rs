@@ -1,15 +1,15 @@
 //! Reads chunks, verifies and decodes them, and drops what they hold.
 
-use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::chunk::Verify;
 use super::damage::damaged;
+use super::groups::spans;
 use super::parallel::{Failure, Workspace, caught, each};
-use super::python::{ArrayRecordFile, numbers, raised, threads};
-use super::read::Prepared;
+use super::python::{ArrayRecordFile, NOT_THERE, grain, raised};
+use super::read::{Chunk, begin_of, decode};
 use crate::guard::guarded;
 
 /// Checks the chunks of records `[first, stop)`; returns the bytes of these records in memory.
@@ -26,48 +26,39 @@ fn array_record_check(
     verify_data: bool,
 ) -> PyResult<u64> {
     guarded(|| {
-        let files: Vec<&ArrayRecordFile> = files.iter().map(Py::get).collect();
-        let (at, first) = (numbers(py, at)?, numbers(py, first)?);
-        let stop = numbers(py, stop)?;
-        if at.len() != first.len() || at.len() != stop.len() {
-            return Err(PyValueError::new_err("each chunk has a file, a first record and a last"));
-        }
-        let mut wanted = Vec::with_capacity(at.len());
-        for ((&at, &first), &stop) in at.iter().zip(&first).zip(&stop) {
-            let file = usize::try_from(at).ok().and_then(|at| files.get(at).copied());
-            let place = file.and_then(|file| Some((file, file.span(first, stop)?)));
-            wanted.push(place.ok_or_else(|| PyIndexError::new_err("no such records"))?);
-        }
-        let verify = if verify_data { Verify::All } else { Verify::Headers };
+        let wanted = spans(py, &files, (at, first, stop))?;
+        let verify = Verify::data_if(verify_data);
         let total = AtomicU64::new(0);
         let work = |number: usize, space: &mut Workspace| {
-            let (file, (chunk, begin, end)) = wanted[number];
+            let (file, (chunk, begin, end)) = &wanted[number];
             let done = caught(|| {
-                let chunk = Prepared::new(&file.chunk(chunk), verify, space)?;
-                total.fetch_add(check(&chunk, (begin, end), space)?, Ordering::Relaxed);
+                let found = check(&file.chunk(*chunk), verify, (*begin, *end), space)?;
+                total.fetch_add(found, Ordering::Relaxed);
                 Ok(())
             });
             done.map_err(|failure| (number, failure))
         };
         let stored = wanted.iter().map(|(file, (chunk, ..))| file.stored_bytes(*chunk)).sum();
-        py.detach(|| each(wanted.len(), 1, threads(stored), work))
-            .map_err(|(number, failure)| raised(number, failure, wanted[number].0.path()))?;
+        each(py, wanted.len(), grain(1, stored), work)?
+            .map_err(|(number, failure)| raised(number, failure, &wanted[number].0.path))?;
         Ok(total.into_inner())
     })
 }
 
 /// Decodes a chunk; the bytes in memory of its records `[begin, end)`.
 fn check(
-    chunk: &Prepared<'_>,
+    chunk: &Chunk<'_>,
+    verify: Verify,
     (begin, end): (usize, usize),
     space: &mut Workspace,
 ) -> Result<u64, Failure> {
-    chunk.decode(space)?;
-    let start = chunk.bounds(begin).map(|(start, _)| start);
-    let stop = chunk.bounds(end - 1).map(|(_, stop)| stop);
-    match start.zip(stop) {
-        Some((start, stop)) => Ok((stop - start) as u64),
-        None => Ok(damaged("it has not the records that the index counts")?),
+    let mut values = std::mem::take(&mut space.spare);
+    let ends = decode(chunk, verify, space, &mut values);
+    space.spare = values;
+    let ends = ends?;
+    match ends.get(end - 1) {
+        Some(stop) if begin < end => Ok((stop - begin_of(&ends, begin)) as u64),
+        _ => Ok(damaged(NOT_THERE)?),
     }
 }
 

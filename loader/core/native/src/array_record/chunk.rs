@@ -3,7 +3,7 @@
 use super::codecs::{Codec, MOST_BYTES};
 use super::damage::{Found, commas, damaged};
 use super::hash::hash;
-use super::layout::{Piece, contiguous, is_chunk_begin, span};
+use super::layout::{contiguous, is_chunk_begin, span};
 
 pub const HEADER: u64 = 40;
 pub const SIMPLE: u8 = b'r';
@@ -29,6 +29,13 @@ pub enum Verify {
     Headers,
 }
 
+impl Verify {
+    /// All hashes, or those of headers only.
+    pub fn data_if(data: bool) -> Self {
+        if data { Self::All } else { Self::Headers }
+    }
+}
+
 impl Header {
     /// The header of the chunk at `offset`; `raw` holds the file from there on.
     pub fn read(offset: u64, raw: &[u8]) -> Found<Self> {
@@ -41,8 +48,8 @@ impl Header {
                 commas(raw.len() as u64)
             ));
         }
-        let header = contiguous(offset, raw, 0, HEADER)?;
-        let header = header.of(raw);
+        let mut joined = Vec::new();
+        let header = contiguous(offset, raw, (0, HEADER), &mut joined)?;
         let number = |at: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&header[at..at + 8]);
@@ -65,21 +72,26 @@ impl Header {
         span(offset, HEADER.saturating_add(self.data_bytes.min(u64::MAX / 4)))
     }
 
-    /// The data of the chunk, which begins at `offset` and is in `raw`.
-    pub fn data(&self, offset: u64, raw: &[u8], verify: Verify) -> Found<Piece> {
+    /// The data of the chunk, which begins at `offset` and is in `raw`; `joined` as for `contiguous`.
+    pub fn data<'a>(
+        &self,
+        offset: u64,
+        raw: &'a [u8],
+        verify: Verify,
+        joined: &'a mut Vec<u8>,
+    ) -> Found<&'a [u8]> {
         self.check()?;
         let (needed, there) = (self.span(offset), raw.len() as u64);
         if needed > there {
             let (needed, there) = (commas(needed), commas(there));
             return damaged(format!("it is cut off: {there} of its {needed} bytes exist"));
         }
-        let piece = contiguous(offset, raw, HEADER, HEADER + self.data_bytes)?;
-        let data = piece.of(raw);
+        let data = contiguous(offset, raw, (HEADER, HEADER + self.data_bytes), joined)?;
         if verify == Verify::All && hash(data) != self.data_hash {
             return damaged("its data hash is wrong");
         }
         self.check_decoded_bytes(data)?;
-        Ok(piece)
+        Ok(data)
     }
 
     fn check(&self) -> Found<()> {

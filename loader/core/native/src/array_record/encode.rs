@@ -200,8 +200,8 @@ mod tests {
             press.add(&records, &mut chunks).unwrap();
             press.add(&records[1..2], &mut chunks).unwrap();
             let data = &chunks.bytes[HEADER_BYTES..chunks.made[0].bytes];
-            let ends = simple::ends(data, 3, 5003, &mut Zstd::new()).unwrap();
-            assert_eq!(ends, [0, 3, 5003]);
+            let ends = simple::ends(data, (3, 5003), (&mut Zstd::new(), &mut Vec::new()));
+            assert_eq!(ends.unwrap(), [0, 3, 5003]);
             let mut values = Vec::new();
             simple::values(data, 5003).unwrap().unpack(&mut Zstd::new(), &mut values).unwrap();
             assert_eq!(values, records.concat());

@@ -1,7 +1,6 @@
 //! Where the bytes of a chunk lie in its file: block headers interrupt them.
 
-use std::ops::Range;
-
+use super::codecs::reserve;
 use super::damage::{Found, damaged};
 use super::hash::hash;
 
@@ -28,44 +27,32 @@ pub fn span(offset: u64, size: u64) -> u64 {
     lead + size + headers * BLOCK_HEADER
 }
 
-/// Some bytes of a chunk without block headers.
-#[derive(Debug)]
-pub enum Piece {
-    /// They lie together in the file's bytes from the begin of the chunk.
-    Together(Range<usize>),
-    Joined(Vec<u8>),
-}
-
-impl Piece {
-    /// The bytes, of the chunk that was cut from `raw`.
-    pub fn of<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
-        match self {
-            Self::Together(range) => raw.get(range.clone()).unwrap_or(&[]),
-            Self::Joined(bytes) => bytes,
-        }
-    }
-}
-
 /// Bytes `[start, stop)` of a chunk; the hashes of the block headers before `stop` are verified.
 ///
 /// `raw` holds the file from `offset`, where the chunk begins, to at least the last of these bytes.
-pub fn contiguous(offset: u64, raw: &[u8], start: u64, stop: u64) -> Found<Piece> {
+/// Where block headers interrupt them, they are put together in `joined`.
+pub fn contiguous<'a>(
+    offset: u64,
+    raw: &'a [u8],
+    (start, stop): (u64, u64),
+    joined: &'a mut Vec<u8>,
+) -> Found<&'a [u8]> {
     let (lead, room) = lead_and_room(offset);
-    let range = |from: u64, to: u64| {
+    let cut = |from: u64, to: u64| {
         let range = usize::try_from(from).ok().zip(usize::try_from(to).ok());
-        match range.filter(|&(from, to)| from <= to && to <= raw.len()) {
-            Some((from, to)) => Ok(from..to),
+        match range.and_then(|(from, to)| raw.get(from..to)) {
+            Some(bytes) => Ok(bytes),
             None => damaged("it is cut off"),
         }
     };
-    let cut = |from: u64, to: u64| range(from, to).map(|range| &raw[range]);
     if lead > 0 {
         check_block_header(cut(0, lead)?)?;
     }
     if stop <= room {
-        return Ok(Piece::Together(range(lead + start, lead + stop)?));
+        return cut(lead + start, lead + stop);
     }
-    let mut joined = Vec::with_capacity(cut(lead + start, span(offset, stop))?.len());
+    joined.clear();
+    reserve(joined, cut(lead + start, span(offset, stop))?.len())?;
     let (mut at, mut next) = (0, room);
     loop {
         // Bytes `[at, next)` of the chunk lie between two block headers.
@@ -75,7 +62,7 @@ pub fn contiguous(offset: u64, raw: &[u8], start: u64, stop: u64) -> Found<Piece
             joined.extend_from_slice(cut(from + skipped, to + skipped)?);
         }
         if next >= stop {
-            return Ok(Piece::Joined(joined));
+            return Ok(joined);
         }
         check_block_header(cut(next + skipped, next + skipped + BLOCK_HEADER)?)?;
         (at, next) = (next, next + USABLE);
@@ -119,12 +106,13 @@ mod tests {
             for size in [1, 2, 40, 41, 65000, 65512, 65513, 131_024, 131_025, 200_000] {
                 let raw = stored(offset, &bytes[..size]);
                 assert_eq!(span(offset, size as u64), raw.len() as u64, "{offset} {size}");
-                let found = contiguous(offset, &raw, 0, size as u64).unwrap();
-                assert_eq!(found.of(&raw), &bytes[..size]);
-                let half = size as u64 / 2;
-                let found = contiguous(offset, &raw, half, size as u64).unwrap();
-                assert_eq!(found.of(&raw), &bytes[size / 2..size]);
-                assert!(contiguous(offset, &raw[..raw.len() - 1], 0, size as u64).is_err());
+                let (half, all, mut joined) = (size as u64 / 2, size as u64, vec![1, 2, 3]);
+                let found = contiguous(offset, &raw, (0, all), &mut joined).unwrap();
+                assert_eq!(found, &bytes[..size]);
+                let found = contiguous(offset, &raw, (half, all), &mut joined).unwrap();
+                assert_eq!(found, &bytes[size / 2..size]);
+                let short = &raw[..raw.len() - 1];
+                assert!(contiguous(offset, short, (0, all), &mut joined).is_err());
             }
         }
     }
@@ -133,7 +121,7 @@ mod tests {
     fn damaged_block_headers_are_found() {
         let mut raw = stored(64, &[7; 70_000]);
         raw[65536 - 64 + 9] ^= 1;
-        assert!(contiguous(64, &raw, 0, 70_000).is_err());
+        assert!(contiguous(64, &raw, (0, 70_000), &mut Vec::new()).is_err());
     }
 
     #[test]

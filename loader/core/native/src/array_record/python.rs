@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyOSError, PyValueError};
@@ -13,10 +14,12 @@ use pyo3::types::{PyBytes, PyList};
 use pyo3::{create_exception, exceptions::PyException};
 
 use super::chunk::Verify;
-use super::codecs::{Codec, Room};
+use super::codecs::Room;
+use super::decoded::Decoded;
+use super::file::RecordFile;
 use super::hash::hash;
-use super::parallel::{Failure, Workspace, caught, cores, each};
-use super::read::{Chunk, Prepared, Stored, Wanted, read_at, read_one};
+use super::parallel::{Failure, Workspace, caught, each};
+use super::read::{Chunk, Stored, decode, read_at, read_one};
 use crate::guard::guarded;
 use crate::varint::Cursor;
 
@@ -28,6 +31,10 @@ const RUN_BYTES: u64 = 1 << 17;
 const RUNS: usize = 16;
 /// Less than so many stored bytes are decoded by the calling thread alone.
 const ALONE_BYTES: usize = 1 << 15;
+/// Less than so many bytes are copied while the interpreter is held: to get it again takes longer.
+const HELD_BYTES: usize = 1 << 22;
+/// Why a record of a chunk cannot be given.
+pub const NOT_THERE: &str = "it has not the records that the index counts";
 
 create_exception!(
     windrow.core._native,
@@ -38,16 +45,21 @@ create_exception!(
 
 /// An open ArrayRecord file with its index.
 #[pyclass(frozen, module = "windrow.core._native")]
-pub struct ArrayRecordFile {
-    path: PathBuf,
-    file: File,
-    offsets: Vec<u64>,
-    /// The end of the bytes of each chunk.
-    stops: Vec<u64>,
-    /// The bytes of each chunk's records in memory.
-    decoded: Vec<u64>,
-    group: u64,
-    records: u64,
+pub struct ArrayRecordFile(Arc<RecordFile>);
+
+impl ArrayRecordFile {
+    /// The file, which threads may keep.
+    pub fn shared(&self) -> Arc<RecordFile> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for ArrayRecordFile {
+    type Target = RecordFile;
+
+    fn deref(&self) -> &RecordFile {
+        &self.0
+    }
 }
 
 #[pymethods]
@@ -74,7 +86,7 @@ impl ArrayRecordFile {
             return Err(PyValueError::new_err("a chunk ends before it begins"));
         }
         let file = py.detach(|| File::open(&path)).map_err(|error| file_error(&path, &error))?;
-        Ok(Self { path, file, offsets, stops, decoded, group, records })
+        Ok(Self(Arc::new(RecordFile { path, file, offsets, stops, decoded, group, records })))
     }
 
     /// The begin, the stored bytes and the bytes in memory of chunks, int64, by the index.
@@ -94,39 +106,6 @@ impl ArrayRecordFile {
     }
 }
 
-impl ArrayRecordFile {
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The chunk of records `[first, stop)`, and their numbers in it; `None` if no chunk has them.
-    pub fn span(&self, first: u64, stop: u64) -> Option<(usize, usize, usize)> {
-        let chunk = first / self.group;
-        let begin = chunk * self.group;
-        let fits = first < stop && stop <= self.records && stop - begin <= self.group;
-        fits.then_some((chunk as usize, (first - begin) as usize, (stop - begin) as usize))
-    }
-
-    pub fn chunk(&self, number: usize) -> Chunk<'_> {
-        let (offset, stop) = (self.offsets[number], self.stops[number]);
-        let first = number as u64 * self.group;
-        Chunk {
-            stored: Stored::InFile(&self.file, (stop - offset) as usize),
-            offset,
-            counted: Some(self.group.min(self.records - first)),
-        }
-    }
-
-    pub fn stored_bytes(&self, chunk: usize) -> usize {
-        (self.stops[chunk] - self.offsets[chunk]) as usize
-    }
-
-    /// Whether memory for the record of a chunk may be taken before its header is read.
-    fn is_plausible(&self, chunk: usize) -> bool {
-        self.decoded[chunk] <= Codec::Zstd.reach(self.stops[chunk] - self.offsets[chunk])
-    }
-}
-
 /// Reads records of files, as bytes.
 ///
 /// `at` and `positions` are int64 of the same length: for each record the number of its file in
@@ -140,9 +119,9 @@ fn array_record_read<'py>(
     verify_data: bool,
 ) -> PyResult<Bound<'py, PyList>> {
     guarded(|| {
-        let files: Vec<&ArrayRecordFile> = files.iter().map(Py::get).collect();
+        let files: Vec<&RecordFile> = files.iter().map(|file| &**file.get()).collect();
         let places = places(&files, &numbers(py, at)?, &numbers(py, positions)?)?;
-        let verify = if verify_data { Verify::All } else { Verify::Headers };
+        let verify = Verify::data_if(verify_data);
         let single = |place: &Place| place.file.group == 1 && place.file.is_plausible(place.chunk);
         let records = if places.iter().all(single) {
             read_singles(py, &places, verify)?
@@ -155,16 +134,12 @@ fn array_record_read<'py>(
 
 /// The place of a record: its file, its chunk there, and its number in the chunk.
 struct Place<'a> {
-    file: &'a ArrayRecordFile,
+    file: &'a RecordFile,
     chunk: usize,
     inside: usize,
 }
 
-fn places<'a>(
-    files: &[&'a ArrayRecordFile],
-    at: &[u64],
-    positions: &[u64],
-) -> PyResult<Vec<Place<'a>>> {
+fn places<'a>(files: &[&'a RecordFile], at: &[u64], positions: &[u64]) -> PyResult<Vec<Place<'a>>> {
     if at.len() != positions.len() {
         return Err(PyValueError::new_err("each position needs the number of its file"));
     }
@@ -200,7 +175,7 @@ fn read_singles<'py>(
         read_run(&places[begin..end], &rooms[begin..end], verify, space)
             .map_err(|(number, failure)| (begin + number, failure))
     };
-    py.detach(|| each(runs.len(), RUNS, threads(stored), work))
+    each(py, runs.len(), grain(RUNS, stored), work)?
         .map_err(|(number, failure)| raised(number, failure, &places[number].file.path))?;
     Ok(records)
 }
@@ -212,19 +187,21 @@ fn read_run(
     verify: Verify,
     space: &mut Workspace,
 ) -> Result<(), (usize, Failure)> {
-    let Workspace { zstd, raw, values } = space;
     let file = places[0].file;
     let begin = file.offsets[places[0].chunk];
     let size = file.stops[places[places.len() - 1].chunk] - begin;
-    let read = read_at(&file.file, begin, size as usize, raw).map_err(|failure| (0, failure))?;
+    let mut raw = std::mem::take(&mut space.raw);
+    let read = read_at(&file.file, begin, size as usize, &mut raw);
+    let read = read.map_err(|failure| (0, failure))?;
     for (number, (place, room)) in places.iter().zip(rooms).enumerate() {
         let offset = file.offsets[place.chunk];
         let first = (offset - begin) as usize;
         let stop = (first + file.stored_bytes(place.chunk)).min(read);
         let bytes = raw.get(first..stop).unwrap_or(&[]);
-        caught(|| Ok(read_one(offset, bytes, verify, &mut locked(room), (zstd, values))?))
+        caught(|| Ok(read_one(offset, bytes, verify, &mut locked(room), space)?))
             .map_err(|failure| (number, failure))?;
     }
+    space.raw = raw;
     Ok(())
 }
 
@@ -249,12 +226,10 @@ fn runs(places: &[Place<'_>]) -> Vec<usize> {
     runs
 }
 
-/// A chunk of which records are wanted.
+/// A chunk, and the records wanted of it: their number in the chunk, and in the call.
 struct Job<'a> {
+    file: &'a RecordFile,
     chunk: Chunk<'a>,
-    path: &'a Path,
-    stored_bytes: usize,
-    /// The records wanted: their number in the chunk, and in the call. All, if the call wants no other.
     wanted: Vec<(usize, usize)>,
 }
 
@@ -265,43 +240,49 @@ fn read_groups<'py>(
     verify: Verify,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let mut jobs: Vec<Job<'_>> = Vec::new();
-    let mut numbers: HashMap<(*const ArrayRecordFile, usize), usize> = HashMap::new();
-    for (number, place) in places.iter().enumerate() {
-        let job =
-            *numbers.entry((std::ptr::from_ref(place.file), place.chunk)).or_insert(jobs.len());
+    let mut numbers: HashMap<(*const RecordFile, usize), usize> = HashMap::new();
+    for (number, &Place { file, chunk, inside }) in places.iter().enumerate() {
+        let job = *numbers.entry((std::ptr::from_ref(file), chunk)).or_insert(jobs.len());
         if job == jobs.len() {
-            jobs.push(Job {
-                chunk: place.file.chunk(place.chunk),
-                path: &place.file.path,
-                stored_bytes: place.file.stored_bytes(place.chunk),
-                wanted: Vec::new(),
-            });
+            jobs.push(Job { file, chunk: file.chunk(chunk), wanted: Vec::new() });
         }
-        jobs[job].wanted.push((place.inside, number));
+        jobs[job].wanted.push((inside, number));
     }
     let mut records: Vec<Option<Bound<'py, PyBytes>>> = places.iter().map(|_| None).collect();
-    for portion in portions(&jobs, |job| job.stored_bytes) {
-        let chunks: Vec<&Chunk<'_>> = portion.iter().map(|job| &job.chunk).collect();
-        let prepared = prepare(py, &chunks, verify).map_err(|(at, failure)| {
-            let job = &portion[at];
-            raised(job.wanted[0].1, failure, job.path)
-        })?;
-        let mut wanted = Vec::with_capacity(portion.len());
-        for (job, chunk) in portion.iter().zip(&prepared) {
-            let mut rooms = Vec::with_capacity(job.wanted.len());
+    for some in portions(&jobs, |job| job.chunk.stored.len()) {
+        let chunks: Vec<Chunk<'_>> = some.iter().map(|job| job.chunk).collect();
+        let decoded = decoded(py, &chunks, verify)?
+            .map_err(|(at, failure)| raised(some[at].wanted[0].1, failure, &some[at].file.path))?;
+        let (mut contents, mut targets) = (Vec::new(), Vec::new());
+        for (job, group) in some.iter().zip(&decoded) {
             for &(inside, number) in &job.wanted {
-                let (record, room) = new_record(py, number, chunk, inside)?;
-                records[number] = Some(record);
-                rooms.push(Wanted { inside, room });
+                let record = group.record(inside);
+                contents.push(record.ok_or_else(|| chunk_error(number, NOT_THERE))?);
+                targets.push(number);
             }
-            wanted.push(Mutex::new(rooms));
         }
-        write(py, &prepared, &wanted).map_err(|(at, failure)| {
-            let job = &portion[at];
-            raised(job.wanted[0].1, failure, job.path)
-        })?;
+        for (number, record) in targets.into_iter().zip(bytes_objects(py, &contents)?) {
+            records[number] = Some(record);
+        }
     }
     Ok(records.into_iter().flatten().collect())
+}
+
+/// Decodes chunks; the number of the one that failed.
+fn decoded(
+    py: Python<'_>,
+    chunks: &[Chunk<'_>],
+    verify: Verify,
+) -> PyResult<Result<Vec<Decoded>, (usize, Failure)>> {
+    let found: Vec<OnceLock<Decoded>> = chunks.iter().map(|_| OnceLock::new()).collect();
+    let work = |at: usize, space: &mut Workspace| {
+        let group = caught(|| Decoded::read(&chunks[at], verify, space));
+        let _ = found[at].set(group.map_err(|failure| (at, failure))?);
+        Ok(())
+    };
+    let stored = chunks.iter().map(|chunk| chunk.stored.len()).sum();
+    let done = each(py, chunks.len(), grain(1, stored), work)?;
+    Ok(done.map(|()| found.into_iter().filter_map(OnceLock::into_inner).collect()))
 }
 
 /// Decodes chunks in memory: a list of the records of each.
@@ -315,30 +296,24 @@ fn array_record_decode<'py>(
     verify_data: bool,
 ) -> PyResult<Vec<Bound<'py, PyList>>> {
     guarded(|| {
-        let verify = if verify_data { Verify::All } else { Verify::Headers };
-        let mut numbered = Vec::with_capacity(chunks.len());
-        for (number, (offset, buffer, counted)) in chunks.iter().enumerate() {
-            let stored = Stored::InMemory(bytes_of(buffer)?);
-            numbered.push((number, Chunk { stored, offset: *offset, counted: Some(*counted) }));
+        let mut stored = Vec::with_capacity(chunks.len());
+        for (offset, buffer, counted) in &chunks {
+            let bytes = Stored::InMemory(bytes_of(buffer)?);
+            stored.push(Chunk {
+                stored: bytes,
+                offset: *offset,
+                counted: Some(*counted),
+                expected_bytes: 0,
+            });
         }
         let mut lists = Vec::with_capacity(chunks.len());
-        for portion in portions(&numbered, |&(number, _)| chunks[number].1.len_bytes()) {
-            let first = portion[0].0;
-            let some: Vec<&Chunk<'_>> = portion.iter().map(|(_, chunk)| chunk).collect();
+        for some in portions(&stored, |chunk| chunk.stored.len()) {
+            let first = lists.len();
             let failed = |(at, failure)| raised(first + at, failure, Path::new(""));
-            let prepared = prepare(py, &some, verify).map_err(failed)?;
-            let mut wanted = Vec::with_capacity(some.len());
-            for (at, chunk) in prepared.iter().enumerate() {
-                let (mut records, mut rooms) = (Vec::new(), Vec::new());
-                for inside in 0..chunk.count() {
-                    let (record, room) = new_record(py, first + at, chunk, inside)?;
-                    records.push(record);
-                    rooms.push(Wanted { inside, room });
-                }
-                lists.push(PyList::new(py, records)?);
-                wanted.push(Mutex::new(rooms));
+            for group in decoded(py, some, Verify::data_if(verify_data))?.map_err(failed)? {
+                let records: Vec<&[u8]> = group.records().collect();
+                lists.push(PyList::new(py, bytes_objects(py, &records)?)?);
             }
-            write(py, &prepared, &wanted).map_err(failed)?;
         }
         Ok(lists)
     })
@@ -356,20 +331,16 @@ fn array_record_index<'py>(
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     guarded(|| {
         let stored = Stored::InMemory(bytes_of(&raw)?);
-        let chunk = Chunk { stored, offset, counted: None };
-        let mut found = None;
-        let decode = || {
-            let mut space = Workspace::take();
-            let done = caught(|| {
-                let chunk = Prepared::new(&chunk, Verify::All, &mut space)?;
-                let (about, rest) = chunk.first_and_rest(&mut space)?;
-                found = entries(&rest, chunk.count() - 1).map(|entries| (about, entries));
-                Ok(())
-            });
-            space.keep();
-            done.map(|()| found)
+        let chunk = Chunk { stored, offset, counted: None, expected_bytes: 0 };
+        let read = || {
+            let mut bytes = Vec::new();
+            let found = caught(|| decode(&chunk, Verify::All, &mut Workspace::new(), &mut bytes));
+            found.map(|ends| {
+                let rest = bytes.split_off(ends[0]);
+                entries(&rest, ends.len() - 1).map(|entries| (bytes, entries))
+            })
         };
-        let found = py.detach(decode).map_err(|failure| raised(0, failure, Path::new("")))?;
+        let found = py.detach(read).map_err(|failure| raised(0, failure, Path::new("")))?;
         Ok(found.map(|(about, entries)| {
             (PyBytes::new(py, &about), PyBytes::new(py, entries.as_flattened().as_flattened()))
         }))
@@ -441,56 +412,36 @@ fn portions<T>(jobs: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
     found
 }
 
-fn prepare<'a>(
-    py: Python<'_>,
-    chunks: &[&Chunk<'a>],
-    verify: Verify,
-) -> Result<Vec<Prepared<'a>>, (usize, Failure)> {
-    let found: Vec<OnceLock<Prepared<'a>>> = chunks.iter().map(|_| OnceLock::new()).collect();
-    let work = |at: usize, space: &mut Workspace| {
-        let prepared = caught(|| {
-            let _ = found[at].set(Prepared::new(chunks[at], verify, space)?);
-            Ok(())
-        });
-        prepared.map_err(|failure| (at, failure))
-    };
-    let stored = chunks.iter().map(|chunk| chunk.stored.len()).sum();
-    py.detach(|| each(chunks.len(), 1, threads(stored), work))?;
-    Ok(found.into_iter().filter_map(OnceLock::into_inner).collect())
-}
-
-fn write(
-    py: Python<'_>,
-    prepared: &[Prepared<'_>],
-    wanted: &[Mutex<Vec<Wanted>>],
-) -> Result<(), (usize, Failure)> {
-    let work = |at: usize, space: &mut Workspace| {
-        let written = caught(|| prepared[at].write(&mut locked(&wanted[at]), space));
-        written.map_err(|failure| (at, failure))
-    };
-    let stored = prepared.iter().map(Prepared::stored_bytes).sum();
-    py.detach(|| each(prepared.len(), 1, threads(stored), work))
-}
-
-pub fn threads(stored_bytes: usize) -> usize {
-    if stored_bytes < ALONE_BYTES { 1 } else { cores() }
+/// So many numbers at a time, or all of them if they are few bytes: these take one thread.
+pub fn grain(least: usize, stored_bytes: usize) -> usize {
+    if stored_bytes < ALONE_BYTES { usize::MAX } else { least }
 }
 
 fn locked<T>(one: &Mutex<T>) -> MutexGuard<'_, T> {
     one.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new `bytes` for a record of a chunk, and the memory in it.
-fn new_record<'py>(
+/// New `bytes` with these contents. Other threads of the interpreter run while much is copied.
+pub fn bytes_objects<'py>(
     py: Python<'py>,
-    number: usize,
-    chunk: &Prepared<'_>,
-    inside: usize,
-) -> PyResult<(Bound<'py, PyBytes>, Room)> {
-    match chunk.bounds(inside) {
-        Some((begin, end)) => new_bytes(py, number, end - begin),
-        None => Err(chunk_error(number, "it has not the records that the index counts")),
+    contents: &[&[u8]],
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    if contents.iter().map(|content| content.len()).sum::<usize>() < HELD_BYTES {
+        return Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect());
     }
+    let mut objects = Vec::with_capacity(contents.len());
+    let mut rooms = Vec::with_capacity(contents.len());
+    for (number, content) in contents.iter().enumerate() {
+        let (object, room) = new_bytes(py, number, content.len())?;
+        objects.push(object);
+        rooms.push(room);
+    }
+    py.detach(|| {
+        for (room, content) in rooms.iter_mut().zip(contents) {
+            let _ = room.fill(content); // it has the same size
+        }
+    });
+    Ok(objects)
 }
 
 /// A new `bytes` whose content must be written before anybody sees it, and the memory in it.
@@ -542,7 +493,7 @@ pub fn raised(number: usize, failure: Failure, path: &Path) -> PyErr {
     }
 }
 
-fn chunk_error(number: usize, why: &str) -> PyErr {
+pub fn chunk_error(number: usize, why: &str) -> PyErr {
     ChunkError::new_err((number, why.to_owned()))
 }
 

@@ -46,13 +46,15 @@ pub fn check_one(
 }
 
 /// Where each record ends among the bytes of all.
-pub fn ends(data: &[u8], records: u64, decoded_bytes: u64, zstd: &mut Zstd) -> Found<Vec<usize>> {
+pub fn ends(
+    data: &[u8],
+    (records, decoded_bytes): (u64, u64),
+    (zstd, scratch): (&mut Zstd, &mut Vec<u8>),
+) -> Found<Vec<usize>> {
     let (codec, sizes, _) = parts(data)?;
-    let mut unpacked = Vec::new();
-    codec
-        .stream(sizes, records.saturating_mul(SIZE_BYTES), "sizes")?
-        .unpack(zstd, &mut unpacked)?;
-    sums(&unpacked, records, decoded_bytes)
+    let stream = codec.stream(sizes, records.saturating_mul(SIZE_BYTES), "sizes")?;
+    stream.unpack(zstd, scratch)?;
+    sums(scratch, records, decoded_bytes)
 }
 
 fn parts(data: &[u8]) -> Found<(Codec, &[u8], &[u8])> {
@@ -102,7 +104,8 @@ mod tests {
 
     fn parse(data: &[u8], records: u64, decoded_bytes: u64) -> Found<(Vec<usize>, usize)> {
         let size = values(data, decoded_bytes)?.size;
-        Ok((ends(data, records, decoded_bytes, &mut Zstd::new())?, size))
+        let counts = (records, decoded_bytes);
+        Ok((ends(data, counts, (&mut Zstd::new(), &mut Vec::new()))?, size))
     }
 
     #[test]

@@ -12,10 +12,11 @@ use pyo3::types::PyBytes;
 use super::codecs::Codec;
 use super::damage::Found;
 use super::encode::{Chunks, Packing, Press};
-use super::parallel::{Failure, caught, cores, each};
+use super::parallel::{Failure, caught, each};
 use super::python::file_error;
 use super::write::Growing;
 use crate::guard::guarded;
+use crate::pool::cores;
 
 /// Bytes of records that a thread takes at a time, in whole groups.
 const PORTION_BYTES: usize = 1 << 16;
@@ -130,29 +131,28 @@ impl ArrayRecordFileWriter {
         let records: Vec<&[u8]> = held.iter().map(|record| record.as_bytes(py)).collect();
         let (group, packing, presses) = (self.group, self.packing, &self.presses);
         let (growing, spare) = (&mut self.growing, &mut self.portions);
-        py.detach(|| {
-            let portions = portions(&records, group);
-            if spare.len() < portions.len() {
-                spare.resize_with(portions.len(), Mutex::default);
-            }
-            let work = |number: usize, _: &mut _| {
-                caught(|| {
-                    let mut press = pressed(presses, packing)?;
-                    let mut chunks = locked(&spare[number]);
-                    chunks.clear();
-                    for records in portions[number].chunks(group) {
-                        press.add(records, &mut chunks)?;
-                    }
-                    locked(presses).push(press);
-                    Ok(())
-                })
-            };
-            let bytes: usize = records.iter().map(|record| record.len()).sum();
-            each(portions.len(), 1, if bytes < ALONE_BYTES { 1 } else { cores() }, work)?;
-            spare[..portions.len()].iter().for_each(|chunks| growing.add(&locked(chunks)));
-            Ok(())
-        })
-        .map_err(|failure: Failure| refused(format!("{failure:?}")))?;
+        let portions = portions(&records, group);
+        if spare.len() < portions.len() {
+            spare.resize_with(portions.len(), Mutex::default);
+        }
+        let work = |number: usize, _: &mut _| {
+            caught(|| {
+                let mut press = pressed(presses, packing)?;
+                let mut chunks = locked(&spare[number]);
+                chunks.clear();
+                for records in portions[number].chunks(group) {
+                    press.add(records, &mut chunks)?;
+                }
+                locked(presses).push(press);
+                Ok(())
+            })
+        };
+        let bytes: usize = records.iter().map(|record| record.len()).sum();
+        let grain = if bytes < ALONE_BYTES { portions.len().max(1) } else { 1 };
+        each(py, portions.len(), grain, work)?
+            .map_err(|failure: Failure| refused(format!("{failure:?}")))?;
+        let made = &spare[..portions.len()];
+        py.detach(|| made.iter().for_each(|chunks| growing.add(&locked(chunks))));
         self.held_bytes -= records.iter().map(|record| record.len()).sum::<usize>();
         drop(records);
         self.held.drain(..stop);

@@ -6,7 +6,7 @@ use crate::array_record::codecs::{Codec, MOST_BYTES, Room, Zstd};
 use crate::array_record::hash::hash;
 use crate::array_record::layout::{BLOCK, BLOCK_HEADER, contiguous, span};
 use crate::array_record::parallel::Workspace;
-use crate::array_record::read::{Chunk, Prepared, Stored, Wanted, read_one};
+use crate::array_record::read::{Chunk, Stored, decode, read_one};
 use crate::varint::Cursor;
 
 /// Where chunks begin that are made here: behind the first block header and the file's own.
@@ -51,8 +51,8 @@ pub fn layout(data: &[u8]) {
     }
     let stop = start + size;
     assert!(span(offset, stop.max(1)) >= stop);
-    if let Ok(piece) = contiguous(offset, &raw, start, stop) {
-        assert_eq!(piece.of(&raw).len() as u64, size);
+    if let Ok(bytes) = contiguous(offset, &raw, (start, stop), &mut Vec::new()) {
+        assert_eq!(bytes.len() as u64, size);
     }
 }
 
@@ -71,8 +71,8 @@ pub fn headers(data: &[u8]) {
     let Ok(header) = Header::read(offset, &raw) else { return };
     let _ = header.check_count(1);
     for verify in [Verify::All, Verify::Headers] {
-        if let Ok(piece) = header.data(offset, &raw, verify) {
-            assert_eq!(piece.of(&raw).len() as u64, header.data_bytes);
+        if let Ok(data) = header.data(offset, &raw, verify, &mut Vec::new()) {
+            assert_eq!(data.len() as u64, header.data_bytes);
         }
     }
 }
@@ -103,42 +103,22 @@ fn chunks(kind: u8, data: &[u8]) {
     if span(OFFSET, raw.len() as u64) != raw.len() as u64 {
         return; // block headers are not made here
     }
-    let mut space = Workspace::take();
+    let mut space = Workspace::new();
     let found = read_all(&raw, &mut space);
     let one = one_record(&raw, decoded_bytes, &mut space);
     if let (Some(found), Some(one)) = (found, one) {
         assert!(records != 1 || found == one, "a record is read in two ways");
     }
-    space.keep();
 }
 
-/// The bytes of all records end to end; None if they cannot be read or are many.
+/// The bytes of all records end to end; None if they cannot be read.
 fn read_all(raw: &[u8], space: &mut Workspace) -> Option<Vec<u8>> {
-    let chunk = Chunk { stored: Stored::InMemory(raw), offset: OFFSET, counted: None };
-    let prepared = Prepared::new(&chunk, Verify::All, space).ok()?;
-    let bounds: Vec<(usize, usize)> =
-        (0..prepared.count()).map(|k| prepared.bounds(k).expect("it is a record")).collect();
-    assert!(prepared.bounds(prepared.count()).is_none());
-    assert!(bounds.windows(2).all(|pair| pair[0].1 == pair[1].0) && bounds[0].0 == 0);
-    let size = bounds[bounds.len() - 1].1;
-    if size > MOST_WRITTEN {
-        return None;
-    }
-    let mut out = vec![0; size];
-    let mut wanted: Vec<Wanted> = bounds
-        .iter()
-        .enumerate()
-        .map(|(inside, &(begin, stop))| {
-            let piece = &mut out[begin..stop];
-            // SAFETY: the pieces do not overlap, and nothing else uses `out` while they live.
-            Wanted { inside, room: unsafe { Room::new(piece.as_mut_ptr(), piece.len()) } }
-        })
-        .collect();
-    prepared.write(&mut wanted, space).ok()?;
-    drop(wanted);
-    let (first, rest) = prepared.first_and_rest(space).ok()?;
-    assert!([first, rest].concat() == out, "records are read in two ways");
-    Some(out)
+    let stored = Stored::InMemory(raw);
+    let chunk = Chunk { stored, offset: OFFSET, counted: None, expected_bytes: 0 };
+    let mut bytes = Vec::new();
+    let ends = decode(&chunk, Verify::All, space, &mut bytes).ok()?;
+    assert!(ends.is_sorted() && ends.last() == Some(&bytes.len()), "records lie end to end");
+    Some(bytes)
 }
 
 fn one_record(raw: &[u8], decoded_bytes: u64, space: &mut Workspace) -> Option<Vec<u8>> {
@@ -146,8 +126,7 @@ fn one_record(raw: &[u8], decoded_bytes: u64, space: &mut Workspace) -> Option<V
     let mut out = vec![0; size];
     // SAFETY: nothing else uses `out` while the room lives.
     let mut room = unsafe { Room::new(out.as_mut_ptr(), size) };
-    let scratch = (&mut space.zstd, &mut space.values);
-    read_one(OFFSET, raw, Verify::All, &mut room, scratch).ok()?;
+    read_one(OFFSET, raw, Verify::All, &mut room, space).ok()?;
     Some(out)
 }
 

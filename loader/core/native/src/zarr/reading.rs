@@ -5,9 +5,8 @@
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -24,8 +23,6 @@ use crate::zarr::scatter::{Columns, Run, Scattering, column, gathered};
 const STEP_BYTES: usize = 64 << 10;
 /// With less than this, one thread is done before another one has begun.
 const WORTH_THREADS_BYTES: usize = 1 << 20;
-/// How often a thread that waits sees whether it was interrupted.
-const SIGNALS: Duration = Duration::from_millis(50);
 
 fn refused(why: impl Into<String>) -> PyErr {
     PyValueError::new_err(why.into())
@@ -495,24 +492,7 @@ impl Reading {
     /// With `help` this thread reads too.
     #[pyo3(signature = (timeout=None, *, help=false))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>, help: bool) -> PyResult<bool> {
-        guarded(|| {
-            if !self.work.is_here() {
-                return Err(PyRuntimeError::new_err("reads of a parent process never end here"));
-            }
-            let begun = Instant::now();
-            loop {
-                if help {
-                    py.detach(|| pool::help(&self.work));
-                }
-                if py.detach(|| self.work.wait(SIGNALS)) {
-                    return Ok(true);
-                }
-                py.check_signals()?;
-                if timeout.is_some_and(|most| begun.elapsed().as_secs_f64() >= most) {
-                    return Ok(false);
-                }
-            }
-        })
+        self.work.wait_from_python(py, timeout, help)
     }
 
     /// What could not be read: the number in the list that was given, and the reason, of each chunk.

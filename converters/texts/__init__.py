@@ -1,0 +1,1 @@
+"""Conversions of text: JSON Lines and Parquet, tokenised or as they are."""

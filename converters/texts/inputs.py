@@ -1,0 +1,185 @@
+"""What a conversion of text reads: files and fields, and what becomes of the text.
+
+Invariant: equal inputs and settings give an equal `TextWork`. At most the first records of JSON Lines are
+read for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windrow.converters.job.inputs import Input, Paths, find_inputs
+from windrow.converters.records.record_files import RecordFormat, reporting_changes
+from windrow.converters.texts.fields import (
+    JsonDecoder,
+    LineDecoder,
+    TextField,
+    inferred_fields,
+)
+from windrow.converters.texts.lines import JsonLinesFiles
+from windrow.converters.texts.parquet import ParquetFiles, TableDecoder, feature_of, fields_of
+from windrow.converters.texts.tokens import Tokens, tokens_of
+from windrow.converters.zarr.decoding import SAMPLE_RECORDS, ColumnDecoder
+from windrow.converters.zarr.records_work import RecordsWork
+from windrow.converters.zarr.rows import Described, Features, Storage, asked_for, check_names
+from windrow.errors import ArgumentError
+from windrow.sources.signatures import JSON_LINES, PARQUET
+from windrow.sources.tf_example.features import Feature
+
+_HINT: Final = "leave it out by names="
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextWork:
+    """Files, how they are read, and how their records become columns. Picklable.
+
+    Args:
+        found: The files.
+        files: Reads them.
+        decoder: Makes columns of records.
+        checker: Finds the records that the decoder cannot take, at less cost.
+        field: The field with the text; None for none.
+        tokens: Makes tokens of the text; None if it stays text.
+    """
+
+    found: tuple[Input, ...]
+    files: RecordFormat
+    decoder: ColumnDecoder
+    checker: ColumnDecoder
+    field: str | None = None
+    tokens: Tokens | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings of a plan."""
+        tokens = {"tokenizer": None, "end_token": None}
+        return {"field": self.field, **(tokens if self.tokens is None else self.tokens.to_json())}
+
+    def counting(
+        self, known: Described, storage: Storage, max_bad_records: int, memory_bytes: int
+    ) -> RecordsWork:
+        """Return the work whose first stage counts the records, and which writes them to Zarr."""
+        return RecordsWork(
+            self.files,
+            self.found,
+            known,
+            None,
+            storage,
+            max_bad_records,
+            memory_bytes,
+            self.decoder,
+            self.checker,
+        )
+
+
+def json_lines_work(
+    inputs: Paths,
+    *,
+    field: str | None,
+    tokenizer: str | os.PathLike[str] | None,
+    end_token: str | int | None,
+    storage_options: Mapping[str, Any] | None,
+    names: Sequence[str] | None = None,
+    features: Features | None = None,
+    skip_bad: bool = False,
+    whole_lines: bool = False,
+) -> TextWork:
+    """Return what `json_lines_to_zarr` reads; arguments and errors as there.
+
+    With `whole_lines`, records are the lines themselves unless there is a field.
+    """
+    if names is not None and features is not None:
+        raise ArgumentError("names and features both say which fields to take; give one of them")
+    text = _text(field, tokenizer, end_token, storage_options)
+    names = _names(names)
+    found = find_inputs(inputs, storage_options=storage_options, marks=JSON_LINES.marks)
+    files = JsonLinesFiles()
+    if whole_lines and text is None:
+        return TextWork(found, files, LineDecoder(), LineDecoder())
+    taken: dict[str, Feature] = {}
+    if features is not None:
+        taken = dict(asked_for(features).features)
+    elif text is None or names:
+        with reporting_changes(found):
+            sample = files.first(found, SAMPLE_RECORDS, skip_bad=skip_bad)
+        taken = inferred_fields(sample, names, skip_bad=skip_bad)
+    columns = _columns(taken, text)
+    decoder = JsonDecoder(columns, text, exact=text is None and names is None and features is None)
+    tokens = None if text is None else text.tokens
+    return TextWork(found, files, decoder, decoder.checker, field, tokens)
+
+
+def parquet_work(
+    inputs: Paths,
+    *,
+    field: str | None,
+    tokenizer: str | os.PathLike[str] | None,
+    end_token: str | int | None,
+    storage_options: Mapping[str, Any] | None,
+    names: Sequence[str] | None = None,
+) -> TextWork:
+    """Return what `parquet_to_zarr` reads; arguments and errors as there."""
+    text = _text(field, tokenizer, end_token, storage_options)
+    found = find_inputs(inputs, storage_options=storage_options, marks=PARQUET.marks)
+    names = _names(names)
+    kinds = fields_of(found[0], names, field)
+    wanted = kinds if text is None else names or ()
+    taken = {name: feature_of(found[0].shown, name, kinds[name]) for name in wanted}
+    files = ParquetFiles(tuple(kinds), {name: str(kind) for name, kind in kinds.items()})
+    decoder = TableDecoder(_columns(taken, text), text)
+    tokens = None if text is None else text.tokens
+    return TextWork(found, files, decoder, decoder.checker, field, tokens)
+
+
+def _columns(taken: Mapping[str, Feature], text: TextField | None) -> dict[str, Feature]:
+    """Return the columns of all fields that are taken.
+
+    Raises:
+        ArgumentError: If no array can have the name of one.
+    """
+    columns = dict(taken)
+    if text is not None:
+        if text.tokens is None:
+            columns.pop(text.name, None)
+        elif text.column in columns:
+            raise ArgumentError(
+                f"field {text.column!r} would have the name of the array of tokens; {_HINT}"
+            )
+        columns[text.column] = text.feature
+    check_names(columns, hint=_HINT)
+    return columns
+
+
+def _names(names: Sequence[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or not names or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"names is a list of one field or more, got {names!r:.80}")
+    return list(dict.fromkeys(names))
+
+
+def _text(
+    field: str | None,
+    tokenizer: str | os.PathLike[str] | None,
+    end_token: str | int | None,
+    storage_options: Mapping[str, Any] | None,
+) -> TextField | None:
+    """Return the field with the text, if there is one.
+
+    Raises:
+        ArgumentError: If the three do not go together.
+    """
+    if field is not None and (not isinstance(field, str) or not field):
+        raise ArgumentError(f"field is the name of the field with the text, got {field!r:.80}")
+    if tokenizer is not None and field is None:
+        raise ArgumentError("tokenizer needs field=, the name of the field with the text")
+    if end_token is not None and tokenizer is None:
+        raise ArgumentError("end_token needs tokenizer=, the path of a tokenizer.json")
+    if field is None:
+        return None
+    if tokenizer is None:
+        return TextField(field)
+    return TextField(field, tokens_of(tokenizer, end_token, storage_options=storage_options))

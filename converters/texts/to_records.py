@@ -1,0 +1,381 @@
+"""JSON Lines or Parquet to ArrayRecord: a record becomes a line, text, tokens or an Example.
+
+Invariant: records keep their order, also across files; bad ones that were left out are listed in the
+manifest.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Unpack
+
+from windrow.converters.job.declared import declared
+from windrow.converters.job.folder import FinishedPart, OutputFolder
+from windrow.converters.job.inputs import Input, Paths
+from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.manifest import ConversionPlan, Manifest
+from windrow.converters.job.stages import Conversion, Steps, check_integer, part_stage
+from windrow.converters.records.record_files import (
+    Counted,
+    RowRange,
+    cut,
+    reporting_changes,
+)
+from windrow.converters.records.record_writing import (
+    AT_ONCE,
+    FORMAT,
+    WRITER_OPTIONS,
+    check_writer_options,
+    distinct_names,
+    shard_names,
+    write_file,
+)
+from windrow.converters.records.reshard import MOST_FILES
+from windrow.converters.texts.fields import LINE
+from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
+from windrow.converters.texts.lines import is_compressed, without_compression
+from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
+from windrow.converters.zarr.decoding import decoded
+from windrow.converters.zarr.example_encode import encode_examples
+from windrow.converters.zarr.from_records import MEMORY_BYTES
+from windrow.converters.zarr.records_work import RecordsWork, noted_inputs, places_of_cuts
+from windrow.converters.zarr.rows import Described, Storage
+from windrow.errors import ArgumentError
+from windrow.sources.tf_example.features import features_to_json
+
+# Stored bytes of a plain file that become one file of the output.
+FILE_BYTES: Final = 256 << 20
+# Records that are decoded at a time.
+_BLOCK_BYTES: Final = 4 << 20
+_SHARD: Final = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
+_SUFFIX: Final = re.compile(r"\.(jsonl|ndjson|json|parquet)\Z", re.IGNORECASE)
+
+
+@declared
+def json_lines_to_array_record(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    field: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    end_token: str | int | None = None,
+    writer_options: str = WRITER_OPTIONS,
+    files: int | None = None,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    r"""Convert JSON Lines files to ArrayRecord files: lines, the text of a field, or tokens.
+
+    A record is the line without its end; with `field`, the field's text in UTF-8; with `tokenizer` too,
+    the tokens of the text: their bytes in the smallest unsigned dtype that holds the tokenizer's ids,
+    little-endian. The manifest's settings have that dtype (`dtype`). Lines of white space alone are
+    not records, and every other line has to be a JSON object in UTF-8.
+
+    `x.jsonl` becomes `x.array_record`, and `y.jsonl.gz` becomes `y.array_record`. A plain file of
+    more than 256 MB becomes several files, which are written in parallel. A run that was stopped
+    resumes when it is called again with the same arguments.
+
+    Args:
+        inputs: A path, glob, folder (of files with `.jsonl` or `.ndjson` in their names) or URL, or a
+            list of them; compressed if they end in `.gz`, `.gzip`, `.zst` or `.zstd`.
+        output: A folder or URL, new, empty, or of an earlier run.
+        field: The field with the text.
+        tokenizer: As for `json_lines_to_zarr`.
+        end_token: As there.
+        writer_options: Options of ArrayRecordWriter.
+        files: Number of files of about the same number of records; compressed files are not cut.
+        max_bad_records: As for `json_lines_to_zarr`.
+        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If an input or the tokenizer does not exist.
+        ArgumentError: If an argument is of the wrong kind, or the tokenizer has no such end token.
+        ReadError: If an input is damaged, a record is bad, or the tokenizer cannot be read; the
+            message names file, record and byte.
+        ConversionError: If the tokenizer gives no tokens, or `output` cannot be written or holds
+            another conversion.
+        MissingExtraError: If what is needed is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.sources import ArrayRecordDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/a.jsonl", "w") as file:
+        ...     _ = file.write('{"text": "one"}\n{"text": "two"}\n')
+        >>> _ = json_lines_to_array_record(f"{folder}/a.jsonl", f"{folder}/out", field="text")
+        >>> ArrayRecordDataSource(f"{folder}/out")[1]
+        b'two'
+    """
+    _check_settings(writer_options, files, max_bad_records)
+    texts = json_lines_work(
+        inputs,
+        field=field,
+        tokenizer=tokenizer,
+        end_token=end_token,
+        storage_options=storage_options,
+        whole_lines=True,
+    )
+    parts = list(map(_parts, texts.found))
+    return _conversion(
+        "json_lines_to_array_record", texts, parts, writer_options, files, max_bad_records
+    )
+
+
+@declared
+def parquet_to_array_record(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    field: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    end_token: str | int | None = None,
+    names: Sequence[str] | None = None,
+    writer_options: str = WRITER_OPTIONS,
+    files: int | None = None,
+    max_bad_records: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Convert Parquet files to ArrayRecord files: Examples of rows, the text of a field, or tokens.
+
+    All is as for `json_lines_to_array_record`, with these exceptions. Without `field`, a record is a
+    tf.train.Example with a feature for each field, as `parquet_to_zarr` describes them; the manifest
+    has these features, so that `array_record_to_zarr` makes arrays of them. Each file becomes one
+    file, unless `files` is given. A row group is the unit that is read.
+
+    Args:
+        inputs: A path, glob, folder (of files with `.parquet` in their names) or URL, or a list of them.
+        output: A folder or URL, new, empty, or of an earlier run.
+        field: The field with the text.
+        tokenizer: As for `json_lines_to_zarr`.
+        end_token: As there.
+        names: Fields to take into Examples; by default all.
+        writer_options: Options of ArrayRecordWriter.
+        files: Number of files of about the same number of records; row groups are not cut.
+        max_bad_records: The most rows that may have a null in a field that is taken.
+        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
+        **run: How it runs: `RunOptions`.
+    """
+    _check_settings(writer_options, files, max_bad_records)
+    if field is not None and names is not None:
+        raise ArgumentError(
+            "a record is the text of field, or an Example of names; give one of them"
+        )
+    texts = parquet_work(
+        inputs,
+        field=field,
+        tokenizer=tokenizer,
+        end_token=end_token,
+        names=names,
+        storage_options=storage_options,
+    )
+    parts = [1] * len(texts.found)
+    return _conversion(
+        "parquet_to_array_record", texts, parts, writer_options, files, max_bad_records
+    )
+
+
+def _check_settings(writer_options: str, files: int | None, max_bad_records: int) -> None:
+    check_writer_options(writer_options)
+    check_integer("max_bad_records", max_bad_records, 0)
+    if files is not None:
+        check_integer("files", files, 1, MOST_FILES)
+
+
+def _conversion(
+    name: str,
+    texts: TextWork,
+    parts: Sequence[int],
+    writer_options: str,
+    files: int | None,
+    max_bad_records: int,
+) -> Conversion:
+    """Plan the conversion; each input becomes some `parts`, unless `files` is given."""
+    features = texts.decoder.features
+    names = (
+        file_names(texts.found, parts) if files is None else shard_names(_stem(texts.found), files)
+    )
+    # A reader of the records takes `features` for the features of Examples.
+    examples = texts.field is None and LINE not in features
+    settings = {
+        "conversion": name,
+        **texts.to_json(),
+        "dtype": None if texts.tokens is None else texts.tokens.dtype,
+        **({"features": features_to_json(features)} if examples else {}),
+        "writer_options": writer_options,
+        "files": files,
+    }
+    plan = planned(FORMAT, texts.found, settings)
+    counting = texts.counting(Described(features), Storage(), max_bad_records, MEMORY_BYTES)
+    each = None if files is not None else tuple(parts)
+    work = _Writing(texts, counting, tuple(names), each, writer_options, examples)
+    return Conversion(
+        name=name,
+        plan=plan,
+        stages=(counting.stages[0], part_stage("convert", work.items, work.write, at_once=AT_ONCE)),
+        finish=functools.partial(_finish, plan, texts.tokens, tuple(names)),
+        expected=dataclasses.replace(counting.expected(), files=len(names)),
+    )
+
+
+def _parts(source: Input) -> int:
+    """Return the number of files that an input of JSON Lines becomes."""
+    return 1 if is_compressed(source.name) else max(1, -(-source.size_bytes // FILE_BYTES))
+
+
+def file_names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
+    """Return the names of the files that each input becomes."""
+    own = [_parted(source.name) for source in found]
+    stems = [f"{stem}.array_record{shard}" for stem, shard in own]
+    distinct_names(stems, found, ", or into one set by files=...")
+    return [
+        name
+        for whole, (stem, shard), count in zip(stems, own, parts, strict=True)
+        for name in ([whole] if count == 1 else shard_names(f"{stem}{shard}", count))
+    ]
+
+
+def _stem(found: Sequence[Input]) -> str:
+    stems = {_parted(source.name)[0] for source in found}
+    return stems.pop() if len(stems) == 1 else "records"
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """Return a name without endings, and its place in a numbered set."""
+    match = _SHARD.fullmatch(without_compression(name))
+    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    return _SUFFIX.sub("", stem) or "records", shard
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _FileItem:
+    """A file to write, and the rows that it holds."""
+
+    name: str
+    row_range: RowRange
+
+    @property
+    def key(self) -> str:
+        """A name for these rows and records; other records have another name."""
+        return f"{self.name}@{self.row_range.digest}"
+
+    @property
+    def size_bytes(self) -> int:
+        """About the stored bytes of these records."""
+        return self.row_range.stored_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Writing:
+    """The second stage: writes the files `names`. Picklable.
+
+    `counting` has counted the records; `parts` is the number of files of each input, None for files
+    of about the same number of records. Records are `examples`, or the bytes of their only column.
+    """
+
+    texts: TextWork
+    counting: RecordsWork
+    names: tuple[str, ...]
+    parts: tuple[int, ...] | None
+    writer_options: str
+    examples: bool
+
+    def items(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_FileItem]:
+        files = self.counting.counted(folder, results)
+        if self.parts is None:
+            bounds = even_bounds(files, len(self.names))
+        else:
+            bounds = _apart(files, self.parts)
+        return [
+            _FileItem(name, rows) for name, rows in zip(self.names, cut(files, bounds), strict=True)
+        ]
+
+    def write(self, folder: OutputFolder, item: _FileItem, steps: Steps) -> FinishedPart:
+        sources = item.row_range.sources
+        counts = {"tokens": 0}
+        with reporting_changes(sources):
+            batches = self._batches(item, counts, steps)
+            file = write_file(folder, item.name, batches, writer_options=self.writer_options)
+            for source in sources:
+                source.check_unchanged()
+        return FinishedPart(item.key, file.records, (file,), counts)
+
+    def _batches(
+        self, item: _FileItem, counts: dict[str, int], steps: Steps
+    ) -> Iterator[Sequence[bytes]]:
+        rows = max(1, item.row_range.rows)
+        features = self.texts.decoder.features
+        for block in self.texts.files.blocks(item.row_range.spans, _BLOCK_BYTES):
+            columns = decoded(self.texts.decoder, block)
+            if self.examples:
+                records = encode_examples(columns, features)
+            else:
+                column: Any
+                (column,) = columns.values()
+                records = _rows(column)
+                counts["tokens"] += len(column.values)
+            yield records
+            steps.add(len(records), item.size_bytes * len(records) // rows)
+
+
+def _rows(column: Any) -> list[bytes]:
+    """Return the bytes of each row of a ragged column, little-endian."""
+    values = column.values.astype(column.values.dtype.newbyteorder("<"), copy=False)
+    data = values.tobytes()
+    ends = (column.offsets * values.itemsize).tolist()
+    return [data[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def _apart(files: Sequence[Counted], parts: Sequence[int]) -> list[int]:
+    """Return bounds that cut the rows of each file into its parts."""
+    bounds, first = [0], 0
+    for file, count in zip(files, parts, strict=True):
+        bounds += [first + file.good * (at + 1) // count for at in range(count)]
+        first += file.good
+    return bounds
+
+
+def even_bounds(files: Sequence[Counted], count: int) -> list[int]:
+    """Return bounds of parts of about the same rows, only where reading can begin."""
+    records = sum(file.good for file in files)
+    wanted = [records * at // count for at in range(count + 1)]
+    places, first = [], 0
+    for file in files:
+        step = 1 if file.cuts is not None else max(1, file.good // (4 * count))
+        places += [first + row for row in places_of_cuts(file, step)]
+        first += file.good
+    places.append(records)
+    found = [0]
+    for place in wanted[1:-1]:
+        at = bisect.bisect_left(places, place)
+        near = min(places[max(0, at - 1) : at + 1], key=lambda one: abs(one - place))
+        found.append(max(found[-1], near))
+    return [*found, wanted[-1]]
+
+
+def _finish(
+    plan: ConversionPlan,
+    tokens: Tokens | None,
+    names: Sequence[str],
+    folder: OutputFolder,
+    parts: Sequence[FinishedPart],
+) -> None:
+    """Write the manifest of the files, unless there are no tokens; it may run twice."""
+    if tokens is not None:
+        records = sum(part.records for part in parts)
+        refuse_no_tokens(tokens, records, sum(part.details["tokens"] for part in parts))
+    by_name = {file.name: file for part in parts for file in part.files}
+    inputs, skipped = noted_inputs(folder, plan.inputs)
+    files = tuple(by_name[name] for name in names)
+    folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))

@@ -1,0 +1,203 @@
+"""JSON Lines and Parquet to ArrayRecord: lines, texts, tokens and Examples, in files of any number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import windrow
+from tests.texts import END, lines_of, packed, saved, texts, tokens_of, trained, write_lines
+from windrow import converters
+from windrow.cli.main import main
+from windrow.converters import Manifest, json_lines_to_array_record, parquet_to_array_record
+from windrow.converters.job.inputs import find_inputs
+from windrow.converters.job.manifest import MANIFEST_NAME
+from windrow.converters.records.record_files import Bad, Counted
+from windrow.converters.texts import to_records
+from windrow.converters.zarr.records_work import cuts_apart, places_of_cuts
+from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources import ArrayRecordDataSource
+
+COUNTS = [0, 1, 6, 257]
+
+
+def convert(inputs: Path, output: Path, **settings: Any) -> Manifest:
+    function = (
+        parquet_to_array_record if inputs.suffix == ".parquet" else json_lines_to_array_record
+    )
+    manifest: Manifest = function(inputs, output, progress=False, **settings)
+    return manifest
+
+
+def records_in(output: Path) -> list[bytes]:
+    source = ArrayRecordDataSource(str(output))
+    return [source[at] for at in range(len(source))]
+
+
+def write(path: Path, found: list[str]) -> None:
+    if path.suffix == ".parquet":
+        table = pa.table({"id": range(len(found)), "text": pa.array(found, pa.string())})
+        pq.write_table(table, path, row_group_size=7)
+    else:
+        write_lines(path, found)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+def test_texts_and_tokens(name: str, count: int, tmp_path: Path) -> None:
+    found = texts(count)
+    write(tmp_path / name, found)
+    manifest = convert(tmp_path / name, tmp_path / "text", field="text")
+    assert records_in(tmp_path / "text") == [text.encode() for text in found]
+    assert [file.name for file in manifest.files] == ["a.array_record"]
+    tokenizer = saved(tmp_path / "tokenizer.json")
+    settings = {"field": "text", "tokenizer": tokenizer, "end_token": END}
+    manifest = convert(tmp_path / name, tmp_path / "tokens", **settings, files=3)
+    dtype = manifest.settings["dtype"]
+    assert dtype == "uint16"
+    rows = [np.frombuffer(record, dtype).tolist() for record in records_in(tmp_path / "tokens")]
+    assert rows == tokens_of(found, [trained().token_to_id(END)])
+    assert [file.name for file in manifest.files] == [
+        f"a.array_record-0000{at}-of-00003" for at in range(3)
+    ]
+    assert main(["verify", str(tmp_path / "tokens")]) == 0
+    assert windrow.inspect(str(tmp_path / "tokens")).records == count
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_whole_lines(name: str, tmp_path: Path) -> None:
+    lines = [b'{"a": 1}', b' {"b":"\xc3\xa4"} ', b'{"c": [null]}']
+    (tmp_path / name).write_bytes(packed(name, b"\r\n\r\n".join(lines)))
+    manifest = convert(tmp_path / name, tmp_path / "out")
+    assert records_in(tmp_path / "out") == lines
+    assert "features" not in manifest.settings
+    for bad in (b"{", b"[]", b'{"a": "\xff"}'):
+        (tmp_path / name).write_bytes(packed(name, lines[0] + b"\n" + bad))
+        other = tmp_path / bad.hex()
+        with pytest.raises(ReadError, match=r"a\.jsonl.*: record 1 at byte 9: is .*(not|UTF-8)"):
+            convert(tmp_path / name, other)
+        manifest = convert(tmp_path / name, other, max_bad_records=1)
+        assert records_in(other) == lines[:1]
+        assert [one.record for one in manifest.skipped] == [1]
+
+
+def test_rows_of_parquet_become_examples_and_arrays_again(tmp_path: Path) -> None:
+    columns = {
+        "i": pa.array([1, 2, 3], pa.int16()),
+        "u": pa.array([2**64 - 1, 0, 1], pa.uint64()),
+        "f": pa.array([0.1, 1, 2], pa.float64()),
+        "r": pa.array([[0.1], [], [2, 3]], pa.list_(pa.float64())),
+        "s": pa.array(["x", "", "\u00e4"]),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=2)
+    convert(path, tmp_path / "records")
+    assert converters.decode_example(records_in(tmp_path / "records")[0])["i"] == [1]
+    converters.array_record_to_zarr(tmp_path / "records", tmp_path / "out", progress=False)
+    group: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
+    for name, dtype in (("i", "int16"), ("u", "uint64"), ("f", "float64")):
+        assert group[name].dtype == dtype
+        assert group[name][:].tolist() == columns[name].to_pylist()
+    assert group["r/values"][:].tolist() == [0.1, 2, 3]
+    assert group["s/values"][:].tobytes().decode() == "x\u00e4"
+    convert(path, tmp_path / "some", names=["s"])
+    assert list(converters.decode_example(records_in(tmp_path / "some")[0])) == ["s"]
+
+
+def test_a_large_plain_file_becomes_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = texts(257)
+    size = len(lines_of(found))
+    monkeypatch.setattr(to_records, "FILE_BYTES", size // 4 + 1)
+    (tmp_path / "in").mkdir()
+    write_lines(tmp_path / "in" / "a.jsonl", found)
+    write_lines(tmp_path / "in" / "b.jsonl.gz", found * 9)
+    write_lines(tmp_path / "in" / "c.jsonl", found[:9])
+    manifest = convert(tmp_path / "in", tmp_path / "out", field="text")
+    assert [(file.name, file.records) for file in manifest.files] == [
+        *((f"a.array_record-0000{at}-of-00004", 64 + (at == 3)) for at in range(4)),
+        ("b.array_record", 9 * 257),
+        ("c.array_record", 9),
+    ]
+    paths = [str(tmp_path / "out" / file.name) for file in manifest.files]
+    everything = ArrayRecordDataSource(paths)
+    assert [everything[at] for at in range(len(everything))] == [
+        text.encode() for text in [*found, *found * 9, *found[:9]]
+    ]
+
+
+def test_names_of_files(tmp_path: Path) -> None:
+    given = {
+        "x.jsonl-00001-of-00002.gz": "x.array_record-00001-of-00002",
+        "c4-train.00000-of-01024.json.gz": "c4-train.00000-of-01024.array_record",
+        "y.ndjson": "y.array_record",
+        ".jsonl": "records.array_record",
+    }
+    for name in given:
+        (tmp_path / name).write_bytes(packed(name, b"{}\n"))
+    found = find_inputs([str(tmp_path / name) for name in given])
+    assert to_records.file_names(found, [1] * 4) == list(given.values())
+    (tmp_path / "y.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(ConversionError, match=r"would both become y\.array_record; .*files="):
+        json_lines_to_array_record(
+            [str(tmp_path / "y.jsonl"), str(tmp_path / "y.ndjson")], tmp_path / "out"
+        )
+
+
+def counted(records: int, cuts: tuple[int, ...] | None, bad: tuple[int, ...] = ()) -> Counted:
+    source: Any = None
+    lost = tuple(Bad(number, "") for number in bad)
+    return Counted(source, records, cuts=cuts, bad=lost)
+
+
+def test_bounds_only_where_reading_can_begin() -> None:
+    packed_file, groups = counted(100, (0,)), counted(30, (0, 10, 25), bad=(3, 10, 11))
+    assert list(places_of_cuts(packed_file)) == [0]
+    assert list(places_of_cuts(groups)) == [0, 9, 22]
+    assert list(places_of_cuts(counted(0, None))) == []
+    files = [packed_file, groups, counted(9, None)]
+    assert cuts_apart(files, 20) == [0, 100, 122, 136]
+    assert cuts_apart(files, 1000) == [0, 136]
+    assert cuts_apart([], 5) == [0]
+    # A row group whose rows are all bad begins where the next one does.
+    assert list(places_of_cuts(counted(4, (0, 2), bad=(0, 1)))) == [0]
+    assert to_records.even_bounds(files, 3) == [0, 0, 100, 136]
+    assert to_records.even_bounds([counted(10, None)], 4) == [0, 2, 5, 7, 10]
+    assert to_records.even_bounds([counted(0, None)], 2) == [0, 0, 0]
+
+
+def test_wrong_arguments_and_tokenizers(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", texts(3))
+    write(tmp_path / "a.jsonl", texts(3))
+    for name in ("a.parquet", "a.jsonl"):
+        for settings, message in (
+            ({"files": 0}, "files must be an integer from 1 to"),
+            ({"writer_options": "nonsense"}, "writer_options='nonsense'"),
+            ({"tokenizer": "x"}, "tokenizer needs field="),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                convert(tmp_path / name, tmp_path / "out", **settings)
+    with pytest.raises(
+        ArgumentError, match="a record is the text of field, or an Example of names"
+    ):
+        convert(tmp_path / "a.parquet", tmp_path / "out", field="text", names=["id"])
+    assert not (tmp_path / "out").exists()
+    model = {"type": "BPE", "vocab": {"\u1234": 0}, "merges": []}
+    none = dict.fromkeys(
+        ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    )
+    silent = tmp_path / "silent.json"
+    silent.write_text(json.dumps({"version": "1.0", **none, "added_tokens": [], "model": model}))
+    with pytest.raises(
+        ConversionError, match=r"silent\.json: gave no token for any of 3 documents"
+    ):
+        convert(tmp_path / "a.jsonl", tmp_path / "out", field="text", tokenizer=silent)
+    assert not (tmp_path / "out" / MANIFEST_NAME).exists()

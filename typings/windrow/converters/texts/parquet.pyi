@@ -1,0 +1,1 @@
+from converters.texts.parquet import *

@@ -27,6 +27,7 @@ from windrow.errors import ClosedError, ReadError
 from windrow.sources.foreign import ForeignDataSource
 from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
 from windrow.transforms import columns
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, WorkerSettings
 from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
@@ -303,6 +304,7 @@ class _Handler:
             table,
             small,
             result.block.marks,
+            result.block.made_of,
             failure,
             result.rows,
             result.took_s,
@@ -319,6 +321,7 @@ class _Reply:
     table: Table | None
     stacked: Any  # the elements of a listed table that are small, as columns
     marks: npt.NDArray[np.int64]
+    made_of: MadeOf | None
     failure: Failure | None
     rows: int
     took_s: float
@@ -332,7 +335,7 @@ class _Reply:
             raise error  # SystemExit and the like end the stream where they are
         table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
         return Result(
-            Block(table, self.marks),
+            Block(table, self.marks, self.made_of),
             error,
             self.rows,
             self.took_s,

@@ -11,18 +11,9 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
-    SameIndices,
-    SameLength,
     Step,
-    UnseenNode,
     Where,
     WorkerSettings,
-    default_seed,
-    described,
-    fingerprint,
-    function_names,
-    may_be_absent,
-    seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.buckets import BucketNode
@@ -46,6 +37,7 @@ from windrow.transforms.nodes.index import (
 from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
 from windrow.transforms.nodes.lengths import lengths_of, over_records
+from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
 from windrow.transforms.nodes.packing import (
     BEST_FIT,
     PackNode,
@@ -70,12 +62,12 @@ from windrow.transforms.nodes.routing import (
     SelectNode,
     mix_proportions,
 )
+from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
 from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
-    StreamMixNode,
     StreamNode,
     StreamRepeatNode,
     StreamWindowShuffleNode,
@@ -84,9 +76,12 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    ordered,
     origin,
+    random_access_parts,
+    undecided,
 )
-from windrow.transforms.nodes.tail import RowPosition, Tail, follows_batch, tail_of
+from windrow.transforms.nodes.tail import RowPosition, Tail, tail_of
 from windrow.transforms.nodes.values import (
     ColumnMapNode,
     EachNode,
@@ -96,6 +91,15 @@ from windrow.transforms.nodes.values import (
     RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
+)
+from windrow.transforms.nodes.whole_chain import (
+    default_seed,
+    described,
+    fingerprint,
+    follows_batch,
+    function_names,
+    may_be_absent,
+    seed_for,
 )
 
 __all__ = [
@@ -157,6 +161,7 @@ __all__ = [
     "StreamWindowShuffleNode",
     "Tail",
     "ToStreamNode",
+    "TokenMixNode",
     "UnbatchNode",
     "UnseenNode",
     "ValueNode",
@@ -180,11 +185,15 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "ordered",
     "origin",
     "over_records",
     "pack_node",
+    "random_access_parts",
     "seed_for",
     "sharded",
     "sliced",
     "tail_of",
+    "token_sizes",
+    "undecided",
 ]

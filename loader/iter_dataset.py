@@ -219,7 +219,7 @@ class IterDataset(Dataset[T]):
     ) -> IterDataset[Any]:
         """Batches of consecutive elements of the stream, across epochs too (see MapDataset).
 
-        Of a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
+        In a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
         rows are padding in their places, and with `"drop"` the stream ends at the first batch that
         a lane cannot fill.
 
@@ -334,8 +334,8 @@ class IterDataset(Dataset[T]):
 
         Example:
             >>> import numpy as np, windrow
-            >>> texts = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
-            >>> rows = texts.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
+            >>> numbers = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
+            >>> rows = numbers.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
             >>> [row["x"].tolist() for row in rows]
             [[1, 2, 2, 3, 3, 3], [4, 4, 4, 4, 0, 0]]
         """

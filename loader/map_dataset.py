@@ -375,7 +375,7 @@ class MapDataset(Dataset[T]):
                 are dicts get it under the key `mask`, others become the pair `(batch, mask)`.
             mask: The name of that key.
             pad_to: Pads rows that differ in length: the first axis of each leaf that has an axis is
-                padded to this length, or that of leaves under keys of the elements to one by key.
+                padded to this length. A dict of lengths by key pads leaves under these keys alone.
             pad_value: The number that `pad_to` pads with.
 
         Raises:
@@ -435,8 +435,8 @@ class MapDataset(Dataset[T]):
 
         Example:
             >>> import numpy as np, windrow
-            >>> texts = windrow.MapDataset.source(["first", "", "second"])
-            >>> pieces = texts.chunks_of(3, lengths=[np.array([5, 0, 6])])
+            >>> words = windrow.MapDataset.source(["first", "", "second"])
+            >>> pieces = words.chunks_of(3, lengths=[np.array([5, 0, 6])])
             >>> len(pieces), list(pieces)
             (4, ['fir', 'st', 'sec', 'ond'])
         """

@@ -122,7 +122,8 @@ def test_skipping_far_takes_no_longer_than_skipping_one() -> None:
     assert source.read_records == 0
     # The end of the 8,000th epoch, after as many whole windows.
     state = iterator.get_state()
-    assert state["lanes"] == [[10**9, 7_999, 8 * 10**10, 0]] and state["rows"] == 8 * 10**12
+    assert state["lanes"] == [[10**9, 7_999, 8 * 10**10, 0]]
+    assert state["rows"] == 8 * 10**12
 
 
 def test_a_filter_runs_and_what_follows_it_does_not() -> None:

@@ -279,7 +279,7 @@ class SlotsNode(IndexNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotMapNode(EachNode):
-    """Of the items that a function makes of an element, the one of a slot; absent if it has fewer."""
+    """The item of a slot, of those that a function makes of an element; absent if there are fewer."""
 
     slots: int
 

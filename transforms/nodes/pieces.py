@@ -27,7 +27,7 @@ from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
-# Epochs whose pieces are kept: that of a stream, and the one after it.
+# Epochs whose pieces are kept: the one in which a stream is, and the one after it.
 _EPOCHS = 2
 
 
@@ -143,7 +143,8 @@ class ChunksNode(PieceNode):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         _, firsts, lengths = self._places(at)
-        return np.minimum(self.size, lengths - firsts)
+        found: IntArray = np.minimum(self.size, lengths - firsts)
+        return found
 
     # --- values ----------------------------------------------------------------------------------
 

@@ -300,8 +300,8 @@ class IterDataset(Dataset[T]):
 
         Example:
             >>> import numpy as np, windrow
-            >>> words = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
-            >>> rows = words.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
+            >>> numbers = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
+            >>> rows = numbers.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
             >>> [row["x"].tolist() for row in rows]
             [[1, 2, 2, 3, 3, 3], [4, 4, 4, 4, 0, 0]]
         """

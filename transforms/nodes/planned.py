@@ -290,7 +290,7 @@ class PlannedNode(RegroupNode):
         return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
 
     def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
-        found = {}
+        found: dict[int, PackCounts] = {}
         if not len(indices):
             return found
         for window in range(indices[0] >> GROUP_BITS, (indices[-1] >> GROUP_BITS) + 1):

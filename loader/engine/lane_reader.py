@@ -185,7 +185,7 @@ class LaneReader:
             return None
         block, elements = found
         self._order.arrived(elements, len(block))
-        return Block(tables.single(block.table), block.marks)
+        return Block(tables.single(block.table), block.marks, block.made_of)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""

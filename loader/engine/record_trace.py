@@ -60,12 +60,13 @@ class Trace:
     taken: list[Taken]
 
 
-def trace(node: Node, indices: IntArray) -> Trace:
+def trace(node: Node, indices: IntArray, *, uneven: bool = False) -> Trace:
     """The records that elements of a chain with random access are made of.
 
     Args:
         node: The chain.
         indices: Indices of its elements, in any epoch.
+        uneven: Whether a zip may have batches of different sizes; the longest has the rows then.
 
     Raises:
         PlanError: If a zip has batches of different sizes, or a selection map is wrong.
@@ -78,7 +79,7 @@ def trace(node: Node, indices: IntArray) -> Trace:
         [5, 4, 3, 2]
     """
     at = positions(indices, node.length)
-    return start(node, at, [0, len(at)], _Recorder())()
+    return start(node, at, [0, len(at)], _Recorder(uneven=uneven))()
 
 
 class TracedLeaf(NamedTuple):
@@ -112,7 +113,8 @@ def leaves_of(node: Node) -> dict[int, TracedLeaf]:
 class _Recorder:
     """Makes traces in place of values, and notes what was started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, uneven: bool = False) -> None:
+        self._uneven = uneven
         self.started: list[tuple[Any, IntArray]] = []
         self.unknown: Unknown = []
 
@@ -148,6 +150,8 @@ class _Recorder:
         """The records of all parts."""
         first, *others = parts
         if not all(np.array_equal(first.counts, other.counts) for other in others):
+            if self._uneven:
+                return self.joined(node, _evened(parts))
             raise PlanError(
                 f"shuffle_quality: {node.label} has batches of different sizes; ask for the quality"
                 " of each of its datasets"
@@ -185,6 +189,18 @@ def _at_rows(taken: Taken, rows: IntArray) -> Taken:
 
 
 _SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+
+
+def _evened(parts: Sequence[Trace]) -> list[Trace]:
+    """The same records; each element has as many rows as in the part that gives it most."""
+    counts = np.max([part.counts for part in parts], axis=0)
+    starts = np.cumsum(counts) - counts
+    found = []
+    for part in parts:
+        shift = np.repeat(starts - (np.cumsum(part.counts) - part.counts), part.counts)
+        taken = [Taken(t.leaf, t.rows + shift[t.rows], t.records) for t in part.taken]
+        found.append(Trace(counts, taken))
+    return found
 
 
 def _of_leaf(leaf: Any, records: IntArray) -> Trace:

@@ -98,6 +98,7 @@ class SpreadNode(StreamNode):
 
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
 
     @abc.abstractmethod
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:

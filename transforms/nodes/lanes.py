@@ -20,6 +20,7 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms import tables
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode
 from windrow.transforms.nodes.streams import StreamNode, origin
@@ -49,6 +50,12 @@ class RowsNode(StreamNode):
         for block in inputs.blocks(0, position[:-1], unit):
             yield block.with_marks(np.arange(seen + 1, seen + 1 + len(block)))
             seen += len(block)
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        moved = moves.after(0, position[:-1], count, unit)
+        return Moved([*moved.position, position[-1] + moved.passed], moved.passed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,6 +153,11 @@ class LaneBatchNode(ShardBatchNode):
         """The lanes that have rows of the shard."""
         low, high = self.slots()
         return range(low // self.turn_rows, -(-high // self.turn_rows))
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        return None
 
     def _own_slots(self) -> list[tuple[int, int]]:
         """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""

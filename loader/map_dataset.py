@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,13 @@ from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
 from windrow.sources.adapt import as_source
 from windrow.transforms import functions, nodes, tables
-from windrow.transforms.arguments import checked_seed, integer, weights_given
+from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
+from windrow.transforms.mixtures import Schedule, scheduled
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
+
+if TYPE_CHECKING:
+    from windrow.engine.record_names import RecordOf
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -75,17 +79,34 @@ class MapDataset(Dataset[T]):
 
     @classmethod
     def mix(
-        cls, datasets: Sequence[MapDataset[Any]], weights: Sequence[float] | None = None
+        cls,
+        datasets: Sequence[MapDataset[Any]],
+        weights: Sequence[float] | Schedule | None = None,
+        *,
+        at_end: AtEnd = "stop",
     ) -> MapDataset[Any]:
         """Elements of the datasets in the proportions of `weights` (equal ones by default).
 
-        An epoch ends before the first dataset would run out; the next epoch continues from there.
+        Args:
+            datasets: At least one, none of them empty.
+            weights: One for each; or a `transforms.Schedule` of such weights.
+            at_end: What happens when a dataset runs out. The epoch ends, and the next epoch continues
+                from there ("stop"); each dataset is repeated for ever ("repeat"); or the epoch
+                continues without it, until it has all elements of all ("drop"). With "drop" a
+                schedule starts again with each epoch.
 
         Raises:
-            PlanError: If there is no dataset, one is empty, or weights are too few or not positive.
+            PlanError: If there is no dataset, one is empty, weights are too few or not positive, or
+                `at_end` is something else.
         """
         parents = nodes_of(datasets, MapDataset, "mix")
-        return MapDataset(nodes.MixNode(parents, weights_given(weights)))
+        if one_of(at_end, AT_END, "mix: at_end") == "repeat":
+            parents = tuple(
+                each if each.length in (0, nodes.ENDLESS) else nodes.RepeatNode((each,), None)
+                for each in parents
+            )
+        given = scheduled(weights, weights_given)
+        return MapDataset(nodes.MixNode(parents, given, at_end == "drop"))
 
     @classmethod
     def select_from_datasets(
@@ -354,7 +375,7 @@ class MapDataset(Dataset[T]):
                 are dicts get it under the key `mask`, others become the pair `(batch, mask)`.
             mask: The name of that key.
             pad_to: Pads rows that differ in length: the first axis of each leaf that has an axis is
-                padded to this length, or that of leaves under keys of the elements to one by key.
+                padded to this length. A dict of lengths by key pads leaves under these keys alone.
             pad_value: The number that `pad_to` pads with.
 
         Raises:
@@ -388,6 +409,40 @@ class MapDataset(Dataset[T]):
             pad_value=pad_value,
         )
         return MapDataset(node)
+
+    def chunks_of(
+        self, size: int, *, lengths: Any = None, sequences: Sequence[str] | None = None
+    ) -> MapDataset[T]:
+        """Sequences cut to pieces of `size` items; the last piece of a sequence may have fewer.
+
+        The pieces of a sequence come one after the other, each with an index. They are found from
+        lengths alone, so the length is exact and nothing is read for it. A sequence without items
+        has no piece. Elements may be arrays, strings or bytes, or dicts of arrays. Leaves of dicts
+        that are not cut come with each piece.
+
+        Args:
+            size: The most items of a piece.
+            lengths: Lengths of records, one array of integers for each source; by default those that
+                the sources know.
+            sequences: Which keys of a dict are cut. By default those whose first axis has no fixed
+                length in `element_spec`, else those that have an axis.
+
+        Raises:
+            ArgumentError: If an argument has the wrong type.
+            PlanError: If `size` is less than 1, the dataset is endless, or lengths are not known;
+                on reading, if an epoch has more or fewer pieces than the first.
+            ElementError: On reading, if a sequence is not as long as its length says.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> words = windrow.MapDataset.source(["first", "", "second"])
+            >>> pieces = words.chunks_of(3, lengths=[np.array([5, 0, 6])])
+            >>> len(pieces), list(pieces)
+            (4, ['fir', 'st', 'sec', 'ond'])
+        """
+        number = integer(size, "chunks_of: size")
+        names = nodes.checked_sequences(sequences, "chunks_of")
+        return MapDataset(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
 
     def shard(self, index: int, count: int) -> MapDataset[T]:
         """The part of each batch that one of `count` processes takes: see `IterDataset.shard`.
@@ -589,6 +644,34 @@ class MapDataset(Dataset[T]):
     def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T | None]:
         """The elements at `indices` as a list, None where absent; torch calls this."""
         return list(tables.elements(self._table(indices)))
+
+    def records_of(self, index: int) -> list[RecordOf]:
+        """The records that element `index` is made of, without reading.
+
+        A function does not change them: they are what went into it, also if a filter drops the
+        element.
+
+        Args:
+            index: An index in any epoch, as in `ds[index]`.
+
+        Returns:
+            A `windrow.RecordOf(source, record)` for each record, in row order: one for an element,
+            as many as rows for a batch; a row of a zip has one of each dataset.
+
+        Raises:
+            RecordIndexError: If the dataset is empty, or the index does not fit into 64 bits.
+
+        Example:
+            >>> import windrow
+            >>> parts = [windrow.MapDataset.range(10), windrow.MapDataset.source(["a", "b", "c"])]
+            >>> mixed = windrow.MapDataset.mix(parts, [2, 1]).shuffle(seed=1).batch(3)
+            >>> mixed.records_of(0)
+            [RecordOf(source=1, record=1), RecordOf(source=0, record=5), RecordOf(source=0, record=4)]
+        """
+        # Few processes ask: a worker and a training loop do not load it.
+        from windrow.engine.record_names import records_of_element
+
+        return records_of_element(self._node, integer(index, "records_of: index"))
 
     def _table(self, indices: Any) -> tables.Table:
         wanted = np.asarray(indices)

@@ -79,9 +79,7 @@ class Identity:
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
                 f"  this run: {self.chain} [{own}]\n"
-                "Restore with the chain and data it was taken from, or start without a state. A"
-                " store that has grown since has other data: where the source allows it, [:n] after"
-                " the source restores on the first n records."
+                "Restore with the chain and data it was taken from, or start without a state."
             )
         if state.get("functions") != self.functions:
             warnings.warn(

@@ -183,7 +183,7 @@ def shuffled_rows(columns: Mapping[str, AnyArray], seed: int, group_by: str | No
 
     Args:
         columns: The rows.
-        seed: Of the permutation.
+        seed: The seed of the permutation.
         group_by: Rows are sorted by the mean of the distinct values of this feature, and keep the
             order of the permutation where means are equal. None to leave that out.
     """

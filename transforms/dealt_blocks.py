@@ -2,7 +2,7 @@
 
 The shuffled list of an epoch's blocks is dealt as cards are: lane `l` of `L` gets the blocks at places
 `l, l + L, ...`. Each lane shuffles windows of consecutive blocks of its own. In the order of the epoch
-the elements of lane 0 come first, then those of lane 1, and so on.
+the elements of lane 0 come first, then the elements of lane 1, and so on.
 
 Invariant: over one epoch each offset comes exactly once, and no block is in two lanes. With one lane it
 is the order of `windrow.transforms.blocks`.

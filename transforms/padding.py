@@ -242,7 +242,7 @@ def _lengthened(length: int | None, leaf: Any) -> Any:
 
 
 def _filled(column: Column, at: IntArray, size: int) -> Column:
-    """`size` rows: those of a column at the places `at`, and zeros or empty strings elsewhere."""
+    """`size` rows: the rows of a column at `at`, and zeros or empty strings elsewhere."""
     if isinstance(column, SizedColumn):
         return SizedColumn(size, column.row_bytes)
     if isinstance(column, np.ndarray):

@@ -1,7 +1,7 @@
 """Reading for lanes: read batches with the next elements of several lanes, dealt to those lanes.
 
 Lanes of a stream (`windrow.transforms.nodes.lanes`) run the same nodes over different elements of one
-chain. Their elements are read together, so that they cost no more than those of one lane. The steps
+chain. Their elements are read together, so that many lanes cost no more than one. The steps
 of the stage after the chain run on each read batch as a whole.
 
 Invariant: the rows of a lane do not depend on other lanes. A lane that needs many elements for a row
@@ -38,7 +38,7 @@ class _Lane:
         given: The index after the row given last.
         is_over: Whether all of its elements are planned.
         is_read: Whether they are also read.
-        is_open: Whether somebody takes its rows.
+        is_open: Whether a node takes its rows.
         held: Rows in hand: of each block, those in `[start, stop)`.
         held_rows: Their number.
         pending: Elements that are planned and not read.
@@ -62,7 +62,7 @@ class _LaneOrder:
 
     def __init__(self, node: Node, lanes: Mapping[int, _Lane], count: int) -> None:
         self._node, self._lanes, self._count = node, lanes, count
-        # Of each read batch the elements of lanes, and the lanes that have no more after it.
+        # The elements of lanes in each read batch, and the lanes that have no more after it.
         self._planned: collections.deque[tuple[dict[int, int], list[_Lane]]] = collections.deque()
         self._read, self._elements, self._rows = 0, 1, 1
 
@@ -71,7 +71,7 @@ class _LaneOrder:
         return all(lane.is_over for lane in self._lanes.values())
 
     def arrived(self, elements: int, rows: int) -> None:
-        """Note that more elements, in the order of `take`, were read and gave so many rows."""
+        """Note that more elements, in the order of `take`, were read and gave `rows` rows."""
         self._read += elements
         self._elements, self._rows = self._elements + elements, self._rows + rows
         while self._planned and self._read >= sum(self._planned[0][0].values()):
@@ -179,13 +179,13 @@ class LaneReader:
     # --- for a node that takes the rows of all lanes ---
 
     def read(self) -> Block | None:
-        """The rows of another read batch, those of a lane after the other; None at the end."""
+        """The rows of another read batch, lane after lane; None at the end."""
         found = next(self._blocks, None)
         if found is None:
             return None
         block, elements = found
         self._order.arrived(elements, len(block))
-        return Block(tables.single(block.table), block.marks)
+        return Block(tables.single(block.table), block.marks, block.made_of)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""

@@ -28,9 +28,10 @@ from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
-from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
+from windrow.engine.executors import Executors, StageExecutor
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
+from windrow.engine.process_executor import ProcessExecutor
 from windrow.engine.read_batches import GOAL_S, ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError

@@ -98,6 +98,7 @@ class SpreadNode(StreamNode):
 
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
 
     @abc.abstractmethod
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
@@ -278,7 +279,7 @@ class SlotsNode(IndexNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotMapNode(EachNode):
-    """Of the items that a function makes of an element, the one of a slot; absent if it has fewer."""
+    """The item of a slot, of those that a function makes of an element; absent if there are fewer."""
 
     slots: int
 

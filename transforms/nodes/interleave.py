@@ -38,6 +38,7 @@ class StreamInterleaveNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
 
     def count(self) -> int:
         if not self.parents:
@@ -78,7 +79,7 @@ class StreamInterleaveNode(StreamNode):
         return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        # Of streams as long as each other this is the order; of others it is like it.
+        # For streams of one length this is the order; for others it is a similar one.
         return MixNode(parents, None) if self.places > 1 else ConcatenateNode(parents)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:

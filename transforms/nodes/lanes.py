@@ -20,6 +20,7 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms import tables
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode
 from windrow.transforms.nodes.streams import StreamNode, origin
@@ -49,6 +50,12 @@ class RowsNode(StreamNode):
         for block in inputs.blocks(0, position[:-1], unit):
             yield block.with_marks(np.arange(seen + 1, seen + 1 + len(block)))
             seen += len(block)
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        moved = moves.after(0, position[:-1], count, unit)
+        return Moved([*moved.position, position[-1] + moved.passed], moved.passed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,6 +154,11 @@ class LaneBatchNode(ShardBatchNode):
         low, high = self.slots()
         return range(low // self.turn_rows, -(-high // self.turn_rows))
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        return None
+
     def _own_slots(self) -> list[tuple[int, int]]:
         """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""
         low, high = self.slots()
@@ -202,7 +214,7 @@ class LaneBatchNode(ShardBatchNode):
             turns = self._turns(int(counts.min()) // rows, before)
             starts = np.cumsum(counts) - counts
             if turns:
-                # Of each turn (axis 0) and lane (axis 1) the rows in the pool.
+                # The rows in the pool, by turn (axis 0) and lane (axis 1).
                 inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
                 grid = sorted_rows[starts[:, None] + inside]
                 at_ends = np.tile(at, (turns, 1, 1))
@@ -283,7 +295,9 @@ class LaneBatchNode(ShardBatchNode):
             with inputs.calling():
                 bounds = [*range(0, rows.rows + 1, counts)]
                 if self.padding is not None and places is not None and counts < self.group_size:
-                    made = Listed(self.padding.batches(rows, bounds, self.group_size, [places]))
+                    made: tables.Table = Listed(
+                        self.padding.batches(rows, bounds, self.group_size, [places])
+                    )
                 else:
                     made = self.gather(rows, bounds)
             last.keep(made)
@@ -328,18 +342,9 @@ class LaneBatchNode(ShardBatchNode):
         numbers = (before + (1 + np.arange(turns)) * self.turn_rows) * self.lanes
         return np.column_stack([marks.reshape(turns, -1), numbers])
 
-    def runs_as(self, where: Any) -> str:
-        low, high = self.slots()
-        mine = self.own_lanes()
-        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
-        text = f"rows {low} to {high - 1} of each batch of {self.size}, of {shown} of {self.lanes}"
-        if self.lanes % self.shards:
-            return f"{text}; shards that share a lane each run it: lanes={self.shards} would not"
-        return text
-
 
 class _LastBatch:
-    """A batch from which the shape of an empty one is taken."""
+    """The batch made last: an empty batch has its shape."""
 
     def __init__(self, node: LaneBatchNode, inputs: Inputs, lane: int) -> None:
         self._node, self._inputs, self._lane = node, inputs, lane

@@ -27,15 +27,15 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.transforms.amounts import Amount
+from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, may_be_absent
+from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import IndexNode, SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.routing import RoutingNode
 from windrow.transforms.nodes.values import ValueNode
-from windrow.transforms.packing import PackCounts
+from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 
@@ -290,7 +290,7 @@ class PlannedNode(RegroupNode):
         return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
 
     def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
-        found = {}
+        found: dict[int, PackCounts] = {}
         if not len(indices):
             return found
         for window in range(indices[0] >> GROUP_BITS, (indices[-1] >> GROUP_BITS) + 1):

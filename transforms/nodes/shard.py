@@ -16,6 +16,7 @@ from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Step, Where
 from windrow.transforms.nodes.regroup import BatchNode
+from windrow.transforms.nodes.streams import lanes_of
 from windrow.transforms.positions import Positions
 from windrow.transforms.tables import Listed, Table
 
@@ -117,7 +118,15 @@ class ShardBatchNode(BatchNode):
         if self.shards == 1:
             return super().runs_as(where)
         low, high = self.slots()
-        return f"rows {low} to {high - 1} of each batch of {self.size}, nothing is read for others"
+        rows = f"rows {low} to {high - 1} of each batch of {self.size}"
+        if self.length != STREAM:
+            return f"{rows}, nothing is read for others"
+        lanes = lanes_of(self.parents, "batch")
+        mine = range(low * lanes // self.size, -(-high * lanes // self.size))
+        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
+        if lanes % self.shards:
+            return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
+        return f"{rows}, of {shown} of {lanes}; no other lane is run"
 
 
 def without_rows(batch: Any) -> Any:
@@ -145,9 +154,9 @@ def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] |
 def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] | None) -> Node:
     if isinstance(node, BatchNode):
         return _shard_of(node, shard, shards, agree)
-    if shards > 1 and node.functions and node.stream_step is not Step.GROUPS:
+    if shards > 1 and _has_batch(node) and node.functions and node.stream_step is not Step.GROUPS:
         raise PlanError(
-            f"shard: {node.written} comes after the last batch, and may look at all of its rows;"
+            f"shard: {node.written} comes after the last batch, and may read all of its rows;"
             " move it before batch, or write it as map(..., batched=True), which promises that"
             " rows are independent"
         )
@@ -160,6 +169,12 @@ def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], boo
     if moved.length != STREAM:
         object.__setattr__(moved, "length", moved.parent.length)
     return moved
+
+
+def _has_batch(node: Node) -> bool:
+    while len(node.parents) == 1 and not isinstance(node, BatchNode):
+        node = node.parent
+    return isinstance(node, BatchNode)
 
 
 def _shard_of(

@@ -1,0 +1,368 @@
+"""Lanes and shards: the same global rows in the same places, for any number of hosts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests.chain.test_chain_laws import Counting
+from windrow import IterDataset, MapDataset, ReadOptions
+from windrow.errors import ArgumentError, PlanError, StateError
+
+M = MapDataset
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+OPTIONS = [SYNCHRONOUS, ReadOptions(), ReadOptions(2, 7)]
+SIZES = [8, 16, 24]
+
+
+def not_of_three(number: int) -> bool:
+    return number % 3 != 0
+
+
+def ten_more(number: int) -> int:
+    return number + 10
+
+
+def with_row(row: int, number: int) -> int:
+    return row * 10_000 + number
+
+
+def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
+    """A stream of 8 lanes, with stateful nodes."""
+    chain: MapDataset[int] = M.range(data.draw(st.integers(64, 230), "length"))
+    if data.draw(st.booleans(), "blocks"):
+        chain = chain.block_shuffle(seed=3, block=data.draw(st.sampled_from([1, 3, 7])))
+    stream = chain.map(ten_more).to_iter_dataset(options, lanes=8)
+    for step in data.draw(st.lists(st.sampled_from("fwmlir"), max_size=4), "steps"):
+        match step:
+            case "f":
+                stream = stream.filter(not_of_three)
+            case "w":
+                stream = stream.window_shuffle(5, seed=2)
+            case "m":
+                other = M.range(1000, 1500).to_iter_dataset(options, lanes=8)
+                stream = IterDataset.mix([stream, other], [2, 1])
+            case "l":
+                stream = stream.limit(150)
+            case "i":
+                stream = stream.map_with_index(with_row)
+            case "r":
+                stream = stream.repeat(2)
+    return stream
+
+
+def rows(batches: Any) -> list[int]:
+    return [row for batch in batches for row in batch.tolist()]
+
+
+def run(
+    dataset: IterDataset[Any], size: int, shards: int, state: Any, most: int | None
+) -> tuple[list[list[int]], dict[str, Any]]:
+    """The global batches of some shards from a state on, and the state after them."""
+    parts, states = [], []
+    for shard in range(shards):
+        with iter(dataset.batch(size).shard(shard, shards)) as iterator:
+            if state is not None:
+                iterator.set_state(json.loads(json.dumps(state)))
+            parts.append([batch.tolist() for batch in itertools.islice(iterator, most)])
+            states.append(iterator.get_state())
+    batches = [list(itertools.chain.from_iterable(b)) for b in zip(*parts, strict=True)]
+    return batches, windrow.merge_states(states)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_another_number_of_hosts_goes_on_with_the_next_row(data: st.DataObject) -> None:
+    options = data.draw(st.sampled_from(OPTIONS), "options")
+    stream = drawn_stream(data, options).repeat()
+    with iter(stream.batch(8)) as iterator:
+        expected = rows(itertools.islice(iterator, 24))
+    at, state, got = 0, None, list[list[int]]()
+    for _ in range(3):
+        size = data.draw(st.sampled_from(SIZES), "size")
+        shards = data.draw(st.sampled_from([1, 2, 4, 8]), "shards")
+        batches, state = run(stream, size, shards, state, data.draw(st.integers(0, 2), "batches"))
+        for batch in batches:
+            # A batch has the next rows of each lane, lane after lane.
+            own = np.array(batch).reshape(8, size // 8).T
+            got += own.tolist()
+        at += len(batches) * size
+        assert state["rows"] == at
+    lanes = np.array(expected).reshape(-1, 8)[: at // 8]
+    assert got == lanes.tolist()
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_finite_stream_ends_and_nothing_is_lost(data: st.DataObject) -> None:
+    stream = drawn_stream(data, data.draw(st.sampled_from(OPTIONS), "options"))
+    with iter(stream) as iterator:
+        whole = list(iterator)
+    with iter(stream.batch(16)) as iterator:
+        batches = [batch.tolist() for batch in iterator]
+    assert sorted(itertools.chain.from_iterable(batches)) == sorted(whole)
+    with iter(stream.batch(16)) as iterator:
+        cut = data.draw(st.integers(0, len(batches)), "cut")
+        assert [next(iterator).tolist() for _ in range(cut)] == batches[:cut]
+        state = json.loads(json.dumps(iterator.get_state()))
+    with iter(stream.batch(16)) as again:
+        again.set_state(state)
+        assert [batch.tolist() for batch in again] == batches[cut:]
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_without_a_batch_rows_take_turns(data: st.DataObject) -> None:
+    stream = drawn_stream(data, SYNCHRONOUS)
+    whole = list(stream)
+    at = data.draw(st.integers(0, len(whole)), "at")
+    iterator = iter(stream)
+    assert list(itertools.islice(iterator, at)) == whole[:at]
+    again = iter(stream)
+    again.set_state(json.loads(json.dumps(iterator.get_state())))
+    assert list(again) == whole[at:]
+
+
+def test_a_lane_takes_every_lth_element() -> None:
+    stream = M.range(23).to_iter_dataset(lanes=4).filter(not_of_three)
+    lanes = [[n for n in range(lane, 23, 4) if n % 3] for lane in range(4)]
+    turns = itertools.zip_longest(*lanes)
+    assert list(stream) == [n for turn in turns for n in turn if n is not None]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_shards_of_a_finite_stream_end_together(shards: int, drop: bool, lanes: int) -> None:
+    stream = M.range(101).to_iter_dataset(SYNCHRONOUS, lanes=lanes).window_shuffle(5, seed=1)
+    whole = [batch.tolist() for batch in stream.batch(16, drop_remainder=drop)]
+    dataset = stream.batch(16, drop_remainder=drop)
+    parts = [[b.tolist() for b in dataset.shard(n, shards)] for n in range(shards)]
+    joined = [list(itertools.chain.from_iterable(b)) for b in zip(*parts, strict=True)]
+    assert joined == whole
+    assert drop or sorted(itertools.chain.from_iterable(whole)) == list(range(101))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8])
+def test_shards_of_random_access(shards: int) -> None:
+    dataset = M.source({"n": np.arange(50)}).shuffle(1).batch(8)
+    parts: list[Any] = [dataset.shard(n, shards) for n in range(shards)]
+    for index, whole in enumerate(dataset):
+        mine = [part[index]["n"] for part in parts]
+        assert np.array_equal(np.concatenate(mine), whole["n"])
+        assert {array.dtype for array in mine} == {whole["n"].dtype}
+    assert [len(part) for part in parts] == [7] * shards
+
+
+@given(
+    length=st.integers(1, 60),
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    data=st.data(),
+)
+def test_random_access_goes_on_under_another_batch_size(
+    length: int, sizes: tuple[int, int], data: st.DataObject
+) -> None:
+    chain = M.range(length).shuffle(seed=1)
+    first = iter(chain.batch(sizes[0]))
+    given_rows = rows(itertools.islice(first, data.draw(st.integers(0, 5), "batches")))
+    second = iter(chain.batch(sizes[1]))
+    second.set_state(json.loads(json.dumps(first.get_state())))
+    assert second.get_state()["rows"] == len(given_rows)
+    more = list(itertools.islice(second, data.draw(st.integers(0, 5), "more")))
+    third = iter(chain.batch(sizes[1]))
+    third.set_state(second.get_state())
+    rest = [batch.tolist() for batch in third]
+    assert rest == [batch.tolist() for batch in second]
+    assert given_rows + rows(more) + [n for batch in rest for n in batch] == list(chain)
+    assert all(len(batch) == sizes[1] for batch in rest[:-1])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_change_nothing(workers: int) -> None:
+    stream = M.range(120).to_iter_dataset(lanes=4).map(ten_more).filter(not_of_three)
+    expected = [b.tolist() for b in stream.window_shuffle(4, seed=1).batch(8)]
+    with iter(stream.window_shuffle(4, seed=1).mp_prefetch(workers).batch(8)) as iterator:
+        assert [b.tolist() for b in iterator] == expected
+
+
+def test_a_lane_with_few_rows_does_not_stop_others() -> None:
+    stream = M.range(4000).to_iter_dataset(lanes=4).filter(lambda n: n % 4 or n % 80 == 0)
+    batches = [b.tolist() for b in stream.batch(8)]
+    assert sorted(itertools.chain.from_iterable(batches)) == [
+        n for n in range(4000) if n % 4 or n % 80 == 0
+    ]
+
+
+def test_an_error_comes_after_the_rows_before_it() -> None:
+    def fail(number: int) -> int:
+        if number == 41:
+            raise ValueError("41")
+        return number
+
+    stream = M.range(100).to_iter_dataset(lanes=4).map(fail)
+    iterator = iter(stream)
+    assert list(itertools.islice(iterator, 41)) == list(range(41))
+    with pytest.raises(ValueError, match="41"):
+        next(iterator)
+    batches = iter(stream.batch(8))
+    assert len(list(itertools.islice(batches, 5))) == 5
+    with pytest.raises(ValueError, match="41"):
+        next(batches)
+
+
+# --- blocks ----------------------------------------------------------------------------------------
+
+
+@given(
+    length=st.integers(1, 90),
+    block=st.integers(1, 12),
+    window=st.integers(1, 5),
+    lanes=st.integers(1, 6),
+    epochs=st.integers(1, 3),
+)
+def test_blocks_are_dealt_to_lanes(
+    length: int, block: int, window: int, lanes: int, epochs: int
+) -> None:
+    if lanes > -(-length // block):
+        with pytest.raises(PlanError, match=r"lanes=\d are more than the \d+ blocks"):
+            M.range(length).block_shuffle(1, block=block).to_iter_dataset(lanes=lanes)
+        return
+    chain = M.range(length).block_shuffle(1, block=block, window_blocks=window).repeat(epochs)
+    found = sorted(chain.to_iter_dataset(SYNCHRONOUS, lanes=lanes))
+    assert found == sorted([*range(length)] * epochs)
+    if lanes == 1:
+        assert list(chain.to_iter_dataset(SYNCHRONOUS, lanes=1)) == list(chain)
+
+
+def test_no_block_is_in_two_shards() -> None:
+    chain = M.range(160).block_shuffle(1, block=10, window_blocks=4)
+    stream = chain.to_iter_dataset(lanes=4).batch(8)
+    parts = [rows(stream.shard(shard, 4)) for shard in range(4)]
+    blocks = [{row // 10 for row in part} for part in parts]
+    assert sum(map(len, blocks)) == len(set.union(*blocks)) == 16
+
+
+def test_a_shard_reads_its_own_rows_only() -> None:
+    for lanes in (1, 4):
+        source = Counting(1000)
+        chain = M.source(source)
+        streams = {
+            1: chain.batch(40).to_iter_dataset(SYNCHRONOUS),
+            4: chain.to_iter_dataset(SYNCHRONOUS, lanes=4).batch(40),
+        }
+        assert len(rows(streams[lanes].shard(1, 4))) == 250
+        assert source.records == 250
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+def stream(lanes: int = 4) -> IterDataset[int]:
+    return M.range(100).to_iter_dataset(lanes=lanes).filter(not_of_three)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: iter(stream().batch(10)), r"10 rows cannot be taken .* 4 lanes; .*batch\(12\)"),
+        (lambda: M.range(9).to_iter_dataset(lanes=0), "lanes"),
+        (lambda: IterDataset.mix([stream(2), stream(4)]), "mix: streams with 2 and 4 lanes"),
+        (lambda: stream().shard(0, 2), r"shard: needs a batch .*but filter"),
+        (lambda: M.range(9).shard(0, 2), r"shard: needs a batch .*batch\(global_batch_size\)"),
+        (lambda: M.range(9).batch(8).shard(0, 3), r"no equal parts for 3 .* 9 rows, or 2 shards"),
+        (lambda: M.range(9).batch(8).map(len).shard(0, 2), "move it before batch"),
+        (lambda: M.range(9).batch(8, batch_fn=len).shard(0, 2), "leave out batch_fn"),
+        (lambda: M.range(9).batch(8).shard(0, 2).shard(0, 2), "is a shard already"),
+        (lambda: stream().batch(8).shard(0, 2), r"not known .*\.repeat\(\) before"),
+        (lambda: M.range(2).to_iter_dataset(lanes=4).batch(4).shard(0, 2), "has no element"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("numbers", [(2, 2), (-1, 2), (0, 0)])
+def test_shards_outside_their_range_are_refused(numbers: tuple[int, int]) -> None:
+    with pytest.raises(ArgumentError, match="0 <= index < count"):
+        M.range(9).batch(8).shard(*numbers)
+
+
+def test_shards_that_agree_end_at_the_first_batch_that_one_lacks() -> None:
+    asked: list[bool] = []
+
+    def agree(has_batch: bool) -> bool:
+        asked.append(has_batch)
+        return len(asked) <= 3
+
+    shard = stream().batch(8, drop_remainder=True).shard(0, 2, agree=agree)
+    iterator = iter(shard)
+    assert len(list(iterator)) == 3
+    assert list(iterator) == []
+    assert asked == [True] * 4
+    assert iterator.get_state()["rows"] == 24
+
+
+def test_a_batched_map_after_a_shard_gets_its_rows() -> None:
+    dataset = M.range(64).to_iter_dataset(lanes=2).batch(8).shard(1, 2)
+    doubled = dataset.map(lambda columns: columns * 2, batched=True)
+    assert [b.tolist() for b in doubled] == [[2 * n for n in b] for b in dataset]
+
+
+# --- states ----------------------------------------------------------------------------------------
+
+
+def states() -> list[dict[str, Any]]:
+    found = []
+    for shard in range(2):
+        iterator = iter(stream().repeat().batch(8).shard(shard, 2))
+        next(iterator)
+        found.append(iterator.get_state())
+    return found
+
+
+def test_states_of_shards_are_merged() -> None:
+    first, second = states()
+    whole = windrow.merge_states([second, first, first])
+    iterator = iter(stream().repeat().batch(8))
+    next(iterator)
+    assert whole == iterator.get_state()
+    assert windrow.merge_states([whole, whole]) == whole
+
+
+def test_states_that_do_not_belong_together_are_refused() -> None:
+    first, second = states()
+    with pytest.raises(StateError, match=r"have no position of lanes 2, 3 of 4"):
+        windrow.merge_states([first])
+    with pytest.raises(StateError, match=r"different steps: rows is 8 .* 16 in state 1"):
+        windrow.merge_states([first, {**second, "rows": 16}])
+    with pytest.raises(StateError, match="different chains or data"):
+        windrow.merge_states([first, {**second, "fingerprint": "0"}])
+    with pytest.raises(StateError, match="lane 0 is at"):
+        windrow.merge_states([first, {**first, "lanes": [[1, 1], None, None, None]}])
+    with pytest.raises(ArgumentError, match="at least one state"):
+        windrow.merge_states([])
+    with pytest.raises(StateError, match="no position of lanes 2, 3, which this iterator runs"):
+        iter(stream().repeat().batch(8).shard(1, 2)).set_state(first)
+    with pytest.raises(StateError, match=r"(?s)another chain.*lanes=4.*lanes=2"):
+        iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
+
+
+def test_states_of_many_lanes_are_small() -> None:
+    parts = [M.range(10**6).to_iter_dataset(lanes=64).window_shuffle(9, seed=n) for n in range(2)]
+    iterator = iter(IterDataset.mix(parts).batch(64))
+    next(iterator)
+    assert len(json.dumps(iterator.get_state())) < 4000
+
+
+def test_explain_says_which_lanes_are_shared() -> None:
+    shared = stream(1).repeat().batch(8).shard(1, 2)
+    assert "share" in str(shared.explain())
+    assert "lanes 2 to 3 of 4" in str(stream().repeat().batch(8).shard(1, 2).explain())

@@ -25,10 +25,10 @@ from windrow.engine.thread_map import ThreadMap
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
+from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.packing import PackCounts
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from windrow.core import native
 from windrow.errors import PlanError
 from windrow.transforms import packing
-from windrow.transforms.packing import PackCounts, RowPlan, TooLong, plan_buckets, plan_rows
+from windrow.transforms.amounts import PackCounts
+from windrow.transforms.packing import RowPlan, TooLong, plan_buckets, plan_rows
 
 IntArray = npt.NDArray[np.int64]
 CUT = [TooLong.SPLIT, TooLong.TRUNCATE, TooLong.DROP]

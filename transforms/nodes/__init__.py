@@ -4,6 +4,11 @@ Nodes do not read, and do not start threads: the engine of the loader does. `bas
 that a node follows, as a numbered contract.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
@@ -16,14 +21,6 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
-from windrow.transforms.nodes.buckets import BucketNode
-from windrow.transforms.nodes.flatten import (
-    FlatMapNode,
-    FlattenNode,
-    SlotMapNode,
-    SlotsNode,
-    UnbatchNode,
-)
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -34,22 +31,11 @@ from windrow.transforms.nodes.index import (
     WindowShuffleNode,
     sliced,
 )
-from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.lengths import lengths_of, over_records
-from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
-from windrow.transforms.nodes.packing import (
-    BEST_FIT,
-    PackNode,
-    checked_names,
-    checked_sequences,
-    checked_too_long,
-)
-from windrow.transforms.nodes.pieces import ChunksNode, PieceNode
-from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
+    PieceNode,
     RegroupNode,
     Remainder,
     ZipNode,
@@ -64,7 +50,6 @@ from windrow.transforms.nodes.routing import (
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
-from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -101,6 +86,55 @@ from windrow.transforms.nodes.whole_chain import (
     may_be_absent,
     seed_for,
 )
+
+if TYPE_CHECKING:
+    from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.flatten import (
+        FlatMapNode,
+        FlattenNode,
+        SlotMapNode,
+        SlotsNode,
+        UnbatchNode,
+    )
+    from windrow.transforms.nodes.interleave import StreamInterleaveNode
+    from windrow.transforms.nodes.lengths import lengths_of, over_records
+    from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
+    from windrow.transforms.nodes.packing import (
+        BEST_FIT,
+        PackNode,
+        checked_names,
+        checked_sequences,
+        checked_too_long,
+    )
+    from windrow.transforms.nodes.pieces import ChunksNode
+    from windrow.transforms.nodes.planned import PlannedNode
+    from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
+
+# Few chains have these: a worker and a training loop load them only if theirs does.
+_MODULE_OF: Final = {
+    "BEST_FIT": "packing",
+    "BucketNode": "buckets",
+    "ChunksNode": "pieces",
+    "FitPackNode": "stream_packing",
+    "FlatMapNode": "flatten",
+    "FlattenNode": "flatten",
+    "PackNode": "packing",
+    "PlannedNode": "planned",
+    "SlotMapNode": "flatten",
+    "SlotsNode": "flatten",
+    "SplitPackNode": "stream_packing",
+    "StreamInterleaveNode": "interleave",
+    "StreamMixNode": "mixing",
+    "TokenMixNode": "mixing",
+    "UnbatchNode": "flatten",
+    "checked_names": "packing",
+    "checked_sequences": "packing",
+    "checked_too_long": "packing",
+    "lengths_of": "lengths",
+    "over_records": "lengths",
+    "pack_node": "stream_packing",
+    "token_sizes": "mixing",
+}
 
 __all__ = [
     "BEST_FIT",
@@ -197,3 +231,11 @@ __all__ = [
     "token_sizes",
     "undecided",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found

@@ -7,7 +7,6 @@ Invariant: the pieces of an element, end to end, are the element.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -23,24 +22,13 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.columns import Column
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
+from windrow.transforms.nodes.regroup import PieceNode
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
 # Epochs whose pieces are kept: the one in which a stream is, and the one after it.
 _EPOCHS = 2
-
-
-class PieceNode(Node):
-    """One parent; each element of the node is a part of one of its elements."""
-
-    @abc.abstractmethod
-    def to_whole(self, at: Positions) -> tuple[Positions, IntArray]:
-        """For positions in this node: positions in the parent, and which of them each is part of."""
-
-    @abc.abstractmethod
-    def cut(self, table: Table, which: IntArray, at: Positions) -> Table:
-        """Make the elements at positions, of the parent's elements that `to_whole` asked for."""
 
 
 class _Pieces(NamedTuple):

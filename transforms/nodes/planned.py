@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.transforms.amounts import Amount
+from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
@@ -36,7 +36,6 @@ from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.routing import RoutingNode
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
-from windrow.transforms.packing import PackCounts
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 

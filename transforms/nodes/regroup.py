@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from windrow.transforms.nodes.base import (
     fewest,
 )
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.padding import Padding, padding_given
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -50,6 +49,9 @@ from windrow.transforms.tables import Columnar, Listed, Table
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""
+
+if TYPE_CHECKING:
+    from windrow.transforms.padding import Padding
 
 # --- of several parents --------------------------------------------------------------------------
 
@@ -184,6 +186,18 @@ class RegroupNode(Node):
 
     def runs_as(self, where: Where) -> str:
         return "rows gathered as batches"
+
+
+class PieceNode(Node):
+    """One parent; each element of the node is a part of one of its elements."""
+
+    @abc.abstractmethod
+    def to_whole(self, at: Positions) -> tuple[Positions, IntArray]:
+        """For positions in this node: positions in the parent, and which of them each is part of."""
+
+    @abc.abstractmethod
+    def cut(self, table: Table, which: IntArray, at: Positions) -> Table:
+        """Make the elements at positions, of the parent's elements that `to_whole` asked for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -408,7 +422,12 @@ def batch_node(
         raise ArgumentError(
             f"batch: drop_remainder=True contradicts remainder={chosen!r}; give one of them"
         )
-    padding = padding_given(mask if chosen == "pad" else None, pad_to, pad_value)
+    padding = None
+    if chosen == "pad" or pad_to is not None:
+        # Few batches are padded, and the others do not load what pads them.
+        from windrow.transforms.padding import padding_given
+
+        padding = padding_given(mask if chosen == "pad" else None, pad_to, pad_value)
     if padding is not None and batch_fn is not None:
         raise PlanError(
             f"batch: {name_of(batch_fn)} makes the batches, so they are not padded; leave out"

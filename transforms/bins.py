@@ -111,6 +111,9 @@ class OpenRows:
         self._free = np.zeros((len(features), rows), np.int64)
         self._cells = np.array([f.cells for f in features], np.int64)
         self._counting = np.arange(int(self._cells.max(initial=0)), dtype=np.int32)
+        self.members: list[list[int]] = [[] for _ in range(rows)]
+        """For each row the numbers of its elements, as they were added."""
+        self._added = 0
         self._collected: dict[str, list[list[Any]]] = {
             k: [[] for _ in range(rows)] for k in collected
         }
@@ -151,6 +154,8 @@ class OpenRows:
 
     def _put(self, element: Any, values: Sequence[Any], sizes: Sequence[int], row: int) -> None:
         self._counts[row] += 1
+        self.members[row].append(self._added)
+        self._added += 1
         for at, (feature, value, size) in enumerate(
             zip(self._features, values, sizes, strict=True)
         ):

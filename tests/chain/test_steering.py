@@ -79,7 +79,7 @@ def lane_streams(draw: st.DrawFn) -> IterDataset[Any]:
         if draw(st.booleans()):
             numbers = numbers.repeat(2)
         parts.append(numbers.to_iter_dataset(lanes=lanes))
-    at_end = draw(st.sampled_from(["stop", "drop"]))
+    at_end: Any = draw(st.sampled_from(["stop", "drop"]))
     schedule = windrow.transforms.Schedule([(0, [1, 1]), (5, [1, 3])])
     stream: Any = parts[0]
     if len(parts) > 1:

@@ -62,6 +62,7 @@ class PackNode(PlannedNode):
     sequences: tuple[str, ...] | None
     names: Mapping[str, tuple[str, ...]]
 
+    packs: ClassVar[bool] = True
     who: ClassVar[str] = "pack"
 
     def check(self) -> None:

@@ -328,7 +328,7 @@ class BatchNode(RegroupNode):
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
-        if rows >= VAST:  # endless, or not known
+        if math.isinf(rows) or rows == VAST:  # endless, or not known
             return rows
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 

@@ -281,8 +281,8 @@ def processes(
     try:
         for index in range(count):
             link, their_link = context.Pipe()
-            process = context.Process(target=work, args=(their_link, index, count, *arguments))
-            process.daemon = True
+            its_arguments = (their_link, index, count, *arguments)
+            process: BaseProcess = context.Process(target=work, args=its_arguments, daemon=True)
             process.start()
             their_link.close()  # so that the link ends with the process
             links.append(link)
@@ -371,7 +371,7 @@ def compare(whole: Sequence[Step], killed: Sequence[Step]) -> None:
 def evaluation_batches(tokens: pathlib.Path) -> windrow.MapDataset[Batch]:
     """The speeches that were held out, one per row, padded to the longest; rows that are `real`."""
     source = RaggedDataSource(tokens)
-    longest = int(source.lengths()[-HELD_OUT:].max())
+    longest = int(np.asarray(source.lengths())[-HELD_OUT:].max())
     documents = windrow.MapDataset.source(source)[-HELD_OUT:].map_with_index(as_row)
     return documents.batch(EVALUATION_BATCH, remainder="pad", mask="real", pad_to=longest)
 
@@ -393,7 +393,7 @@ def evaluate_shard(
     link: Connection, index: int, count: int, tokens: pathlib.Path, saved_at: pathlib.Path
 ) -> None:
     """Send the numbers, losses and targets of the real rows of this process."""
-    weights, params_of = ravel_pytree(initial())
+    _, params_of = ravel_pytree(initial())
     losses = jax.jit(lambda weights, batch: losses_of(params_of(weights), batch))
     weights = Saved.load(saved_at).weights
     found: list[tuple[int, float, int]] = []
@@ -415,7 +415,7 @@ def evaluate(tokens: pathlib.Path, saved_at: pathlib.Path) -> float:
     records, losses, targets = zip(*(row for rows in found for row in rows), strict=True)
     if sorted(records) != list(range(HELD_OUT)):
         raise SystemExit("records were left out, or counted twice")
-    loss = sum(losses) / sum(targets)
+    loss: float = sum(losses) / sum(targets)
     shares = " + ".join(str(len(rows)) for rows in found)
     print(f"evaluated {shares} = {HELD_OUT} records, each once; loss per token {loss:.4f}")
     return loss

@@ -154,7 +154,7 @@ class DryRun(RunContext):
         self.used: dict[int, set[int]] = collections.defaultdict(set)
         self.longest_s = 0.0  # that a read batch takes of slow storage
         self._bytes: dict[int, float] = {}
-        executors = Executors(node, NullWorkers)  # type: ignore[arg-type]
+        executors = Executors(node, NullWorkers)
         super().__init__(node, executors, self.meter, lambda: self.now_s)
 
     # --- in place of what a run gives ---

@@ -47,7 +47,8 @@ try:
 except ImportError as error:
     raise windrow.errors.missing_extra("examples/train_tokens.py", "examples") from error
 
-jax.config.update("jax_platforms", "cpu")  # several processes would fight for one accelerator
+# Several processes cannot share one accelerator.
+jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
 
 PLAYS = pathlib.Path(__file__).parent / "data" / "shakespeare.txt"
 VOCABULARY, END = 2000, "<|end|>"
@@ -215,8 +216,9 @@ class Saved:
             weights = np.asarray(ravel_pytree(initial())[0])
             return cls(weights, np.zeros_like(weights), np.zeros_like(weights), 0, None)
         with np.load(path) as arrays:
-            vectors = (arrays[name] for name in ("weights", "mean", "square"))
-            return cls(*vectors, int(arrays["step"]), json.loads(str(arrays["state"])))
+            weights, mean, square = (arrays[name] for name in ("weights", "mean", "square"))
+            state = json.loads(str(arrays["state"]))
+            return cls(weights, mean, square, int(arrays["step"]), state)
 
     def save(self, path: pathlib.Path) -> None:
         """Replace the file in one step: a process that is killed leaves the one before."""

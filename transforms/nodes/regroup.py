@@ -51,7 +51,7 @@ Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""
 
 if TYPE_CHECKING:
-    from windrow.transforms.padding import Padding
+    from windrow.transforms.padding import BatchPadding
 
 # --- of several parents --------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class BatchNode(RegroupNode):
     size: int
     drop_remainder: bool = False
     batch_fn: Callable[[list[Any]], Any] | None = None
-    padding: Padding | None = None
+    padding: BatchPadding | None = None
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True

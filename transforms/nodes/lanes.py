@@ -12,6 +12,7 @@ Invariant: rows and marks do not depend on the blocks that lanes come in.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from windrow.transforms import tables
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.nodes.streams import StreamNode, origin
+from windrow.transforms.nodes.streams import StreamNode, lane_share, origin
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, JointRows, joined
 from windrow.transforms.tables import Columnar, Listed, Table
 
@@ -102,6 +103,31 @@ class LaneRowsNode(StreamNode):
                 return
             turn, first = turn + turns, 0
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        lanes, width, start = self.lanes, self.parent.width, position[-1]
+        at = [position[lane * width : (lane + 1) * width] for lane in range(lanes)]
+        own = [moves.in_lane(lane, lanes) for lane in range(lanes)]
+        have = [count] * lanes  # at most so many rows of each lane
+
+        def rows_before(stop: int) -> list[int]:
+            both = [(lane_share(stop, n, lanes), lane_share(start, n, lanes)) for n in range(lanes)]
+            return [min(h, a - b) for (a, b), h in zip(both, have, strict=True)]
+
+        while True:
+            numbers = range(start, start + count * lanes + 1)
+            wanted = min(count, sum(have))
+            stop = numbers[
+                bisect.bisect_left(numbers, wanted, key=lambda end: sum(rows_before(end)))
+            ]
+            rows = rows_before(stop)
+            moved = [own[n].after(0, at[n], rows[n]) for n in range(lanes)]
+            found = [each.passed for each in moved]
+            if found == rows:
+                return Moved([*(n for each in moved for n in each.position), stop], sum(found))
+            have = [f if f < r else h for f, r, h in zip(found, rows, have, strict=True)]
+
     def _joined(
         self, parts: Sequence[Block | None], at: IntArray, turn: int, first: int, turns: int
     ) -> Block:
@@ -156,8 +182,24 @@ class LaneBatchNode(ShardBatchNode):
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved | None:
-        return None
+    ) -> Moved:
+        width, rows, before = self.parent.width, self.turn_rows, position[-1] // self.lanes
+        lanes = self.own_lanes()
+        at = {lane: position[lane * width : (lane + 1) * width] for lane in lanes}
+        own = {lane: moves.in_lane(lane, self.lanes) for lane in lanes}
+        moved = {lane: own[lane].after(0, at[lane], count * rows) for lane in lanes}
+        fewest, most = (pick(each.passed for each in moved.values()) for pick in (min, max))
+        if self.counts is not None:
+            fewest, most = (max(0, each - before) for each in self.counts)
+        passed = min(count, fewest // rows if self.drop_remainder else -(-most // rows))
+        if passed < count:
+            moved = {lane: own[lane].after(0, at[lane], passed * rows) for lane in lanes}
+        if not passed:
+            return Moved(list(position), 0)
+        found = [*position[:-1], (before + passed * rows) * self.lanes]
+        for lane, each in moved.items():
+            found[lane * width : (lane + 1) * width] = each.position
+        return Moved(found, passed)
 
     def _own_slots(self) -> list[tuple[int, int]]:
         """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""

@@ -164,7 +164,21 @@ def test_streams_whose_element_numbers_are_not_known_refer_to_the_iterator() -> 
         IterDataset.interleave([numbers.to_iter_dataset()], cycle_length=1),
     ):
         with pytest.raises(windrow.errors.PlanError, match=r"records_of_last\(\)"):
-            stream.records_of(0)  # type: ignore[attr-defined]
+            stream.records_of(0)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> None:
+    stream = M.source(np.arange(41)).shuffle(seed=1).to_iter_dataset(lanes=lanes)
+    stream = (
+        stream.filter(lambda n: n % 5 > 0).repeat() if filtered else stream.window_shuffle(3, 1)
+    )
+    for shard in range(2):
+        iterator = iter(stream.batch(8).shard(shard, 2))
+        for _ in range(6):
+            element = next(iterator)
+            assert iterator.records_of_last() == names(element)
 
 
 def test_rows_of_batches_that_a_function_made_have_all_records_of_the_batch() -> None:

@@ -23,7 +23,7 @@ from windrow.sources.base import ArraySpec
 from windrow.transforms import bins, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, integer
-from windrow.transforms.bins import Feature, OpenRows, Sequences
+from windrow.transforms.bins import CutSequence, OpenRows, PackedFeature
 from windrow.transforms.made_of import MadeOf, end_to_end
 from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
 from windrow.transforms.nodes.streams import StreamNode
@@ -32,10 +32,10 @@ from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Listed
 
 
-class _PackNode(StreamNode):
+class _StreamPackNode(StreamNode):
     """What both packers share: features, and what comes out."""
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     needs_many: ClassVar[bool] = True
     packs: ClassVar[bool] = True
 
@@ -58,7 +58,7 @@ class _PackNode(StreamNode):
         return ", ".join(_feature_label(feature) for feature in self.features)
 
 
-def _feature_label(feature: Feature) -> str:
+def _feature_label(feature: PackedFeature) -> str:
     more = ", meta" if feature.is_meta else ""
     more += "" if feature.padding is None else f", padding={feature.padding!r}"
     more += "" if feature.alignment == 1 else f", alignment={feature.alignment}"
@@ -100,13 +100,13 @@ class _Incoming(Iterator[tuple[Any, IntArray]]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FitPackNode(_PackNode):
-    """Sequences packed into `rows` open rows, each into the first row that has room, or the fullest.
+class FitPackNode(_StreamPackNode):
+    """CutSequence packed into `rows` open rows, each into the first row that has room, or the fullest.
 
     Its own integers are the rows that were given before the open ones, and those given of them.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     rows: int
     best: bool
     seed: int
@@ -191,14 +191,14 @@ class FitPackNode(_PackNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SplitPackNode(_PackNode):
-    """Sequences end to end, cut where a row is full in one of the features.
+class SplitPackNode(_StreamPackNode):
+    """CutSequence end to end, cut where a row is full in one of the features.
 
     Its own integers are, for each feature but meta features, where what is left of the next sequence
     begins, and then the rows that were given since.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     splits_whole_rows: bool
     first_token: tuple[tuple[str, int], ...]
 
@@ -218,7 +218,7 @@ class SplitPackNode(_PackNode):
 
     def elements(self, *, once: bool = True) -> Amount:
         most = self.parent.elements(once=once).high
-        # Sequences may be of any length; `VAST` stands for any finite number.
+        # CutSequence may be of any length; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -252,7 +252,7 @@ class _Coming:
         self._features, self._tokens = node.features, dict(node.first_token)
         # The parent's position before the sequence that is left, or before the next one.
         self._before, self._after = before, before
-        self._left: Sequences | None = None
+        self._left: CutSequence | None = None
         if any(starts):
             values = self._taken()
             if values is not None:
@@ -260,7 +260,7 @@ class _Coming:
                 at = tuple(0 if f.is_meta else next(own) for f in self._features)
                 for value, start in zip(values, at, strict=True):
                     check_inside(start, bins.length_of(value) + 1)
-                self._left = Sequences(values, at)
+                self._left = CutSequence(values, at)
 
     def place(self) -> list[int]:
         """The parent's position, and where what is left begins."""
@@ -294,7 +294,7 @@ class _Coming:
                 values = self._taken()
                 if values is None:
                     break
-                self._left = Sequences(values, (0,) * len(values))
+                self._left = CutSequence(values, (0,) * len(values))
                 if not self._node.splits_whole_rows and self._is_whole(values):
                     whole.append(bins.packed_row(self._features, [values], self._tokens))
                     whole_members.append([self._number])
@@ -342,10 +342,10 @@ class _Coming:
             parts.append(
                 [v if np.ndim(v) == 0 else v[:n] for v, n in zip(values, taken, strict=True)]
             )
-            self._left = Sequences(left.values, tuple(starts))
+            self._left = CutSequence(left.values, tuple(starts))
         return False
 
-    def _refuse(self, feature: Feature, size: int) -> None:
+    def _refuse(self, feature: PackedFeature, size: int) -> None:
         raise ElementError(
             f"pack: the meta feature {feature.name!r} of an element has length {size}, and a row has"
             f" {feature.cells} cells for it; meta features are never cut: give length_struct more"
@@ -420,7 +420,9 @@ def pack_node(
     )
 
 
-def _features(length_struct: Mapping[str, int], given: Mapping[str, Any]) -> tuple[Feature, ...]:
+def _features(
+    length_struct: Mapping[str, int], given: Mapping[str, Any]
+) -> tuple[PackedFeature, ...]:
     paddings = given.get("padding_struct") or {}
     alignments = given.get("pack_alignment_struct") or {}
     for name, of in (("padding_struct", paddings), ("pack_alignment_struct", alignments)):
@@ -428,7 +430,7 @@ def _features(length_struct: Mapping[str, int], given: Mapping[str, Any]) -> tup
         if strange:
             raise PlanError(f"pack: {name} has {strange[0]!r}, which is not in length_struct")
     return tuple(
-        Feature(
+        PackedFeature(
             name,
             at_least(1, cells, f"pack: length_struct[{name!r}]"),
             name in given["meta_features"],

@@ -43,7 +43,7 @@ def after(
     if count == 0:
         return Moved(list(position), 0)
     try:
-        found = node.position_after(position, count, _Moves(node, meter, lane), unit)
+        found = node.position_after(position, count, _EngineMoves(node, meter, lane), unit)
     except _LaneRunsError:
         if lane is not None:
             raise
@@ -56,7 +56,7 @@ def after(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Moves:
+class _EngineMoves:
     """The moves of a node's parents: see `transforms.moves.Moves`."""
 
     node: Node
@@ -72,7 +72,7 @@ class _Moves:
     def lane(self) -> int | None:
         return None if self.of_lane is None else self.of_lane[0]
 
-    def in_lane(self, lane: int, lanes: int) -> _Moves:
+    def in_lane(self, lane: int, lanes: int) -> _EngineMoves:
         return dataclasses.replace(self, of_lane=(lane, lanes) if lanes > 1 else None)
 
     def share(self, count: int) -> int:

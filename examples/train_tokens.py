@@ -234,7 +234,12 @@ class Saved:
 
 
 def train_shard(
-    link: Connection, index: int, count: int, tokens: pathlib.Path, saved_at: pathlib.Path, stop: int
+    link: Connection,
+    index: int,
+    count: int,
+    tokens: pathlib.Path,
+    saved_at: pathlib.Path,
+    stop: int,
 ) -> None:
     """Train as process `index` of `count`, from what was saved up to step `stop`.
 

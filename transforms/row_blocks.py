@@ -292,7 +292,7 @@ class Feed:
 
     def next_block(self) -> Block | None:
         """Take the next rows, as many as come at once; None if the stream ended or raised."""
-        return self._held.pop() if self._held or self._pull() else None
+        return self._held.popleft() if self._held or self._pull() else None
 
     def keep(self, taken: Sequence[Block], rows: int) -> list[Block]:
         """The first `rows` rows of what was taken last; the others are taken again."""
@@ -302,7 +302,7 @@ class Feed:
             rows -= stop
             used += [block.sliced(0, stop)] if stop else []
             left += [block.sliced(stop, len(block))] if stop < len(block) else []
-        self._held += reversed(left)
+        self._held.extendleft(reversed(left))
         return used
 
     def ready(self) -> int:

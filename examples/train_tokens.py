@@ -47,7 +47,8 @@ try:
 except ImportError as error:
     raise windrow.errors.missing_extra("examples/train_tokens.py", "examples") from error
 
-jax.config.update("jax_platforms", "cpu")  # several processes would fight for one accelerator
+# Several processes cannot share one accelerator.
+jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
 
 PLAYS = pathlib.Path(__file__).parent / "data" / "shakespeare.txt"
 VOCABULARY, END = 2000, "<|end|>"
@@ -215,8 +216,9 @@ class Saved:
             weights = np.asarray(ravel_pytree(initial())[0])
             return cls(weights, np.zeros_like(weights), np.zeros_like(weights), 0, None)
         with np.load(path) as arrays:
-            vectors = (arrays[name] for name in ("weights", "mean", "square"))
-            return cls(*vectors, int(arrays["step"]), json.loads(str(arrays["state"])))
+            weights, mean, square = (arrays[name] for name in ("weights", "mean", "square"))
+            state = json.loads(str(arrays["state"]))
+            return cls(weights, mean, square, int(arrays["step"]), state)
 
     def save(self, path: pathlib.Path) -> None:
         """Replace the file in one step: a process that is killed leaves the one before."""
@@ -281,8 +283,8 @@ def processes(
     try:
         for index in range(count):
             link, their_link = context.Pipe()
-            process = context.Process(target=work, args=(their_link, index, count, *arguments))
-            process.daemon = True
+            its_arguments = (their_link, index, count, *arguments)
+            process: BaseProcess = context.Process(target=work, args=its_arguments, daemon=True)
             process.start()
             their_link.close()  # so that the link ends with the process
             links.append(link)
@@ -371,7 +373,7 @@ def compare(whole: Sequence[Step], killed: Sequence[Step]) -> None:
 def evaluation_batches(tokens: pathlib.Path) -> windrow.MapDataset[Batch]:
     """The speeches that were held out, one per row, padded to the longest; rows that are `real`."""
     source = RaggedDataSource(tokens)
-    longest = int(source.lengths()[-HELD_OUT:].max())
+    longest = int(np.asarray(source.lengths())[-HELD_OUT:].max())
     documents = windrow.MapDataset.source(source)[-HELD_OUT:].map_with_index(as_row)
     return documents.batch(EVALUATION_BATCH, remainder="pad", mask="real", pad_to=longest)
 
@@ -393,7 +395,7 @@ def evaluate_shard(
     link: Connection, index: int, count: int, tokens: pathlib.Path, saved_at: pathlib.Path
 ) -> None:
     """Send the numbers, losses and targets of the real rows of this process."""
-    weights, params_of = ravel_pytree(initial())
+    _, params_of = ravel_pytree(initial())
     losses = jax.jit(lambda weights, batch: losses_of(params_of(weights), batch))
     weights = Saved.load(saved_at).weights
     found: list[tuple[int, float, int]] = []
@@ -415,7 +417,7 @@ def evaluate(tokens: pathlib.Path, saved_at: pathlib.Path) -> float:
     records, losses, targets = zip(*(row for rows in found for row in rows), strict=True)
     if sorted(records) != list(range(HELD_OUT)):
         raise SystemExit("records were left out, or counted twice")
-    loss = sum(losses) / sum(targets)
+    loss: float = sum(losses) / sum(targets)
     shares = " + ".join(str(len(rows)) for rows in found)
     print(f"evaluated {shares} = {HELD_OUT} records, each once; loss per token {loss:.4f}")
     return loss

@@ -256,9 +256,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Leave out the next `count` elements; the stream continues as if they had been given.
 
         Where metadata show the position, nothing is read: over random access, and through maps,
-        batches, shuffles, `limit`, `repeat`, `zip` and `mix`. A filter, or another node that decides
-        by values, runs on the elements that are left out: their records are read, and the functions up
-        to that node are called. `stats()` counts these reads, and no element.
+        batches, shuffles, `limit`, `repeat`, `zip` and `mix`, in lanes and shards. Rows of
+        `MapDataset.pack` are planned from lengths. A filter, or another node that decides by values,
+        runs on the elements that are left out: their records are read, and the functions up to that
+        node are called. `stats()` counts these reads, and no element.
 
         A map of a `MapDataset` that returns None, and so makes an element absent, counts as one that
         does not: write it as a filter.

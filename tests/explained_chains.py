@@ -141,6 +141,11 @@ def with_rng(element: Any, rng: np.random.Generator) -> Any:
     return element
 
 
+def with_rngs(columns: Any, rngs: list[np.random.Generator]) -> Any:
+    """What it is given."""
+    return columns
+
+
 def is_even(element: Any) -> bool:
     """Whether its first value is."""
     return int(element["x"][0]) % 2 == 0
@@ -289,6 +294,15 @@ FIRST = {
             MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
             .shuffle(seed=1)
             .random_map(with_rng, seed=2)
+            .batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "arrays in memory, random maps of many": Case(
+        lambda f: (
+            MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
+            .shuffle(seed=1)
+            .random_map(with_rngs, seed=2, batched=True)
             .batch(32)
         ),
         knows_bytes=False,

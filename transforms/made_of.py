@@ -86,6 +86,38 @@ class MadeOf:
         items[:, 0] += np.repeat(shift, np.diff(bounds))
         return MadeOf(items, bounds[at], before[at[1:]] - before[at[:-1]])
 
+    def spread(self, counts: IntArray) -> MadeOf:
+        """Each row `counts` times, for what is made of it."""
+        return self.taken(np.repeat(np.arange(len(self)), counts))
+
+    def ungrouped(self, counts: IntArray) -> MadeOf:
+        """The rows of batches, which have `counts` rows.
+
+        If these are not the rows that were put into the batches, each has all items of its batch.
+        """
+        bounds, parts = self._full()
+        if not np.array_equal(parts, counts):
+            rows = self.spread(counts)._full()[0]
+            items = self.spread(counts).items.copy()
+            items[:, 0] = 0
+            return MadeOf(items, rows)
+        before = np.cumsum(parts) - parts
+        row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
+        items = self.items[np.argsort(row, kind="stable")]
+        items[:, 0] = 0
+        each = np.bincount(row, minlength=int(parts.sum()))
+        return MadeOf(items, np.concatenate([[0], np.cumsum(each)]))
+
+    def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
+        """Rows that are packed of some of these rows, each one part."""
+        order = np.array([n for row in rows for n in row], np.int64)
+        cuts = np.cumsum([0, *map(len, rows)])
+        taken = self.taken(order)
+        bounds, _ = taken._full()
+        items = taken.items.copy()
+        items[:, 0] = 0
+        return MadeOf(items, bounds[cuts])
+
     def _full(self) -> tuple[IntArray, IntArray]:
         bounds = np.arange(len(self.items) + 1) if self.bounds is None else self.bounds
         parts = np.ones(len(bounds) - 1, np.int64) if self.parts is None else self.parts

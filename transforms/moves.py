@@ -45,6 +45,15 @@ class Moves(Protocol):
         """
         ...
 
+    @property
+    def lane(self) -> int | None:
+        """The lane that moves; None for a stream that has no lanes."""
+        ...
+
+    def in_lane(self, lane: int, lanes: int) -> Moves:
+        """The moves of one lane of the parents."""
+        ...
+
     def share(self, count: int) -> int:
         """As `Inputs.share`."""
         ...

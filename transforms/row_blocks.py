@@ -180,9 +180,13 @@ def joined(parts: Sequence[Block]) -> Block:
     if len(parts) == 1:
         return parts[0]
     marks = np.concatenate([part.marks for part in parts])
+    return Block(tables.joined([part.table for part in parts]), marks, made_of_all(parts))
+
+
+def made_of_all(parts: Sequence[Block]) -> MadeOf | None:
+    """What the rows of blocks end to end are made of; None where a node does not say."""
     known = [part.made_of for part in parts if part.made_of is not None]
-    whole = end_to_end(known) if len(known) == len(parts) else None
-    return Block(tables.joined([part.table for part in parts]), marks, whole)
+    return end_to_end(known) if known and len(known) == len(parts) else None
 
 
 def groups(parent: Blocks, size: int) -> Blocks:

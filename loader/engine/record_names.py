@@ -55,13 +55,14 @@ def records_of_stream(node: Node, index: int) -> Records:
     """
     if any(chain.lanes > 1 or chain.parent.has_gaps for chain in chains_of(node)):
         raise PlanError(
-            "records_of: element numbers of lanes and of rows that are planned from lengths are not"
-            " known; iterate, and ask the iterator with records_of_last()"
+            "records_of: the numbers of elements in lanes, and of rows that are planned from lengths,"
+            " are not known; iterate, and ask the iterator with records_of_last()"
         )
     deciding = undecided(node)
     if deciding is not None:
+        how = "decides by values" if deciding.has_order else "decides as it runs"
         raise PlanError(
-            f"records_of: {deciding.label} decides by values which elements the stream has; iterate"
+            f"records_of: {deciding.label} {how} which elements the stream has; iterate"
             " it, and ask the iterator with records_of_last()"
         )
     chain = ordered(node)

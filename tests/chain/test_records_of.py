@@ -39,6 +39,7 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
     """Streams whose numbers name their records: source `k` has `1000 * k + record`."""
     count = draw(st.integers(1, 3))
     parts: list[IterDataset[Any]] = []
+    lanes = draw(st.integers(1, 3)) if filters else 1
     for number in range(count):
         length = draw(st.integers(1, 12))
         part: Any = M.source(np.arange(length) + 1000 * number)
@@ -46,11 +47,19 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
             part = part.shuffle(seed=draw(st.integers(0, 9)))
         if draw(st.booleans()):
             part = part[:: draw(st.sampled_from([-1, 2]))].repeat(2)
-        parts.append(part.to_iter_dataset())
-    stream = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
+        parts.append(part.to_iter_dataset(lanes=lanes))
+    stream: Any = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
+    if filters and draw(st.booleans()):
+        stream = IterDataset.interleave([stream, *parts], cycle_length=draw(st.integers(1, 3)))
     for _ in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(["map", "window", "repeat", "limit", "numbered", "columns"]))
         match kind:
+            case "columns" if filters:
+                by = draw(st.integers(1, 3))
+                stream = stream.flat_map(lambda n, by=by: [n] * (n % by))
+            case "numbered" if filters:
+                stream = stream.batch(draw(st.integers(1, 4))).map(lambda batch: batch)
+                stream = stream.rebatch(1).map(lambda batch: int(batch[0]))
             case "map" if filters:
                 by = draw(st.integers(2, 4))
                 stream = stream.filter(lambda n, by=by: n % by != 0)
@@ -69,9 +78,9 @@ def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
             case _:
                 stream = stream.map(lambda column: column, batched=True)
     for _ in range(draw(st.integers(0, 2))):
-        size, drop = draw(st.integers(1, 4)), draw(st.booleans())
+        size, drop = lanes * draw(st.integers(1, 4)), draw(st.booleans())
         stream = stream.batch(size, drop_remainder=drop, batch_fn=list)
-    return stream
+    return stream  # type: ignore[no-any-return]
 
 
 def weights(count: int) -> st.SearchStrategy[list[int]]:
@@ -80,6 +89,9 @@ def weights(count: int) -> st.SearchStrategy[list[int]]:
 
 def names(element: Any) -> list[RecordOf]:
     return [RecordOf(n // 1000, n % 1000) for n in leaves(element)]
+
+
+PACKERS = ["planned", "first_fit", "best_fit", "concat_then_split"]
 
 
 @given(stream=named_chains(filters=True), start=st.integers(0, 4))
@@ -99,6 +111,25 @@ def test_the_records_of_any_element_of_a_stream(stream: Any) -> None:
         assert stream.records_of(number) == names(element)
     with pytest.raises(windrow.errors.RecordIndexError, match=f"element {len(elements)}|is empty"):
         stream.records_of(len(elements))
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=25), kind=st.sampled_from(PACKERS))
+def test_packed_rows_name_the_records_of_their_tokens(lengths: list[int], kind: Any) -> None:
+    # The tokens of record `n` are `n + 1`.
+    documents = [{"x": np.full(length, n + 1)} for n, length in enumerate(lengths)]
+    numbers = M.source(documents).shuffle(seed=4)
+    if kind == "planned":
+        stream: Any = numbers.pack(6, lengths=[np.array(lengths)], window=5)
+    else:
+        options = {} if kind == "concat_then_split" else {"num_packing_bins": 3}
+        stream = numbers.to_iter_dataset().pack({"x": 6}, method=kind, **options)
+    first, iterator = iter(stream.batch(2)), iter(stream.batch(2))
+    next(first)
+    iterator.set_state(first.get_state())
+    for batch in iterator:
+        rows = [list(dict.fromkeys(row[row > 0].tolist())) for row in batch["x"]]
+        found = iterator.records_of_last()
+        assert [list(dict.fromkeys(record + 1 for _, record in row)) for row in found] == rows
 
 
 # --- chains with random access -------------------------------------------------------------------
@@ -122,6 +153,39 @@ def test_the_records_of_elements_with_random_access(data: st.DataObject) -> None
     assert sorted(dataset.records_of(index)) == sorted(names(element))
     if "zip" not in repr(dataset):
         assert dataset.records_of(index) == names(element)
+
+
+def test_streams_whose_element_numbers_are_not_known_refer_to_the_iterator() -> None:
+    numbers = M.range(6)
+    for stream in (
+        numbers.to_iter_dataset(lanes=2),
+        M.source([np.arange(3)]).pack(4, lengths=[np.array([3])]),
+        numbers.to_iter_dataset().batch(2).rebatch(3),
+        IterDataset.interleave([numbers.to_iter_dataset()], cycle_length=1),
+    ):
+        with pytest.raises(windrow.errors.PlanError, match=r"records_of_last\(\)"):
+            stream.records_of(0)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> None:
+    stream = M.source(np.arange(41)).shuffle(seed=1).to_iter_dataset(lanes=lanes)
+    stream = (
+        stream.filter(lambda n: n % 5 > 0).repeat() if filtered else stream.window_shuffle(3, 1)
+    )
+    for shard in range(2):
+        iterator = iter(stream.batch(8).shard(shard, 2))
+        for _ in range(6):
+            element = next(iterator)
+            assert iterator.records_of_last() == names(element)
+
+
+def test_rows_of_batches_that_a_function_made_have_all_records_of_the_batch() -> None:
+    halves = M.range(4).to_iter_dataset().batch(4, batch_fn=lambda rows: np.array(rows[:2]))
+    iterator = iter(halves.rebatch(1))
+    assert next(iterator).tolist() == [0]
+    assert iterator.records_of_last() == [RecordOf(0, n) for n in range(4)]
 
 
 def test_sources_are_numbered_parents_first_and_once() -> None:

@@ -67,6 +67,107 @@ def test_the_rest_after_skip_is_the_rest_after_next(
     assert rest(restored) == expected
 
 
+@st.composite
+def lane_streams(draw: st.DrawFn) -> IterDataset[Any]:
+    """Streams in lanes, with or without filters, whose last batch may be a shard."""
+    lanes = draw(st.integers(1, 3))
+    parts = []
+    for _ in range(draw(st.integers(1, 2))):
+        numbers: Any = M.range(draw(st.integers(0, 30)))
+        if draw(st.booleans()) and len(numbers) > 6:
+            numbers = numbers.block_shuffle(seed=1, block=2, window_blocks=2)
+        if draw(st.booleans()):
+            numbers = numbers.repeat(2)
+        parts.append(numbers.to_iter_dataset(lanes=lanes))
+    at_end: Any = draw(st.sampled_from(["stop", "drop"]))
+    schedule = windrow.transforms.Schedule([(0, [1, 1]), (5, [1, 3])])
+    stream: Any = parts[0]
+    if len(parts) > 1:
+        stream = IterDataset.mix(parts, draw(st.sampled_from([None, schedule])), at_end=at_end)
+    for kind in draw(
+        st.lists(st.sampled_from(["window", "limit", "numbered", "columns", "filter"]))
+    ):
+        match kind:
+            case "window":
+                stream = stream.window_shuffle(draw(st.integers(1, 4)), seed=3)
+            case "limit":
+                stream = stream.limit(draw(st.integers(1, 25)))
+            case "numbered":
+                stream = stream.map_with_index(lambda i, n: (i, n))
+            case "columns":
+                stream = stream.map(lambda column: column, batched=True)
+            case _:
+                stream = stream.filter(lambda n: repr(n)[-1] not in "37")
+    if draw(st.booleans()):
+        drop = draw(st.booleans())
+        stream = stream.batch(lanes * draw(st.integers(1, 2)), drop_remainder=drop, batch_fn=list)
+    return stream  # type: ignore[no-any-return]
+
+
+@given(stream=lane_streams(), start=st.integers(0, 5), count=st.integers(0, 20))
+def test_lanes_skip_as_they_go_on(stream: Any, start: int, count: int) -> None:
+    plain, skipped = iter(stream), iter(stream)
+    for _ in range(start):
+        next(plain, None)
+    skipped.set_state(plain.get_state())
+    passed = sum(next(plain, plain) is not plain for _ in range(count))
+    assert skipped.skip(count) == passed
+    if passed == count:
+        assert skipped.get_state() == plain.get_state()
+    assert rest(skipped) == rest(plain)
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+@pytest.mark.parametrize("drop", [False, True])
+def test_shards_skip_whole_batches(shard: int, drop: bool) -> None:
+    source = Counted(50)
+    stream = M.source(source).shuffle(seed=1).to_iter_dataset(lanes=3).window_shuffle(4, seed=2)
+    batches = stream.batch(12, drop_remainder=drop).shard(shard, 3)
+    expected = rest(batches)
+    for count in range(len(expected) + 2):
+        source.read_records, iterator = 0, iter(batches)
+        assert iterator.skip(count) == min(count, len(expected))
+        assert source.read_records == 0
+        assert iterator.get_state()["rows"] == 12 * min(count, len(expected))
+        assert rest(iterator) == expected[count:]
+
+
+def test_a_batch_that_begins_at_a_row_of_a_state_is_skipped_and_seeked() -> None:
+    numbers = M.range(20)
+    before = iter(numbers.batch(5))
+    next(before)
+    iterator = iter(numbers.batch(8))
+    iterator.set_state(before.get_state())
+    assert iterator.skip(1) == 1
+    assert iterator.get_state()["rows"] == 13
+    assert next(iterator).tolist() == [*range(13, 20)]
+    iterator.set_state(before.get_state())
+    iterator.seek(1)
+    assert next(iterator).tolist() == [*range(8, 16)]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), max_size=30),
+    window=st.integers(1, 8),
+    start=st.integers(0, 4),
+    count=st.integers(0, 20),
+)
+def test_packed_rows_are_skipped_by_plans(
+    lengths: list[int], window: int, start: int, count: int
+) -> None:
+    stream = M.source([np.arange(n) for n in lengths]).pack(10, window=window)
+    plain, skipped = iter(stream), iter(stream)
+    for _ in range(start):
+        next(plain, None)
+    skipped.set_state(plain.get_state())
+    passed = sum(next(plain, plain) is not plain for _ in range(count))
+    assert skipped.skip(count) == passed
+    assert skipped.stats().elements == 0
+    if passed == count:
+        assert skipped.get_state() == plain.get_state()
+    assert rest(skipped) == rest(plain)
+
+
 @given(drawn=make.streams(ours=True), step=st.integers(0, 30))
 def test_seek_goes_to_an_element_from_anywhere(drawn: make.Drawn, step: int) -> None:
     elements = rest(make.build(drawn.recipe))

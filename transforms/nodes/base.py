@@ -367,6 +367,11 @@ class Node(abc.ABC):
         """
         return np.arange(start, min(self.length, start + count))
 
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        """The index after the next `count` elements, and how many there are."""
+        passed = max(0, min(count, self.length - start))
+        return start + passed, passed
+
     @property
     def index_count(self) -> int:
         """The number of indices that `indices_from` has in all."""

@@ -330,7 +330,7 @@ class TokenMixNode(StreamNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         *of_parents, (given, *amounts) = self.split_position(position)
         parts = [np.array([part], np.int64) for part in of_parents]
-        rows = [_Counted(self, inputs, number, part) for number, part in enumerate(of_parents)]
+        rows = [_CountedRows(self, inputs, number, part) for number, part in enumerate(of_parents)]
         size, left = inputs.row_count(), set(range(len(rows)))
         segments = self.mixture.dealt(inputs.share).segments
         while True:
@@ -360,7 +360,7 @@ class TokenMixNode(StreamNode):
         return "elements of each stream in turn, by their tokens"
 
 
-class _Counted:
+class _CountedRows:
     """The rows of one parent, with the tokens of each."""
 
     def __init__(
@@ -414,7 +414,7 @@ class _Counted:
 
 
 def _by_tokens(
-    rows: Sequence[_Counted],
+    rows: Sequence[_CountedRows],
     shares: Sequence[int],
     left: Iterable[int],
     amounts: Sequence[int],

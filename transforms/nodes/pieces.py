@@ -31,7 +31,7 @@ from windrow.transforms.tables import Columnar, Listed, Table
 _EPOCHS = 2
 
 
-class _Pieces(NamedTuple):
+class _EpochPieces(NamedTuple):
     """The pieces of an epoch: lengths of its elements, and the piece at which each ends."""
 
     lengths: IntArray
@@ -78,13 +78,13 @@ class ChunksNode(PieceNode):
 
     # --- which pieces ----------------------------------------------------------------------------
 
-    def _pieces(self, epoch: Any) -> _Pieces:
+    def _pieces(self, epoch: Any) -> _EpochPieces:
         """The pieces of an epoch.
 
         Raises:
             PlanError: If lengths are not known.
         """
-        found: _Pieces | None = self._found.get(epoch)
+        found: _EpochPieces | None = self._found.get(epoch)
         if found is None:
             known = self._found.get("known")
             if known is None:
@@ -93,13 +93,13 @@ class ChunksNode(PieceNode):
             rows = np.arange(self.measured.length)
             at = Positions(np.full(len(rows), epoch, np.array(epoch).dtype), rows)
             lengths = self.measured.lengths_of(at, known) if len(rows) else rows
-            found = _Pieces(lengths, np.cumsum(-(-lengths // self.size)))
+            found = _EpochPieces(lengths, np.cumsum(-(-lengths // self.size)))
             for old in [key for key in self._found if key != "known"][: 1 - _EPOCHS]:
                 self._found.pop(old, None)
             self._found[epoch] = found
         return found
 
-    def _of_epoch(self, epoch: Any) -> _Pieces:
+    def _of_epoch(self, epoch: Any) -> _EpochPieces:
         found = self._pieces(epoch)
         if self._counted(epoch) != self.length:
             raise PlanError(

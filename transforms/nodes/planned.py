@@ -285,6 +285,18 @@ class PlannedNode(RegroupNode):
                 break
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        index, passed = start, 0
+        for window in range(start >> GROUP_BITS, -(-self.length // _GROUPS)):
+            if passed == count:
+                break
+            first = max(start, window << GROUP_BITS)
+            groups = (window << GROUP_BITS) + len(self.plan_of(window).bounds) - 1 - first
+            if groups > 0:
+                index = first + min(groups, count - passed)
+                passed += index - first
+        return index, passed
+
     def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
         """The window, and the group in it, of each position: two arrays of int64."""
         return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)

@@ -51,7 +51,7 @@ Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""
 
 if TYPE_CHECKING:
-    from windrow.transforms.padding import Padding
+    from windrow.transforms.padding import BatchPadding
 
 # --- of several parents --------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class BatchNode(RegroupNode):
     size: int
     drop_remainder: bool = False
     batch_fn: Callable[[list[Any]], Any] | None = None
-    padding: Padding | None = None
+    padding: BatchPadding | None = None
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
@@ -328,7 +328,7 @@ class BatchNode(RegroupNode):
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
-        if rows >= VAST:  # endless, or not known
+        if math.isinf(rows) or rows == VAST:  # endless, or not known
             return rows
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 

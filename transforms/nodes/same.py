@@ -22,6 +22,9 @@ class SameIndices(SameLength):
     def indices_from(self, start: int, count: int) -> IntArray:
         return self.parent.indices_from(start, count)
 
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        return self.parent.index_after(start, count)
+
     def dealt(self, lanes: int) -> Node:
         return self.over((self.parent.dealt(lanes),))
 

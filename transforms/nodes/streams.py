@@ -48,8 +48,8 @@ from windrow.transforms.row_blocks import (
 )
 from windrow.transforms.specs import Spec
 
-# Elements of a mixture whose parents are worked out together.
-_AT_ONCE: Final = 1 << 12
+# Indices of a lane that are worked out together.
+_AT_ONCE: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,11 +126,21 @@ class ToStreamNode(Node):
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved | None:
-        is_counted = self.lanes == 1 and not self.parent.has_gaps
-        if not is_counted or (may_be_absent(self.parent) and not self.allow_nones):
+        if may_be_absent(self.parent) and not self.allow_nones:
             return None
-        passed = max(0, min(count, self.parent.length - position[0]))
-        return Moved([position[0] + passed], passed)
+        index, lane = position[0], moves.lane
+        if lane is None:
+            index, passed = self.parent.index_after(index, count)
+            return Moved([index], passed)
+        passed = 0
+        while passed < count:
+            wanted = min(_AT_ONCE, count - passed)
+            found = self.parent.lane_indices(index, wanted, lane, self.lanes)
+            if len(found):
+                index, passed = int(found[-1]) + 1, passed + len(found)
+            if len(found) < wanted:
+                break
+        return Moved([index], passed)
 
     def runs_as(self, where: Where) -> str:
         return where.streaming()
@@ -343,7 +353,7 @@ class StreamLimitNode(StreamNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         *before, given = position
-        moved = moves.after(0, before, max(0, min(count, self.size - given)), unit)
+        moved = moves.after(0, before, max(0, min(count, moves.share(self.size) - given)), unit)
         return Moved([*moved.position, given + moved.passed], moved.passed)
 
 

@@ -18,6 +18,8 @@ from windrow import IterDataset, MapDataset, RecordOf
 from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.transforms import Schedule, orders
 from windrow.transforms.mixtures import Mixture
+from windrow.transforms.row_blocks import Block, Blocks, Feed
+from windrow.transforms.tables import Listed
 
 M = MapDataset
 Changes = list[tuple[int, list[int]]]
@@ -112,6 +114,30 @@ def test_a_stream_mixture_equals_one_by_hand_from_anywhere(
     assert [mixed.records_of(n)[0] for n in range(len(expected))] == [
         RecordOf(n // 100, n % 100) for n in expected
     ]
+
+
+def test_rows_that_were_not_used_come_next_in_their_order() -> None:
+    """Where a stream drops out, rows taken for the mixture go back before those still held."""
+    evens = M.range(1_000, 1_040).to_iter_dataset().filter(lambda n: n % 2 == 0)
+    for length in (30, 64, 90):
+        long = M.range(length).to_iter_dataset()
+        given = list(IterDataset.mix([long, evens], [2, 1], at_end="drop"))
+        assert [n for n in given if n < 1_000] == list(range(length))
+        assert [n for n in given if n >= 1_000] == list(range(1_000, 1_040, 2))
+
+
+def test_a_feed_takes_rows_in_order_after_rows_were_given_back() -> None:
+    def blocks() -> Blocks:
+        for n in (0, 2, 4):
+            yield Block(Listed([n, n + 1]), np.array([[n + 1], [n + 2]]))
+
+    feed = Feed(blocks())
+    assert feed.fill(6) == 6
+    feed.keep(feed.take(3), 1)
+    found = []
+    while (block := feed.next_block()) is not None:
+        found += block.marks[:, 0].tolist()
+    assert found == [2, 3, 4, 5, 6]
 
 
 @given(mixture=mixtures(least=0), end=st.integers(0, 200))

@@ -3,7 +3,7 @@
 Run `python -m benchmarks.mixture`; it prints one JSON line per case, each from a process of its own.
 Shuffled stores of 2,000 records of 256 bytes are repeated and mixed by a `MapDataset` or an
 `IterDataset`, with weights 1, 2, 3, ..., and batched by 64. `memory_mb` is the most resident memory
-over what the process had once the stores were open; `threads` counts those of the operating system
+over what the process had once the stores were open; `threads` counts the threads of the operating system
 while batches are made; `mb_per_component` and `more_threads` compare with the line of 1 component.
 """
 

@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tfds test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
+.PHONY: help demo era5 far convert tokens tfds test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
 	fuzz lint format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make era5      train a forecast of temperature on windows of ERA5, draw it in era5.png"
 	@echo "make far       read from a disk and from a server far away: same batches, what it costs"
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
+	@echo "make tokens    speeches to tokens to packed rows to a model; killed on 2 processes, then on 1 and 4"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
 	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
 	@echo "make test-plain the tests of readers and engine without the native core"
@@ -73,6 +74,9 @@ far: $(READY)
 
 convert: $(READY)
 	@$(PY) examples/convert_records.py
+
+tokens: $(READY)
+	@$(PY) examples/train_tokens.py
 
 tfds: $(TFDS_READY)
 	@$(TFDS_PY) examples/train_tfds.py

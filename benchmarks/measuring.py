@@ -25,7 +25,7 @@ from typing import Any, Final
 import windrow
 from benchmarks import data
 from benchmarks.figures import placed
-from windrow.engine import execute, executors, prefetch_thread, stages
+from windrow.engine import execute, prefetch_thread, process_executor, stages
 from windrow.engine import read_batches as rounds
 from windrow.sources import ZarrDataSource
 from windrow.stats import profiler, read_counters
@@ -83,7 +83,10 @@ def _next_in_turn(blocks: Any) -> prefetch_thread.ReadyBlock:
 
 
 _REPLACED: Final[tuple[tuple[Any, str, Any], ...]] = (
-    *((module, "doing", _no_context) for module in (execute, rounds, executors, prefetch_thread)),
+    *(
+        (module, "doing", _no_context)
+        for module in (execute, rounds, process_executor, prefetch_thread)
+    ),
     *((module, "calling", _no_context) for module in (execute, stages)),
     *(
         (profiler.ActivityClock, name, _nothing)

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from grain.experimental import BestFitPackIterDataset
 
+from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes.packing import ENOUGH
-from windrow.transforms.packing import PackCounts, TooLong, plan_rows
+from windrow.transforms.packing import TooLong, plan_rows
 
 IntArray = npt.NDArray[np.int64]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from windrow import checkpoint, converters, errors, multiprocessing, sources, transforms
+    from windrow.engine.record_names import RecordOf
     from windrow.errors import WindrowError
     from windrow.explain.explanation import Advice, Explanation
     from windrow.formats.inspect import inspect
@@ -39,6 +40,7 @@ _MODULE_OF = {
     "IterDataset": "windrow.iter_dataset",
     "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
+    "RecordOf": "windrow.engine.record_names",
     "ReadOptions": "windrow.transforms.options",
     "Report": "windrow.verification.report",
     "ShuffleQuality": "windrow.quality.shuffle_quality",
@@ -62,6 +64,7 @@ __all__ = [
     "MapDataset",
     "MultiprocessingOptions",
     "ReadOptions",
+    "RecordOf",
     "Report",
     "ShuffleQuality",
     "Stats",

@@ -7,14 +7,18 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes
-from windrow.transforms.arguments import checked_seed, integer, weights_given
+from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
+from windrow.transforms.mixtures import Schedule, named_weights, scheduled
 from windrow.transforms.options import as_multiprocessing_options
+
+if TYPE_CHECKING:
+    from windrow.engine.record_names import Records
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -34,31 +38,61 @@ class IterDataset(Dataset[T]):
     def mix(
         cls,
         datasets: Sequence[IterDataset[Any]] | Mapping[str, IterDataset[Any]],
-        weights: Sequence[float] | Mapping[str, float] | None = None,
+        weights: Sequence[float] | Mapping[str, float] | Schedule | None = None,
+        *,
+        by: Literal["elements", "tokens"] = "elements",
+        tokens: Callable[[Any], int] | str | None = None,
+        at_end: AtEnd = "stop",
     ) -> IterDataset[Any]:
         """Elements of the streams in the proportions of `weights`, until the first one ends.
 
         Args:
             datasets: Streams, in a sequence or by name (in the order of the mapping).
-            weights: One for each, in a sequence or by the same names.
+            weights: One for each, in a sequence or by the same names; or a `transforms.Schedule` of
+                such weights.
+            by: What is in these proportions: the number of elements, or of their tokens. Where specs
+                show that all elements of a stream have the same number of tokens, such as packed
+                rows, the order follows from it. Else the next element comes from the stream that has
+                given the fewest tokens for its weight.
+            tokens: Returns the tokens of an element; or the key of an array, whose first axis is
+                counted, or of a number. By default the first axis of the first leaf is counted.
+            at_end: What happens when a stream has ended. The mixture ends ("stop"), the stream starts
+                again ("repeat"), or the mixture continues without it, until all have ended ("drop").
 
         Raises:
-            PlanError: If there is no dataset, or weights do not match them or are not positive.
+            PlanError: If there is no dataset, weights do not match them or are not positive, or an
+                option has another value.
+            ElementError: On iteration, if the tokens of an element cannot be counted.
+
+        Example:
+            >>> import numpy as np, windrow
+            >>> long = windrow.MapDataset.source([np.zeros(n) for n in (8, 4, 4)]).to_iter_dataset()
+            >>> short = windrow.MapDataset.source([np.ones(2)] * 12).to_iter_dataset()
+            >>> mixed = windrow.IterDataset.mix([long, short], [2, 1], by="tokens", at_end="drop")
+            >>> [len(row) for row in mixed]
+            [8, 2, 2, 4, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2]
         """
         if isinstance(datasets, Mapping):
-            if weights is not None and not isinstance(weights, Mapping):
-                raise ArgumentError("mix: weights of named datasets must be a dict by name too")
-            if weights is not None and set(weights) != set(datasets):
-                raise PlanError(
-                    f"mix: datasets are named {sorted(datasets)}, weights {sorted(weights)};"
-                    " give one weight for each"
-                )
-            weights = None if weights is None else [weights[name] for name in datasets]
+            named = list(datasets)
+            weights = scheduled(weights, lambda each: named_weights(each, named))
             datasets = list(datasets.values())
-        if isinstance(weights, Mapping):
-            raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
         parents = nodes_of(datasets, IterDataset, "mix")
-        return IterDataset(nodes.StreamMixNode(parents, weights_given(weights)))
+        if one_of(at_end, AT_END, "mix: at_end") == "repeat":
+            parents = tuple(
+                each if each.never_ends() else nodes.StreamRepeatNode((each,), None)
+                for each in parents
+            )
+        given, drops_out = scheduled(weights, weights_given), at_end == "drop"
+        if one_of(by, ("elements", "tokens"), "mix: by") == "elements":
+            if tokens is not None:
+                raise PlanError('mix: tokens= is only for by="tokens"; leave it out, or give both')
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out))
+        if not (tokens is None or isinstance(tokens, str) or callable(tokens)):
+            raise ArgumentError(f"mix: tokens must be a function or a key, got {tokens!r}")
+        sizes = None if tokens is not None else nodes.token_sizes(parents)
+        if sizes is not None:
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes))
+        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:
@@ -185,7 +219,7 @@ class IterDataset(Dataset[T]):
     ) -> IterDataset[Any]:
         """Batches of consecutive elements of the stream, across epochs too (see MapDataset).
 
-        Of a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
+        In a stream with lanes, a lane that has ended leaves its rows out; with `remainder="pad"` its
         rows are padding in their places, and with `"drop"` the stream ends at the first batch that
         a lane cannot fill.
 
@@ -300,8 +334,8 @@ class IterDataset(Dataset[T]):
 
         Example:
             >>> import numpy as np, windrow
-            >>> texts = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
-            >>> rows = texts.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
+            >>> numbers = windrow.MapDataset.range(1, 5).map(lambda n: {"x": np.full(n, n)})
+            >>> rows = numbers.to_iter_dataset().pack({"x": 6}, num_packing_bins=2, shuffle_bins=False)
             >>> [row["x"].tolist() for row in rows]
             [[1, 2, 2, 3, 3, 3], [4, 4, 4, 4, 0, 0]]
         """
@@ -350,6 +384,31 @@ class IterDataset(Dataset[T]):
         """
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))
+
+    def records_of(self, index: int) -> Records:
+        """The records that element number `index` of the stream is made of, without reading.
+
+        See `MapDataset.records_of`. A map of a `MapDataset` that returns None, and so makes an
+        element absent, counts as one that does not.
+
+        Args:
+            index: At least 0.
+
+        Raises:
+            PlanError: If values decide which elements come, as in a filter: iterate then, and ask
+                `DatasetIterator.records_of_last`.
+            RecordIndexError: If the stream has no such element.
+
+        Example:
+            >>> import windrow
+            >>> stream = windrow.MapDataset.range(6)[::-1].to_iter_dataset().repeat().batch(4)
+            >>> [record for _, record in stream.records_of(1)]
+            [1, 0, 5, 4]
+        """
+        # Few processes ask: a worker and a training loop do not load it.
+        from windrow.engine.record_names import records_of_stream
+
+        return records_of_stream(self._node, integer(index, "records_of: index"))
 
     def __iter__(self) -> DatasetIterator[T]:
         return DatasetIterator(self._node)

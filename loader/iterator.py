@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,13 @@ from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
-from windrow.errors import ArgumentError, ClosedError, StateError, WorkerError
+from windrow.errors import ArgumentError, ClosedError, RecordIndexError, StateError, WorkerError
 from windrow.state import Identity
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
 from windrow.transforms import tables
+from windrow.transforms.arguments import at_least
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
@@ -38,6 +40,10 @@ from windrow.transforms.nodes import (
     origin,
     tail_of,
 )
+
+if TYPE_CHECKING:
+    from windrow.engine.record_names import Records
+    from windrow.transforms.moves import Moved
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -72,6 +78,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
         self._marks: npt.NDArray[np.int64] | None = None
+        self._made_of: MadeOf | None = None  # of self._elements
+        self._last: tuple[MadeOf | None] | None = None  # of the element given last
         self._given = 0  # of self._elements
         self._closed = False
         self._owner = 0  # the process that this one was forked from, which has the threads
@@ -135,11 +143,14 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         elements = list(tables.elements(block.table))
         with meter.lock:  # or another thread could see half of it in `stats`
             self._elements, self._marks, self._given = elements, block.marks, 0
+            self._made_of = block.made_of
             meter.took(len(elements), size_bytes, made)
 
     def _keep_position(self) -> None:
         if self._marks is not None and self._given:
             self._position = self._marks[self._given - 1].tolist()
+            rows = self._made_of
+            self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
 
     def _drop(self) -> None:
         """Throw away what was made ahead; the position stays."""
@@ -159,8 +170,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._executors = self._end_executors = None
 
     def _started(self) -> Inline | PrefetchThread:
-        if self._closed:
-            raise ClosedError("this iterator was closed; make another with iter(dataset)")
+        self._check_open()
         if self._owner:
             raise WorkerError(
                 f"this iterator works ahead in process {self._owner}, and cannot continue in process"
@@ -218,19 +228,18 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             StateError: If the state is invalid, or belongs to another chain or other data.
             ClosedError: If the iterator was closed.
         """
-        if self._closed:
-            raise ClosedError("this iterator was closed; make another with iter(dataset)")
+        self._check_open()
         found = self._named().position(state)
         _check_reach(self._tail, found)
-        self._drop()
-        self._resume(found)
+        self._move(*self._tail.position_of(found))
 
-    def _resume(self, found: RowPosition) -> None:
-        self._is_over = False
-        self._position, lead = self._tail.position_of(found)
+    def _move(self, position: list[int], lead: int) -> None:
+        """Continue at a position in the chain that runs with `lead`: see `Tail.run`."""
+        self._drop()
         if lead != self._lead:
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
+        self._position, self._last, self._is_over = position, None, False
 
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
@@ -242,6 +251,115 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
             return True  # `set_state` says what is wrong with it
         return all(lanes[lane] is not None for lane in self._tail.own_lanes)
+
+    def skip(self, count: int) -> int:
+        """Leave out the next `count` elements; the stream continues as if they had been given.
+
+        Where metadata show the position, nothing is read: over random access, and through maps,
+        batches, shuffles, `limit`, `repeat`, `zip` and `mix`, in lanes and shards. Rows of
+        `MapDataset.pack` are planned from lengths. A filter, or another node that decides by values,
+        runs on the elements that are left out: their records are read, and the functions up to that
+        node are called. `stats()` counts these reads, and no element.
+
+        A map of a `MapDataset` that returns None, and so makes an element absent, counts as one that
+        does not: write it as a filter.
+
+        Args:
+            count: Elements (batches, if the chain ends with a batch), at least 0.
+
+        Returns:
+            The number of elements that were left out. It is less than `count` if the stream ends
+            before; the iterator is at its end then.
+
+        Raises:
+            PlanError: If `count` is negative.
+            ClosedError: If the iterator was closed.
+
+        Example:
+            >>> import windrow
+            >>> iterator = iter(windrow.MapDataset.range(100).shuffle(seed=1).batch(10))
+            >>> iterator.skip(8), len(list(iterator)), iterator.skip(1)
+            (8, 2, 0)
+        """
+        wanted = at_least(0, count, "skip: count")
+        self._check_open()
+        if self._is_over:  # all shards have ended
+            return 0
+        self._keep_position()
+        moved = self._after(self._running, self._position, wanted)
+        self._move(moved.position, self._lead)
+        return moved.passed
+
+    def seek(self, step: int) -> None:
+        """Continue with element number `step` of the stream, forwards or backwards.
+
+        Costs what `skip` costs from the start of the stream.
+
+        Args:
+            step: At least 0. The number of elements in the stream is its end.
+
+        Raises:
+            RecordIndexError: If the stream has fewer elements; the iterator stays where it was.
+            PlanError: If `step` is negative.
+            ClosedError: If the iterator was closed.
+
+        Example:
+            >>> import windrow
+            >>> iterator = iter(windrow.MapDataset.range(10).repeat())
+            >>> iterator.seek(1_000_003)
+            >>> next(iterator)
+            3
+        """
+        wanted = at_least(0, step, "seek: step")
+        self._check_open()
+        whole = self._tail.run() if self._lead else self._running
+        moved = self._after(whole, origin(whole), wanted)
+        if moved.passed < wanted:
+            raise RecordIndexError(
+                f"seek: step {wanted} is beyond the end: the stream has {moved.passed} elements;"
+                f" choose 0 <= step <= {moved.passed}"
+            )
+        self._move(moved.position, 0)
+
+    def _after(self, node: Node, position: list[int], count: int) -> Moved:
+        from windrow.engine import skipping  # few processes skip
+
+        return skipping.after(node, position, count, self._meter)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this iterator was closed; make another with iter(dataset)")
+
+    def records_of_last(self) -> Records:
+        """The records that the element given last is made of, without reading.
+
+        A function does not change them: they are what went into it. Elements that a filter left out
+        are not among them.
+
+        Returns:
+            A `windrow.RecordOf(source, record)` for each record, in row order, as in
+            `MapDataset.records_of`. Where rows are packed, a list of those for each row.
+
+        Raises:
+            StateError: If no element was given since the iterator was made or moved.
+            PlanError: If a node of the chain, one of your own, does not say what its rows are made of.
+
+        Example:
+            >>> import windrow
+            >>> odd = windrow.MapDataset.range(9).to_iter_dataset().filter(lambda n: n % 2).batch(3)
+            >>> iterator = iter(odd)
+            >>> next(iterator).tolist(), [record for _, record in iterator.records_of_last()]
+            ([1, 3, 5], [1, 3, 5])
+        """
+        self._keep_position()
+        if self._last is None:
+            raise StateError(
+                "records_of_last: no element was given since this iterator was made, or moved by"
+                " set_state, skip or seek; call next first"
+            )
+        from windrow.engine.record_names import records_of_row  # few processes ask
+
+        return records_of_row(self._running, self._last[0])
 
     def stats(self) -> Stats:
         """Return times, bytes and waits since the iterator was made.
@@ -416,7 +534,7 @@ def _check_length(row: int, length: int) -> None:
 
 def _restored(node: Node, found: RowPosition) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node)
-    iterator._resume(found)
+    iterator._move(*iterator._tail.position_of(found))
     return iterator
 
 

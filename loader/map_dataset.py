@@ -9,29 +9,34 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.base import Dataset, applied, nodes_of
+from windrow.base import applied, nodes_of
 from windrow.engine import execute
 from windrow.engine.defaults import default_options, reads_records_alone
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
+from windrow.planned_by_lengths import PlannedByLengths
 from windrow.sources.adapt import as_source
 from windrow.transforms import functions, nodes, tables
-from windrow.transforms.arguments import checked_seed, integer, weights_given
+from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
+from windrow.transforms.mixtures import Schedule, scheduled
 from windrow.transforms.options import ReadOptions, as_read_options
 from windrow.transforms.positions import positions
+
+if TYPE_CHECKING:
+    from windrow.engine.record_names import RecordOf
 
 T = TypeVar("T")
 S = TypeVar("S")
 _SEEDS = 2**32
 
 
-class MapDataset(Dataset[T]):
+class MapDataset(PlannedByLengths[T]):
     """Elements with random access: an endless function of an integer, `len` of them in one epoch.
 
     Index `i` is element `i % len` of epoch `i // len`; negative indices are earlier epochs.
@@ -75,17 +80,34 @@ class MapDataset(Dataset[T]):
 
     @classmethod
     def mix(
-        cls, datasets: Sequence[MapDataset[Any]], weights: Sequence[float] | None = None
+        cls,
+        datasets: Sequence[MapDataset[Any]],
+        weights: Sequence[float] | Schedule | None = None,
+        *,
+        at_end: AtEnd = "stop",
     ) -> MapDataset[Any]:
         """Elements of the datasets in the proportions of `weights` (equal ones by default).
 
-        An epoch ends before the first dataset would run out; the next epoch continues from there.
+        Args:
+            datasets: At least one, none of them empty.
+            weights: One for each; or a `transforms.Schedule` of such weights.
+            at_end: What happens when a dataset runs out. The epoch ends, and the next epoch continues
+                from there ("stop"); each dataset is repeated for ever ("repeat"); or the epoch
+                continues without it, until it has all elements of all ("drop"). With "drop" a
+                schedule starts again with each epoch.
 
         Raises:
-            PlanError: If there is no dataset, one is empty, or weights are too few or not positive.
+            PlanError: If there is no dataset, one is empty, weights are too few or not positive, or
+                `at_end` is something else.
         """
         parents = nodes_of(datasets, MapDataset, "mix")
-        return MapDataset(nodes.MixNode(parents, weights_given(weights)))
+        if one_of(at_end, AT_END, "mix: at_end") == "repeat":
+            parents = tuple(
+                each if each.length in (0, nodes.ENDLESS) else nodes.RepeatNode((each,), None)
+                for each in parents
+            )
+        given = scheduled(weights, weights_given)
+        return MapDataset(nodes.MixNode(parents, given, at_end == "drop"))
 
     @classmethod
     def select_from_datasets(
@@ -354,7 +376,7 @@ class MapDataset(Dataset[T]):
                 are dicts get it under the key `mask`, others become the pair `(batch, mask)`.
             mask: The name of that key.
             pad_to: Pads rows that differ in length: the first axis of each leaf that has an axis is
-                padded to this length, or that of leaves under keys of the elements to one by key.
+                padded to this length. A dict of lengths by key pads leaves under these keys alone.
             pad_value: The number that `pad_to` pads with.
 
         Raises:
@@ -408,156 +430,6 @@ class MapDataset(Dataset[T]):
         number, shards = integer(index, "shard: index"), integer(count, "shard: count")
         return MapDataset(nodes.sharded(self._node, number, shards, None))
 
-    # --- planned by lengths ----------------------------------------------------------------------
-
-    def pack(
-        self,
-        row_length: int,
-        *,
-        lengths: Any = None,
-        window: int = 16_384,
-        method: str = "best_fit_decreasing",
-        too_long: str = "split",
-        max_segments: int | None = None,
-        sequences: Sequence[str] | None = None,
-        names: Any = None,
-        seed: int | None = None,
-    ) -> IterDataset[dict[str, Any]]:
-        """Rows of `row_length` tokens, each packed with several documents, planned before reading.
-
-        Each window of `window` documents, in the order of the chain so far, is packed from their
-        lengths alone: by best fit, from the longest on. The rows of a window come in a random
-        order. Windows end with each epoch, so `shuffle` and `repeat` come before. The rows depend
-        on the chain, the seed and the lengths, and not on workers, batches or restarts.
-
-        Args:
-            row_length: Tokens of a row, at most 2**24.
-            lengths: Tokens of each record of the source, integers `(records,)`; for several
-                sources one array for each, in the order of the chain. By default the source is
-                asked. After a `map` that changes lengths they are the lengths of its results.
-            window: Documents that share rows. The emptiest row of each window smaller than 16,384
-                documents goes to the last of the windows that make up that number.
-            method: "best_fit_decreasing".
-            too_long: What becomes of a document longer than a row: "split" cuts it into pieces,
-                "truncate" keeps its first tokens, "drop" leaves it out, "error" raises before it
-                is read. `explain()` has the counts.
-            max_segments: The most documents of a row; needed where documents have features.
-            sequences: Which keys of a document are sequences of its length. By default those whose
-                spec has a first axis of no fixed length, or else those with an axis.
-            names: Other names for the arrays of a row, as a dict; a value may be a sequence of
-                names. "maxtext" stands for the names of MaxText, with shifted targets. The arrays
-                `k_shifted`, the token after each one in its piece, and `k_shifted_segment_ids` are
-                made only if they are named here.
-            seed: Decides the order of rows, in `[0, 2**32)`; by default derived from an earlier
-                `seed(...)`, else 0.
-
-        Returns:
-            A stream of dicts. For each sequence `k` (`tokens`, where a document is an array): `k`
-            `(row_length, ...)`; `k_segment_ids` and `k_positions`, int32 `(row_length,)`. Ids count
-            from 1, and 0 is padding; positions begin at 0 in each piece. A feature of documents,
-            a number or an array of a fixed shape, is `(max_segments, ...)`, followed by zeros.
-            Documents without tokens are in no row.
-
-        Raises:
-            ArgumentError: If an argument is of another kind.
-            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
-                on reading, a document is too long.
-            ElementError: On reading, if a document has another length than was planned.
-
-        Example:
-            >>> import numpy as np, windrow
-            >>> documents = windrow.MapDataset.source([np.arange(n) + 1 for n in (3, 6, 2, 5)])
-            >>> for row in documents.pack(8):
-            ...     print(row["tokens"], row["tokens_segment_ids"])
-            [1 2 3 4 5 6 1 2] [1 1 1 1 1 1 2 2]
-            [1 2 3 1 2 3 4 5] [1 1 1 2 2 2 2 2]
-        """
-        if method != nodes.BEST_FIT:
-            raise ArgumentError(f"pack: method must be {nodes.BEST_FIT!r}, got {method!r}")
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "pack", 2**32)
-        )
-        node = nodes.PackNode(
-            (self._node,),
-            _lengths_given(lengths),
-            integer(window, "pack: window"),
-            integer(row_length, "pack: row_length"),
-            nodes.checked_too_long(too_long),
-            found or 0,
-            None if max_segments is None else integer(max_segments, "pack: max_segments"),
-            nodes.checked_sequences(sequences, "pack"),
-            nodes.checked_names(names),
-        )
-        return self._streamed(node)
-
-    def bucket(
-        self,
-        boundaries: Sequence[int],
-        batch_sizes: Sequence[int],
-        *,
-        lengths: Any = None,
-        window: int = 16_384,
-        too_long: str = "error",
-        pad_value: int = 0,
-        sequences: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> IterDataset[dict[str, Any]]:
-        """Batches of elements of like lengths, padded, and planned before anything is read.
-
-        Bucket `k` has the elements of at most `boundaries[k]` items that no earlier bucket has. Each
-        window of `window` elements, in the order of the chain so far, is dealt to batches by its
-        lengths alone; the batches of a window come in a random order. The last batch of each bucket
-        of a window may have fewer elements.
-
-        Args:
-            boundaries: The largest length of each bucket, ascending.
-            batch_sizes: The elements of a batch, for each bucket.
-            lengths: As for `pack`.
-            window: Elements that are planned together.
-            too_long: What becomes of an element longer than the last boundary: "truncate", "drop" or
-                "error".
-            pad_value: Follows the items of a sequence up to its boundary.
-            sequences: As for `pack`.
-            seed: Decides the order of batches; as for `pack`.
-
-        Returns:
-            A stream of dicts. For each sequence `k` (`tokens`, where an element is an array): `k`
-            `(batch, boundary, ...)`, and `k_lengths`, int32 `(batch,)`. Other leaves are stacked.
-
-        Raises:
-            ArgumentError: If an argument is of another kind.
-            PlanError: If a number is out of range, lengths are unknown, a filter comes before, or,
-                on reading, an element is too long.
-            ElementError: On reading, if an element has another length than was planned.
-
-        Example:
-            >>> import numpy as np, windrow
-            >>> sentences = windrow.MapDataset.source([np.arange(n) for n in (3, 6, 2, 5)])
-            >>> for batch in sentences.bucket([4, 8], [4, 2]):
-            ...     print(batch["tokens"].shape, batch["tokens_lengths"])
-            (2, 4) [3 2]
-            (2, 8) [6 5]
-        """
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
-        )
-        node = nodes.BucketNode(
-            (self._node,),
-            _lengths_given(lengths),
-            integer(window, "bucket: window"),
-            tuple(integer(n, "bucket: a boundary") for n in boundaries),
-            tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
-            nodes.checked_too_long(too_long),
-            found or 0,
-            pad_value,
-            nodes.checked_sequences(sequences, "bucket"),
-        )
-        return self._streamed(node)
-
-    def _streamed(self, node: nodes.Node) -> IterDataset[Any]:
-        options = as_read_options(default_options(self._node))
-        return IterDataset(nodes.ToStreamNode((node,), options))
-
     def apply(self, transformations: Any) -> MapDataset[Any]:
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
@@ -589,6 +461,34 @@ class MapDataset(Dataset[T]):
     def __getitems__(self, indices: Sequence[int] | npt.NDArray[Any]) -> list[T | None]:
         """The elements at `indices` as a list, None where absent; torch calls this."""
         return list(tables.elements(self._table(indices)))
+
+    def records_of(self, index: int) -> list[RecordOf]:
+        """The records that element `index` is made of, without reading.
+
+        A function does not change them: they are what went into it, also if a filter drops the
+        element.
+
+        Args:
+            index: An index in any epoch, as in `ds[index]`.
+
+        Returns:
+            A `windrow.RecordOf(source, record)` for each record, in row order: one for an element,
+            as many as rows for a batch; a row of a zip has one of each dataset.
+
+        Raises:
+            RecordIndexError: If the dataset is empty, or the index does not fit into 64 bits.
+
+        Example:
+            >>> import windrow
+            >>> parts = [windrow.MapDataset.range(10), windrow.MapDataset.source(["a", "b", "c"])]
+            >>> mixed = windrow.MapDataset.mix(parts, [2, 1]).shuffle(seed=1).batch(3)
+            >>> mixed.records_of(0)
+            [RecordOf(source=1, record=1), RecordOf(source=0, record=5), RecordOf(source=0, record=4)]
+        """
+        # Few processes ask: a worker and a training loop do not load it.
+        from windrow.engine.record_names import records_of_element
+
+        return records_of_element(self._node, integer(index, "records_of: index"))
 
     def _table(self, indices: Any) -> tables.Table:
         wanted = np.asarray(indices)
@@ -675,12 +575,3 @@ class MapDataset(Dataset[T]):
 
     def __iter__(self) -> DatasetIterator[T]:
         return iter(self.to_iter_dataset())
-
-
-def _lengths_given(lengths: Any) -> tuple[Any, ...] | None:
-    """Lengths that a user gives, one array for each source; a list of numbers belongs to one source."""
-    if lengths is None:
-        return None
-    if isinstance(lengths, (list, tuple)) and any(np.ndim(each) for each in lengths):
-        return tuple(lengths)
-    return (np.asarray(lengths),)

@@ -51,7 +51,7 @@ def lengths(
 
     Args:
         dataset: A dataset with random access. Only its sources and maps count: shuffles, slices and
-            mixtures choose and order records, and lengths are those of all records.
+            mixtures choose and order records, and the length of every record is counted.
         function: Gives the length of an element, at least 0. The default takes arrays, strings and
             bytes; for a dict give one, such as `lambda element: len(element["tokens"])`.
         path: A local file that keeps the result. If it is there, nothing is counted, provided that
@@ -129,7 +129,7 @@ class _Measured:
     def __call__(self, element: Any) -> int:
         if self._function is len and isinstance(element, (dict, tuple)):
             raise ElementError(
-                f"lengths: an element is a {type(element).__name__}, whose len is not that of a"
+                f"lengths: an element is a {type(element).__name__}, whose len is not the length of a"
                 " sequence; give a function, such as lambda element: len(element['tokens'])"
             )
         found = self._function(element)
@@ -191,11 +191,11 @@ def _read(target: Path, about: dict[str, Any], chains: Sequence[Node]) -> list[I
 
 def _write(target: Path, about: dict[str, Any], found: Sequence[IntArray]) -> None:
     temporary = target.with_name(f".windrow-{uuid.uuid4().hex}.tmp")
-    arrays = {str(number): one for number, one in enumerate(found)}
-    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    arrays: dict[str, Any] = {str(number): one for number, one in enumerate(found)}
+    arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     try:
         with open(temporary, "wb") as file:
-            np.savez(file, **{_ABOUT: text}, **arrays)
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

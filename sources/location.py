@@ -17,7 +17,7 @@ from windrow.sources.remote.paths import LOCAL, Names, is_remote, joined, local_
 from windrow.sources.zarr.error_text import is_refused
 
 if TYPE_CHECKING:
-    from windrow.sources.remote.fetcher import Fetcher, Tail
+    from windrow.sources.remote.fetcher import Fetcher, FileTail
 
 # The end of a remote file comes with its size; a small file comes whole.
 _TAIL_BYTES: Final = 64 << 10
@@ -38,7 +38,7 @@ class Location:
     caller: str
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     fetcher: Fetcher | None = dataclasses.field(default=None, repr=False)
-    _ends: dict[str, Tail] = dataclasses.field(default_factory=dict, repr=False)
+    _ends: dict[str, FileTail] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def is_local(self) -> bool:
@@ -119,7 +119,7 @@ class Location:
         (data,) = self.fetcher.start([ByteRange(end.file, 0, stop)]).result()
         return data
 
-    def _end(self, fetcher: Fetcher) -> Tail:
+    def _end(self, fetcher: Fetcher) -> FileTail:
         """The last bytes of this file, fetched once."""
         if self.path not in self._ends:
             self._ends[self.path] = fetcher.tails([self.path], _TAIL_BYTES)[0]

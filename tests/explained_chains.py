@@ -141,6 +141,11 @@ def with_rng(element: Any, rng: np.random.Generator) -> Any:
     return element
 
 
+def with_rngs(columns: Any, rngs: list[np.random.Generator]) -> Any:
+    """What it is given."""
+    return columns
+
+
 def is_even(element: Any) -> bool:
     """Whether its first value is."""
     return int(element["x"][0]) % 2 == 0
@@ -180,6 +185,13 @@ class Case:
 
 def _zarr(stores: Stores, name: str, **more: Any) -> MapDataset[Any]:
     return MapDataset.source(ZarrDataSource(stores / name, **more))
+
+
+def _documents(stores: Stores) -> MapDataset[Any]:
+    """Rows whose offsets, which are metadata, have been read."""
+    source = RaggedDataSource(stores / "documents")
+    source.lengths()
+    return MapDataset.source(source)
 
 
 def _view(stores: Stores) -> ts.TensorStore:
@@ -242,21 +254,17 @@ FIRST = {
         )
     ),
     "documents, shuffled": Case(
-        lambda f: (
-            MapDataset.source(RaggedDataSource(f / "documents"))
-            .shuffle(seed=1)
-            .map(first_of_many, keeps_length=True)
-            .batch(8)
-        ),
+        lambda f: _documents(f).shuffle(seed=1).map(first_of_many, keeps_length=True).batch(8),
         knows_bytes=False,
     ),
     "documents by blocks, little room": Case(
         lambda f: (
-            MapDataset.source(RaggedDataSource(f / "documents"))
+            _documents(f)
             .block_shuffle(seed=1, window_blocks=2)
+            .map(first_of_many, keeps_length=True)
+            .batch(8)
             .to_iter_dataset(SMALL)
         ),
-        exact=False,
         knows_bytes=False,
     ),
     "patches with a target, by blocks": Case(
@@ -286,6 +294,15 @@ FIRST = {
             MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
             .shuffle(seed=1)
             .random_map(with_rng, seed=2)
+            .batch(32)
+        ),
+        knows_bytes=False,
+    ),
+    "arrays in memory, random maps of many": Case(
+        lambda f: (
+            MapDataset.source({"x": np.zeros((ROWS, 8)), "y": np.arange(ROWS)})
+            .shuffle(seed=1)
+            .random_map(with_rngs, seed=2, batched=True)
             .batch(32)
         ),
         knows_bytes=False,

@@ -95,7 +95,7 @@ def test_a_source_that_is_looked_for_at_the_top_is_named(name: str) -> None:
 
 
 # At most so many modules of our own in a process that makes a dataset and iterates over it.
-MOST_OWN = 105
+MOST_OWN = 90
 _ITERATE = """
 import sys, windrow
 def own(_):

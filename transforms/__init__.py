@@ -16,6 +16,7 @@ from windrow.transforms.functions import (
     Transformation,
     Transformations,
 )
+from windrow.transforms.mixtures import Schedule
 
 __all__ = [
     "Batch",
@@ -26,6 +27,7 @@ __all__ = [
     "Map",
     "MapWithIndex",
     "RandomMap",
+    "Schedule",
     "Transformation",
     "Transformations",
 ]

@@ -6,12 +6,27 @@ Nodes and options call these checks when they are made, so that a wrong value fa
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from windrow.errors import ArgumentError, PlanError
+
+AtEnd: TypeAlias = Literal["stop", "repeat", "drop"]
+"""What a mixture does when a dataset has ended."""
+AT_END: Final = ("stop", "repeat", "drop")
+
+
+def one_of(value: Any, allowed: Sequence[str], what: str) -> str:
+    """`value`, which is one of some words.
+
+    Raises:
+        PlanError: If it is something else.
+    """
+    if value not in allowed:
+        raise PlanError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+    return str(value)
 
 
 def integer(value: Any, what: str) -> int:
@@ -77,4 +92,6 @@ def weights_given(weights: Any) -> tuple[Any, ...] | None:
         return None
     if not isinstance(weights, Iterable):
         raise ArgumentError(f"mix: weights must be a list of numbers, got {weights!r}")
+    if isinstance(weights, Mapping):
+        raise ArgumentError("mix: weights are named, datasets are not; name both or neither")
     return tuple(weights)

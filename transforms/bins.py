@@ -23,7 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Feature:
+class PackedFeature:
     """A feature that is packed.
 
     Args:
@@ -46,7 +46,7 @@ def length_of(value: Any) -> int:
     return 1 if np.ndim(value) == 0 else len(value)
 
 
-def values_of(element: Any, features: Sequence[Feature], who: str) -> list[Any]:
+def values_of(element: Any, features: Sequence[PackedFeature], who: str) -> list[Any]:
     """The values of the features of an element.
 
     Raises:
@@ -66,7 +66,7 @@ def values_of(element: Any, features: Sequence[Feature], who: str) -> list[Any]:
     return [element[feature.name] for feature in features]
 
 
-def new_cells(feature: Feature, value: Any, rows: int | None) -> AnyArray:
+def new_cells(feature: PackedFeature, value: Any, rows: int | None) -> AnyArray:
     """Cells of rows, or of one row, for values such as `value`, filled with the padding."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
     like = np.asarray(value, np.int64 if is_int else None)
@@ -82,7 +82,7 @@ class OpenRows:
 
     def __init__(
         self,
-        features: Sequence[Feature],
+        features: Sequence[PackedFeature],
         element: Any,
         rows: int,
         *,
@@ -111,6 +111,9 @@ class OpenRows:
         self._free = np.zeros((len(features), rows), np.int64)
         self._cells = np.array([f.cells for f in features], np.int64)
         self._counting = np.arange(int(self._cells.max(initial=0)), dtype=np.int32)
+        self.members: list[list[int]] = [[] for _ in range(rows)]
+        """For each row the numbers of its elements, as they were added."""
+        self._added = 0
         self._collected: dict[str, list[list[Any]]] = {
             k: [[] for _ in range(rows)] for k in collected
         }
@@ -151,6 +154,8 @@ class OpenRows:
 
     def _put(self, element: Any, values: Sequence[Any], sizes: Sequence[int], row: int) -> None:
         self._counts[row] += 1
+        self.members[row].append(self._added)
+        self._added += 1
         for at, (feature, value, size) in enumerate(
             zip(self._features, values, sizes, strict=True)
         ):
@@ -183,7 +188,7 @@ def shuffled_rows(columns: Mapping[str, AnyArray], seed: int, group_by: str | No
 
     Args:
         columns: The rows.
-        seed: Of the permutation.
+        seed: The seed of the permutation.
         group_by: Rows are sorted by the mean of the distinct values of this feature, and keep the
             order of the permutation where means are equal. None to leave that out.
     """
@@ -199,7 +204,7 @@ def shuffled_rows(columns: Mapping[str, AnyArray], seed: int, group_by: str | No
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sequences:
+class CutSequence:
     """The values of an element, from `starts[k]` on for each feature `k` that is not a meta feature."""
 
     values: list[Any]
@@ -212,7 +217,9 @@ class Sequences:
 
 
 def packed_row(
-    features: Sequence[Feature], parts: Sequence[Sequence[Any]], first_token: Mapping[str, Any]
+    features: Sequence[PackedFeature],
+    parts: Sequence[Sequence[Any]],
+    first_token: Mapping[str, Any],
 ) -> dict[str, AnyArray]:
     """One row of the values of several elements, end to end.
 

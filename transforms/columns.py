@@ -130,13 +130,14 @@ def batch_of(elements: list[Any]) -> Tree:
     return element_of(_gathered(elements, _stacked, strict=True))
 
 
-def listed(elements: list[Any]) -> Tree:
+def listed(elements: list[Any], *, strict: bool = True) -> Tree:
     """The leaves of `elements` in lists, not stacked yet.
 
     Raises:
-        ElementError: If the trees differ.
+        ElementError: If the trees differ and it is `strict`; otherwise subtrees that differ are in
+            a list.
     """
-    return _gathered(elements, list, strict=True)
+    return _gathered(elements, list, strict=strict)
 
 
 def stacked(column: Column) -> Column:

@@ -65,7 +65,7 @@ class Runs:
         spread: IntArray = np.arange(len(shift)) + shift
         return spread
 
-    def copied(self, values: Array, memory: Memory, fill: int = 0) -> Array:
+    def copied(self, values: Array, memory: RowMemory, fill: int = 0) -> Array:
         """The tokens in their rows: `(rows, cells, ...)` of the dtype of `values`.
 
         Args:
@@ -87,7 +87,7 @@ class Runs:
             core.copy_runs(given, item_bytes, self.starts, self.places, self.lengths, written, True)
         return out
 
-    def numbered(self, numbers: IntArray, memory: Memory) -> tuple[Array, Array]:
+    def numbered(self, numbers: IntArray, memory: RowMemory) -> tuple[Array, Array]:
         """For each cell the number of its run, and its place in it; both are 0 where no run lies.
 
         Args:
@@ -110,7 +110,7 @@ class Runs:
         return ids, positions
 
 
-class Memory:
+class RowMemory:
     """Memory for the arrays of some rows, in one piece.
 
     A large piece is used again when nothing refers to its arrays any more, and smaller pieces would

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from windrow.core import native
 from windrow.errors import PlanError
 from windrow.transforms import random
+from windrow.transforms.amounts import PackCounts
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -46,64 +47,6 @@ class TooLong(enum.Enum):
     """It is left out."""
     ERROR = "error"
     """It is an error."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PackCounts:
-    """Documents and tokens of some windows, and what became of those that were too long.
-
-    Args:
-        documents: Documents, with those that have no tokens.
-        tokens: Tokens of all documents.
-        rows: Rows that were made of them.
-        cells: Tokens that the rows have room for.
-        empty: Documents without tokens, which are in no row.
-        split: Documents that were cut into pieces.
-        split_tokens: Tokens of these, which all are in rows.
-        truncated: Documents that were made shorter.
-        truncated_tokens: Tokens of these that are in no row.
-        dropped: Documents that were left out.
-        dropped_tokens: Tokens of these.
-    """
-
-    documents: int = 0
-    tokens: int = 0
-    rows: int = 0
-    cells: int = 0
-    empty: int = 0
-    split: int = 0
-    split_tokens: int = 0
-    truncated: int = 0
-    truncated_tokens: int = 0
-    dropped: int = 0
-    dropped_tokens: int = 0
-
-    def __add__(self, other: PackCounts) -> PackCounts:
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return PackCounts(*(one + two for one, two in pairs))
-
-    @property
-    def fill(self) -> float:
-        """Tokens in rows per cell; 1.0 where there are no rows."""
-        kept = self.tokens - self.truncated_tokens - self.dropped_tokens
-        return kept / self.cells if self.cells else 1.0
-
-    def text(self, elements: str = "documents", items: str = "tokens", rows: str = "rows") -> str:
-        """All that is not zero, with the names of what is planned."""
-        parts = [
-            f"{self.documents:,} {elements} of {self.tokens:,} {items} in {self.rows:,} {rows},"
-            f" {self.fill:.2%} full"
-        ]
-        for count, what, lost in (
-            (self.split, "split, of", self.split_tokens),
-            (self.truncated, "truncated, which lost", self.truncated_tokens),
-            (self.dropped, "dropped, of", self.dropped_tokens),
-        ):
-            if count:
-                parts.append(f"{count:,} {what} {lost:,} {items}")
-        if self.empty:
-            parts.append(f"{self.empty:,} empty")
-        return "; ".join(parts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Padding:
+class BatchPadding:
     """How batches are padded.
 
     Args:
@@ -212,7 +212,7 @@ class Padding:
         return np.full(shape, self.value, like.dtype)
 
 
-def padding_given(mask: str | None, pad_to: Any, pad_value: Any) -> Padding | None:
+def padding_given(mask: str | None, pad_to: Any, pad_value: Any) -> BatchPadding | None:
     """The padding that arguments of `batch` ask for; None for none.
 
     Raises:
@@ -232,7 +232,7 @@ def padding_given(mask: str | None, pad_to: Any, pad_value: Any) -> Padding | No
         lengths = at_least(1, pad_to, "batch: pad_to")
     if not isinstance(pad_value, (numbers.Number, np.generic)):
         raise ArgumentError(f"batch: pad_value must be a number, got {pad_value!r}")
-    return Padding(mask, lengths, pad_value)
+    return BatchPadding(mask, lengths, pad_value)
 
 
 def _lengthened(length: int | None, leaf: Any) -> Any:
@@ -242,7 +242,7 @@ def _lengthened(length: int | None, leaf: Any) -> Any:
 
 
 def _filled(column: Column, at: IntArray, size: int) -> Column:
-    """`size` rows: those of a column at the places `at`, and zeros or empty strings elsewhere."""
+    """`size` rows: the rows of a column at `at`, and zeros or empty strings elsewhere."""
     if isinstance(column, SizedColumn):
         return SizedColumn(size, column.row_bytes)
     if isinstance(column, np.ndarray):

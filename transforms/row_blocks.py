@@ -13,39 +13,62 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Generator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import StateError
 from windrow.transforms import tables
+from windrow.transforms.made_of import MadeOf, end_to_end
 from windrow.transforms.tables import Table
 
 IntArray = npt.NDArray[np.int64]
 
+# Rows that a batched function gets if no batch sets the number.
+BLOCK_ROWS: Final = 256
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a stream; `marks` is int64 `(rows, width)`: the position after each row."""
+    """Some rows of a stream.
+
+    Args:
+        table: The elements.
+        marks: int64 `(rows, width)`, the position after each row.
+        made_of: What each row is made of; None where a node does not say.
+    """
 
     table: Table
     marks: IntArray
+    made_of: MadeOf | None = None
 
     def __len__(self) -> int:
         return len(self.marks)
 
     def sliced(self, start: int, stop: int) -> Block:
         """Rows `[start, stop)`."""
-        return Block(tables.sliced(self.table, start, stop), self.marks[start:stop])
+        made_of = None if self.made_of is None else self.made_of.sliced(start, stop)
+        return Block(tables.sliced(self.table, start, stop), self.marks[start:stop], made_of)
+
+    def taken(self, at: IntArray) -> Block:
+        """The rows at positions `at`."""
+        made_of = None if self.made_of is None else self.made_of.taken(at)
+        return Block(tables.taken(self.table, at), self.marks[at], made_of)
 
     def of_rows(self, counted: bool) -> Block:
         """The same rows; if they are `counted`, without the number that ends each mark."""
-        return Block(self.table, self.marks[:, :-1]) if counted else self
+        return Block(self.table, self.marks[:, :-1], self.made_of) if counted else self
 
     def with_marks(self, own: IntArray) -> Block:
         """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
-        return Block(self.table, np.column_stack([self.marks, own]))
+        return Block(self.table, np.column_stack([self.marks, own]), self.made_of)
+
+    def with_table(self, table: Table) -> Block:
+        """The first rows with the elements of `table`, made of the rows of this block in order."""
+        rows = table.rows
+        made_of = None if self.made_of is None else self.made_of.sliced(0, rows)
+        return Block(table, self.marks[:rows], made_of)
 
 
 Blocks: TypeAlias = Generator[Block, None, None]
@@ -117,6 +140,10 @@ class Inputs(Protocol):
         """How many of the first `count` elements of the whole stream are in the lane."""
         ...
 
+    def chain_number(self, number: int) -> int:
+        """The number for `MadeOf` of a parent with random access, or of the chain that it streams."""
+        ...
+
     def row_count(self) -> RowCount:
         """Decides the sizes of blocks if the node is free to choose them."""
         ...
@@ -153,7 +180,13 @@ def joined(parts: Sequence[Block]) -> Block:
     if len(parts) == 1:
         return parts[0]
     marks = np.concatenate([part.marks for part in parts])
-    return Block(tables.joined([part.table for part in parts]), marks)
+    return Block(tables.joined([part.table for part in parts]), marks, made_of_all(parts))
+
+
+def made_of_all(parts: Sequence[Block]) -> MadeOf | None:
+    """What the rows of blocks end to end are made of; None where a node does not say."""
+    known = [part.made_of for part in parts if part.made_of is not None]
+    return end_to_end(known) if known and len(known) == len(parts) else None
 
 
 def groups(parent: Blocks, size: int) -> Blocks:
@@ -166,7 +199,9 @@ def cut(block: Block, size: int) -> list[Block]:
     """A block in blocks of `size` rows; the last may be shorter."""
     cuts = [*range(0, len(block), size), len(block)]
     marks = [block.marks[start:stop] for start, stop in itertools.pairwise(cuts)]
-    return list(map(Block, tables.cut(block.table, cuts), marks))
+    rows = block.made_of
+    known = [None if rows is None else rows.sliced(*cut) for cut in itertools.pairwise(cuts)]
+    return list(map(Block, tables.cut(block.table, cuts), marks, known))
 
 
 def whole_groups(parent: Blocks, size: int) -> Blocks:
@@ -258,6 +293,21 @@ class Feed:
                 break
             held += len(self._held[-1])
         return held
+
+    def next_block(self) -> Block | None:
+        """Take the next rows, as many as come at once; None if the stream ended or raised."""
+        return self._held.popleft() if self._held or self._pull() else None
+
+    def keep(self, taken: Sequence[Block], rows: int) -> list[Block]:
+        """The first `rows` rows of what was taken last; the others are taken again."""
+        used, left = [], []
+        for block in taken:
+            stop = min(rows, len(block))
+            rows -= stop
+            used += [block.sliced(0, stop)] if stop else []
+            left += [block.sliced(stop, len(block))] if stop < len(block) else []
+        self._held.extendleft(reversed(left))
+        return used
 
     def ready(self) -> int:
         """Rows that can be taken without waiting, after waiting for one; 0 at the end."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, overload, runtime_checkable
 
 import numpy as np
 
@@ -48,6 +48,27 @@ class DeclaresBatch(Protocol):
 
 
 # --- of several elements ---------------------------------------------------------------------------
+
+
+class Lazy(Sequence[Spec]):
+    """Specs, each worked out on access, so that the user sees the first error."""
+
+    def __init__(self, makers: Sequence[Callable[[], Spec]]) -> None:
+        self._makers = makers
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @overload
+    def __getitem__(self, number: int) -> Spec: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Spec]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return Lazy(self._makers[number])
+        return self._makers[number]()
 
 
 def stacked(rows: int | None, spec: Spec) -> Spec:

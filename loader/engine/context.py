@@ -25,10 +25,10 @@ from windrow.engine.thread_map import ThreadMap
 from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of
+from windrow.transforms.amounts import PackCounts
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.packing import PackCounts
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -50,6 +50,7 @@ class RunContext:
         parts = chains_of(node)
         found = [part.read_options for part in parts]
         self.options = next((options for options in found if options.ahead), found[0])
+        self.chain_numbers = {id(chain): k for k, chain in enumerate(random_access_parts(node))}
         self._share_bytes = self.options.block_bytes // len(parts)
         self.clock = clock
         self.stopped = threading.Event()
@@ -123,7 +124,12 @@ class RunContext:
         budget = budget_of(node.read_options, remote=remote).share(1 / self._streams)
         return (
             Prefetcher(
-                list(found.values()), budget, self._decoding, self._read_counters, self.new_cache
+                list(found.values()),
+                budget,
+                self._decoding,
+                self._read_counters,
+                self.new_cache,
+                streams=self._streams,
             )
             or None
         )

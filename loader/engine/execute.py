@@ -36,6 +36,7 @@ from windrow.transforms.nodes import (
     JoinNode,
     LeafNode,
     Node,
+    PieceNode,
     RegroupNode,
     Step,
     ValueNode,
@@ -74,6 +75,11 @@ class Values:
     ) -> Table:
         """Elements out of groups of rows."""
         return _gathered(node, rows, bounds, at)
+
+    def cut(self, node: PieceNode, whole: Table, which: IntArray, at: Positions) -> Table:
+        """Parts of elements."""
+        with calling(node):
+            return node.cut(whole, which, at)
 
     def applied(self, node: ValueNode, rows: Table, at: Positions, cuts: Sequence[int]) -> Table:
         """Elements that the function of a node makes."""

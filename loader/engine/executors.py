@@ -9,45 +9,27 @@ Contract, of both kinds:
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from windrow.core.machine import shared_bytes_of
 from windrow.engine import record_trace
-from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, stage_of
+from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.engine.thread_map import ThreadMap
 from windrow.errors import ClosedError, ReadError
-from windrow.sources.foreign import ForeignDataSource
-from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
-from windrow.transforms import columns
-from windrow.transforms.nodes import Node, WorkerSettings
-from windrow.transforms.nodes.split import Halves, halved
-from windrow.transforms.options import MultiprocessingOptions, ReadOptions
-from windrow.transforms.row_blocks import Block
-from windrow.transforms.tables import Columnar, Listed, Table
-from windrow.workers.messages import Failure, MessageBuffer, failure_of
-from windrow.workers.pool import WorkerPool
-from windrow.workers.process import Job
-from windrow.workers.stacking import as_tree, stacked, unstacked
+from windrow.transforms.nodes import Node
+from windrow.transforms.nodes.split import Halves
+from windrow.transforms.options import ReadOptions
+
+if TYPE_CHECKING:
+    from windrow.engine.process_executor import ProcessExecutor
 
 W = TypeVar("W", bound=WorkItem)
 Found = Callable[[], Result]
 
-# Rows up to this size are joined to columns on their way, larger ones travel by themselves.
-_SMALL_ROW_BYTES = 64 * 1024
-
 # Matches notes that state a place. A batched map only knows its number of rows.
 _PLACED = re.compile(r"windrow: .*\b(element (\d|before)|when a worker started)")
-
-# The most workers that a work item may end if it cannot be split.
-_TRIES = 3
 
 
 class StageExecutor(Protocol):
@@ -103,139 +85,6 @@ class LocalExecutor:
             yield work, self.begun(work)
 
 
-class ProcessExecutor:
-    """Sends work to worker processes."""
-
-    is_here = False
-
-    def __init__(
-        self, node: Node, settings: WorkerSettings, workers: Callable[..., WorkerPool]
-    ) -> None:
-        """Find the stages of a chain that ends with `node`, without starting a process."""
-        self._halves: list[Halves | None] = []
-        self._numbers: dict[int, int] = {}
-        parts: list[_StagePart] = []
-        for stage in _stages(node):
-            halves = _halved(stage)
-            if stage.steps or halves is not None:
-                self._numbers[id(stage.top)] = len(parts)
-                parts.append(_StagePart(stage.steps, halves.upper if halves else None))
-                self._halves.append(halves)
-        self._options: MultiprocessingOptions = settings.options
-        handler = _Handler(tuple(parts))
-        self.workers = workers(handler, self._options, settings.init) if parts else None
-
-    def does(self, stage: ChainStage) -> bool:
-        """Whether there is anything in the stage for workers to do."""
-        return id(stage.top) in self._numbers
-
-    def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
-        number = self._numbers[id(stage.top)]
-        return number, self._halves[number]
-
-    def bounded(self, options: ReadOptions) -> ReadOptions:
-        most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
-        # Requests and replies of all work items under way, in half of the memory.
-        room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
-        return dataclasses.replace(options, block_bytes=max(1, min(options.block_bytes, room)))
-
-    def wants_more_rows(self) -> bool:
-        return False
-
-    @property
-    def _team(self) -> WorkerPool:
-        if self.workers is None:
-            raise TypeError("this executor has no work, so it has no workers")
-        return self.workers
-
-    def begun(self, work: WorkItem) -> _Submitted:
-        try:
-            tries = _TRIES if work.is_whole else 1
-            request = work.request()
-            with doing(WORKERS):
-                return _Submitted(self._team, self._team.submit(request, tries))
-        except Exception as error:
-            return _Submitted(self._team, error)
-
-    def in_order(self, works: Iterable[W]) -> Iterator[tuple[W, Found]]:
-        waiting: collections.deque[tuple[W, _Submitted]] = collections.deque()
-        coming: Iterator[W] | None = iter(works)
-        failed: Exception | None = None
-        try:
-            while True:
-                while coming is not None and self._wants_more(waiting):
-                    try:
-                        work = next(coming)
-                    except StopIteration:
-                        coming = None
-                    except Exception as error:  # raised after the work items before it
-                        coming, failed = None, error
-                    else:
-                        waiting.append((work, self.begun(work)))
-                if not waiting:
-                    break
-                yield waiting.popleft()
-            if failed is not None:
-                raise failed
-        finally:
-            # An error holds on to this frame: the frame must not hold on to the error.
-            failed = None
-            for _, begun in waiting:  # the consumer does not take the rest
-                begun.drop()
-
-    def _wants_more(self, waiting: Sequence[tuple[WorkItem, _Submitted]]) -> bool:
-        """Whether to begin another work item before the first one under way is taken."""
-        if not waiting:
-            return True  # else a stage could wait forever for room that another stage has taken
-        return self._team.wants_jobs and not waiting[0][1].is_done()
-
-    def start(self) -> None:
-        """Start the workers now."""
-        if self.workers is not None:
-            self.workers.start()
-
-    @property
-    def under_way_bytes(self) -> int:
-        """Bytes of the arrays of work items that are not done."""
-        return 0 if self.workers is None else self.workers.request_bytes
-
-    def interrupt(self) -> None:
-        """Make every wait for a worker return, with a ClosedError."""
-        if self.workers is not None:
-            self.workers.interrupt()
-
-    def forget(self) -> None:
-        """What is under way is not wanted any more."""
-        if self.workers is not None:
-            self.workers.forget()
-
-    def kill(self) -> None:
-        """End the workers."""
-        if self.workers is not None:
-            self.workers.kill()
-
-
-class _Submitted:
-    """A work item that was sent, or the error that prevented it."""
-
-    def __init__(self, team: WorkerPool, sent: Job | Exception) -> None:
-        self._team, self._sent = team, sent
-
-    def is_done(self) -> bool:
-        return isinstance(self._sent, Exception) or self._team.is_done(self._sent)
-
-    def drop(self) -> None:
-        if not isinstance(self._sent, Exception):
-            self._team.drop(self._sent)
-
-    def __call__(self) -> Result:
-        if isinstance(self._sent, Exception):
-            raise self._sent
-        with doing(WORKERS):
-            reply: _Reply = self._team.wait(self._sent)
-            return reply.result()
-
-
 def results(executor: StageExecutor, work: WorkItem, found: Found) -> Iterator[Result]:
     """The result of a work item; after a failure the results of ever smaller parts of it."""
     parts: Sequence[WorkItem] = ()
@@ -274,125 +123,14 @@ def _name_records(error: Exception, work: WorkItem) -> None:
         error.add_note(f"windrow: made of {'; '.join(filter(None, found))}")
 
 
-# --- what workers do -----------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _StagePart:
-    """A stage, as workers know it: its steps, and the upper half of its chain."""
-
-    steps: tuple[Node, ...]
-    upper: Node | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Handler:
-    """Does the work items of a worker."""
-
-    parts: tuple[_StagePart, ...]
-
-    def __call__(self, task: StageTask, buffer: MessageBuffer) -> _Reply:
-        part, maker, began_s = self.parts[task.stage], ActivityClock(), time.perf_counter()
-        with maker.working():
-            result = task.result(part.steps, part.upper)
-            failure = None if result.error is None else failure_of(result.error)
-            table, small = _packed(result.block.table, buffer)
-        worked_s = maker.spent_s()
-        worked_s[OTHER] = time.perf_counter() - began_s - sum(worked_s.values())
-        return _Reply(
-            table,
-            small,
-            result.block.marks,
-            failure,
-            result.rows,
-            result.took_s,
-            result.bytes_read,
-            worked_s,
-            result.arrived,
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reply:
-    """A result on its way back from a worker."""
-
-    table: Table | None
-    stacked: Any  # the elements of a listed table that are small, as columns
-    marks: npt.NDArray[np.int64]
-    failure: Failure | None
-    rows: int
-    took_s: float
-    bytes_read: int
-    worked_s: Mapping[str, float]
-    arrived: tuple[tuple[int, int], ...]
-
-    def result(self) -> Result:
-        error = None if self.failure is None else self.failure.raised()
-        if error is not None and not isinstance(error, Exception):
-            raise error  # SystemExit and the like end the stream where they are
-        table = _unpacked(self.stacked, len(self.marks)) if self.table is None else self.table
-        return Result(
-            Block(table, self.marks),
-            error,
-            self.rows,
-            self.took_s,
-            self.bytes_read,
-            self.worked_s,
-            self.arrived,
-        )
-
-
-def _packed(table: Table, buffer: MessageBuffer) -> tuple[Table | None, Any]:
-    """The table, or its elements as columns if they are small, which takes fewer messages."""
-    if not isinstance(table, Listed) or table.rows < 2:
-        return table, None
-    if columns.nbytes(table.elements[0]) > _SMALL_ROW_BYTES:
-        return table, None
-    return None, stacked(table.elements, buffer)
-
-
-def _unpacked(found: Any, rows: int) -> Table:
-    tree = as_tree(found)
-    return Listed(unstacked(found)) if tree is None else Columnar(tree, rows)
-
-
-# --- what is to be done --------------------------------------------------------------------------
-
-
-def _stages(node: Node) -> Iterator[ChainStage]:
-    """The stages of a stream, down to its sources."""
-    stage = stage_of(node)
-    yield stage
-    if stage.chain is not None:
-        if stage.is_apart:
-            yield stage_of(stage.chain)
-    elif stage.below.is_unseen:  # it has an executor of its own
-        return
-    elif stage.steps:  # earlier nodes may be steps of another stage
-        yield from _stages(stage.below)
-    else:
-        for parent in stage.below.parents:
-            yield from _stages(parent)
-
-
-def _halved(stage: ChainStage) -> Halves | None:
-    """The two halves of a stage's chain; None if the chain has no functions of its own."""
-    if stage.chain is None or stage.is_apart:
-        return None
-    halves = halved(stage.chain.parent, _read_by_workers)
-    return halves if halves.travels or stage.steps else None
-
-
-def _read_by_workers(source: Any) -> bool:
-    """Whether reading a source is Python code, which should run where the functions run."""
-    return isinstance(source, ForeignDataSource) and not source.batched
-
-
 class Executors:
     """The executors of an iterator: one for each `mp_prefetch` in its chain, kept from run to run."""
 
-    def __init__(self, node: Node, workers: Callable[..., WorkerPool] = WorkerPool) -> None:
-        """Make the executors of a chain, with `workers(handler, options, init)` to do their work."""
+    def __init__(self, node: Node, workers: Callable[..., Any] | None = None) -> None:
+        """Make the executors of a chain, with `workers(handler, options, init)` to do their work.
+
+        By default that is a `WorkerPool`.
+        """
         self._make = workers
         self._all: list[ProcessExecutor] = []
         self._of: dict[int, ProcessExecutor] = {}
@@ -400,6 +138,9 @@ class Executors:
 
     def _find(self, node: Node, executor: ProcessExecutor | None) -> None:
         if node.workers is not None:
+            # Most chains have no workers, and do not load what only these need.
+            from windrow.engine.process_executor import ProcessExecutor
+
             executor = ProcessExecutor(node.parent, node.workers, self._make)
             self._all.append(executor)
         elif executor is not None:

@@ -21,6 +21,7 @@ from windrow.transforms.nodes import (
     JoinNode,
     LeafNode,
     Node,
+    PieceNode,
     RegroupNode,
     RoutingNode,
     SourceNode,
@@ -63,6 +64,10 @@ class Maker(Protocol[Made]):
         """Batches out of rows; batch `k` has the rows `[bounds[k], bounds[k + 1])`."""
         ...
 
+    def cut(self, node: PieceNode, whole: Made, which: IntArray, at: Positions) -> Made:
+        """Parts of elements; element `k` is a part of element `which[k]` of the parent's."""
+        ...
+
     def applied(self, node: ValueNode, rows: Made, at: Positions, cuts: Sequence[int]) -> Made:
         """Elements made of the parent's elements at the same indices."""
         ...
@@ -99,6 +104,10 @@ def start(node: Node, at: Positions, cuts: Sequence[int], maker: Maker[Made]) ->
             inner = bounds.tolist()
             before = start(node.parent, rows, inner, maker)
             return lambda: maker.gathered(node, before(), inner, at)
+        case PieceNode():
+            wholes, which = node.to_whole(at)
+            before = start(node.parent, wholes, [0, len(wholes)], maker)
+            return lambda: maker.cut(node, before(), which, at)
         case ValueNode():
             before = start(node.parent, at, cuts, maker)
             return lambda: maker.applied(node, before(), at, cuts)

@@ -29,7 +29,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(slots=True)
-class _Lane:
+class _LaneState:
     """What is known of a lane of one reader.
 
     Args:
@@ -60,10 +60,12 @@ class _Lane:
 class _LaneOrder:
     """The elements of read batches: more of the lanes that have fewer rows in hand or planned."""
 
-    def __init__(self, node: Node, lanes: Mapping[int, _Lane], count: int) -> None:
+    def __init__(self, node: Node, lanes: Mapping[int, _LaneState], count: int) -> None:
         self._node, self._lanes, self._count = node, lanes, count
         # The elements of lanes in each read batch, and the lanes that have no more after it.
-        self._planned: collections.deque[tuple[dict[int, int], list[_Lane]]] = collections.deque()
+        self._planned: collections.deque[tuple[dict[int, int], list[_LaneState]]] = (
+            collections.deque()
+        )
         self._read, self._elements, self._rows = 0, 1, 1
 
     @property
@@ -87,7 +89,7 @@ class _LaneOrder:
         shares = self._shares([self._lanes[number] for number in numbers], rows)
         parts: list[IntArray] = []
         counts: dict[int, int] = {}
-        ended: list[_Lane] = []
+        ended: list[_LaneState] = []
         for number, share in zip(numbers, shares.tolist(), strict=True):
             lane = self._lanes[number]
             found = self._node.lane_indices(lane.planned, share, number, self._count)
@@ -107,7 +109,7 @@ class _LaneOrder:
             return self.take(rows)
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def _shares(self, lanes: Sequence[_Lane], rows: int) -> IntArray:
+    def _shares(self, lanes: Sequence[_LaneState], rows: int) -> IntArray:
         """About `rows` elements, parted so that all lanes come to have equally many rows."""
         if not lanes:
             return np.zeros(0, np.int64)
@@ -130,7 +132,7 @@ class LaneReader:
         self, stage: ChainStage, chain: ToStreamNode, run: RunContext, starts: Mapping[int, int]
     ) -> None:
         self._stage, self._chain, self._run = stage, chain, run
-        self._lanes = {lane: _Lane(start, start, start) for lane, start in starts.items()}
+        self._lanes = {lane: _LaneState(start, start, start) for lane, start in starts.items()}
         self._order = _LaneOrder(chain.parent, self._lanes, chain.lanes)
         batches = ReadBatches(chain, stage, run, self._order, unit=len(starts))
         self._blocks = batches.whole_blocks()
@@ -185,7 +187,7 @@ class LaneReader:
             return None
         block, elements = found
         self._order.arrived(elements, len(block))
-        return Block(tables.single(block.table), block.marks)
+        return Block(tables.single(block.table), block.marks, block.made_of)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""

@@ -25,7 +25,8 @@ from windrow.sources.chunks import (
 from windrow.stats.read_counters import ReadCounters
 
 # The bytes of indices that are outside the budgets. Indices of a store that fits as a whole take no
-# more than these, since its chunks are read once, however long the plan is.
+# more than these, since its chunks are read once, however long the plan is. Several streams share
+# them, also for their records.
 FREE_BYTES = 16 << 20
 # Makes the memory for chunks of a part.
 NewCache: TypeAlias = Callable[[CacheRoom], ChunkCache]
@@ -56,6 +57,8 @@ class Prefetcher:
         pool: HelpedPool,
         read_counters: ReadCounters,
         new_cache: NewCache | None = None,
+        *,
+        streams: int = 1,
     ) -> None:
         planned, budget = rooms(sources, budget)
         self._ahead: dict[tuple[int, str], ChunkPrefetcher] = {}
@@ -69,6 +72,7 @@ class Prefetcher:
         # Whether a read batch costs much and each of its chunks little.
         self.prefers_long = all(room.scatters or reads_without_lock(room.part) for room in planned)
         self._fits = all(room.fits for room in planned)
+        self._streams = streams
         self.batches_per_plan = batches_per_plan(planned)
         self.horizon_bytes = budget.horizon_bytes
 
@@ -83,7 +87,10 @@ class Prefetcher:
         records = sum(ahead.planned_bytes for ahead in self.parts)
         indices = sum(ahead.index_bytes for ahead in self.parts)
         fill = (records + max(0, indices - FREE_BYTES)) / max(1, self.horizon_bytes)
-        return max(fill, indices / FREE_BYTES) if self._fits else fill
+        if not self._fits:
+            return fill
+        free = indices if self._streams == 1 else self._streams * (indices + records)
+        return max(fill, free / FREE_BYTES)
 
     @property
     def parts(self) -> Sequence[ChunkPrefetcher]:

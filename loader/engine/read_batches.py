@@ -36,11 +36,12 @@ from windrow.engine.thread_map import ThreadMap
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import Node, Step, ToStreamNode
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
-from windrow.transforms.row_blocks import Block, Blocks
+from windrow.transforms.row_blocks import BLOCK_ROWS, Block, Blocks
 from windrow.transforms.tables import Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -60,9 +61,6 @@ _LONGER = 8
 
 # The most read batches planned ahead.
 MOST_READ_BATCHES = 512
-
-# Rows that a batched function gets if no batch sets the number.
-BLOCK_ROWS = 256
 
 
 class BlockSize:
@@ -193,6 +191,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._most_rows = self._options.prefetch_buffer_size if unit is None else sys.maxsize
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
+        self._chain_number = run.chain_numbers[id(node.parent)]
         self._made, self._reads = 0, 0
         self._last_window = -1  # of a plan from lengths
         self._read_batch_bytes = self._rest_bytes = (
@@ -218,7 +217,10 @@ class ReadBatches(Iterator["ReadBatch"]):
         for work, found in self._executor.in_order(self):
             for result in results(self._executor, work, found):
                 self._learn(result)
-                yield result
+                block = result.block
+                elements = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
+                known = Block(block.table, block.marks, elements)
+                yield dataclasses.replace(result, block=known)
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.

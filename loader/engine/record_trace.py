@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.index_walk import start
 from windrow.errors import PlanError
-from windrow.transforms.nodes import JoinNode, LeafNode, Node, RegroupNode, ValueNode
+from windrow.transforms.nodes import JoinNode, LeafNode, Node, PieceNode, RegroupNode, ValueNode
 from windrow.transforms.nodes.split import GivenNode
 from windrow.transforms.positions import Positions, positions
 
@@ -60,12 +60,13 @@ class Trace:
     taken: list[Taken]
 
 
-def trace(node: Node, indices: IntArray) -> Trace:
+def trace(node: Node, indices: IntArray, *, uneven: bool = False) -> Trace:
     """The records that elements of a chain with random access are made of.
 
     Args:
         node: The chain.
         indices: Indices of its elements, in any epoch.
+        uneven: Whether a zip may have batches of different sizes; the longest has the rows then.
 
     Raises:
         PlanError: If a zip has batches of different sizes, or a selection map is wrong.
@@ -78,7 +79,7 @@ def trace(node: Node, indices: IntArray) -> Trace:
         [5, 4, 3, 2]
     """
     at = positions(indices, node.length)
-    return start(node, at, [0, len(at)], _Recorder())()
+    return start(node, at, [0, len(at)], _Recorder(uneven=uneven))()
 
 
 class TracedLeaf(NamedTuple):
@@ -112,7 +113,8 @@ def leaves_of(node: Node) -> dict[int, TracedLeaf]:
 class _Recorder:
     """Makes traces in place of values, and notes what was started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, uneven: bool = False) -> None:
+        self._uneven = uneven
         self.started: list[tuple[Any, IntArray]] = []
         self.unknown: Unknown = []
 
@@ -148,6 +150,8 @@ class _Recorder:
         """The records of all parts."""
         first, *others = parts
         if not all(np.array_equal(first.counts, other.counts) for other in others):
+            if self._uneven:
+                return self.joined(node, _evened(parts))
             raise PlanError(
                 f"shuffle_quality: {node.label} has batches of different sizes; ask for the quality"
                 " of each of its datasets"
@@ -161,9 +165,42 @@ class _Recorder:
         ends = np.concatenate([[0], np.cumsum(rows.counts)])[np.array(bounds)]
         return Trace(np.diff(ends), rows.taken)
 
+    def cut(self, node: PieceNode, whole: Trace, which: IntArray, at: Positions) -> Trace:
+        """A part of an element is made of its records."""
+        counts = whole.counts[which]
+        starts = np.cumsum(whole.counts) - whole.counts
+        inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(starts[which], counts) + inside  # of the whole, for each row
+        return Trace(counts, [_at_rows(taken, rows) for taken in whole.taken])
+
     def applied(self, node: ValueNode, rows: Trace, at: Positions, cuts: Sequence[int]) -> Trace:
         """Return the records unchanged: a function does not change them."""
         return rows
+
+
+def _at_rows(taken: Taken, rows: IntArray) -> Taken:
+    """The records of some rows, which may come several times."""
+    order = np.argsort(taken.rows, kind="stable")
+    first, stop = (np.searchsorted(taken.rows[order], rows, side=side) for side in _SIDES)
+    counts = stop - first
+    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = order[np.repeat(first, counts) + inside]
+    return Taken(taken.leaf, np.repeat(np.arange(len(rows)), counts), taken.records[found])
+
+
+_SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+
+
+def _evened(parts: Sequence[Trace]) -> list[Trace]:
+    """The same records; each element has as many rows as in the part that gives it most."""
+    counts = np.max([part.counts for part in parts], axis=0)
+    starts = np.cumsum(counts) - counts
+    found = []
+    for part in parts:
+        shift = np.repeat(starts - (np.cumsum(part.counts) - part.counts), part.counts)
+        taken = [Taken(t.leaf, t.rows + shift[t.rows], t.records) for t in part.taken]
+        found.append(Trace(counts, taken))
+    return found
 
 
 def _of_leaf(leaf: Any, records: IntArray) -> Trace:

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from windrow.engine import execute, record_trace
 from windrow.engine.thread_map import ThreadMap
 from windrow.stats.profiler import calling
-from windrow.transforms import tables
 from windrow.transforms.nodes import (
     STREAM,
     BatchNode,
@@ -272,7 +271,7 @@ def _step(
             )
             if step.drops:
                 return _kept(marked, out), error
-            return Block(Listed(out), marked.marks[: len(out)]), error
+            return marked.with_table(Listed(out)), error
         case ValueNode():
             return _at_once(step, marked, indices)
         case _:
@@ -296,7 +295,7 @@ def _at_once(
         if rows < 2 or step.stream_step is Step.GROUPS:
             return block.sliced(0, 0), error
     else:
-        return Block(table, block.marks), None
+        return block.with_table(table), None
     # Row by row if needed, to get the rows before the first that fails.
     middle = rows // 2
     first, failure = _at_once(step, block.sliced(0, middle), indices[:middle])
@@ -311,4 +310,4 @@ def _kept(block: Block, verdicts: list[Any]) -> Block:
     kept = np.flatnonzero(np.array([bool(v) for v in verdicts], np.bool_))
     if len(kept) == len(block):
         return block
-    return Block(tables.taken(block.table, kept), block.marks[kept])
+    return block.taken(kept)

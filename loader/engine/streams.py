@@ -21,12 +21,13 @@ import numpy as np
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.lane_reader import Lane, LaneGroup
-from windrow.engine.read_batches import BLOCK_ROWS, BlockSize, block_size, random_access
+from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node, follows_batch, lane_share
+from windrow.transforms.nodes import Node, as_chain, follows_batch, lane_share
 from windrow.transforms.row_blocks import (
+    BLOCK_ROWS,
     Block,
     Blocks,
     Inputs,
@@ -100,6 +101,11 @@ class _ParentStreams:
     def share(self, count: int) -> int:
         lane = self.lane
         return count if lane is None else lane_share(count, lane.number, lane.group.lanes)
+
+    def chain_number(self, number: int) -> int:
+        parent = self.node.parents[number]
+        chain = as_chain(parent)
+        return self.run.chain_numbers[id(parent if chain is None else chain.parent)]
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)
@@ -203,7 +209,8 @@ def _grouped(
         if given >= len(group):  # the groups of the run that was stopped had more rows
             before, given = group.marks[-1], given - len(group)
             continue
-        marked = Block(group.table, marks_in_group(before, group.marks[-1], len(group)))
+        marks = marks_in_group(before, group.marks[-1], len(group))
+        marked = Block(group.table, marks, group.made_of)
         yield BlockTask(number, marked, skip=given)
         before, given = group.marks[-1], 0
     check_inside(given, 1)

@@ -28,9 +28,10 @@ from windrow.engine.budgets import CacheRoom
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
-from windrow.engine.executors import Executors, ProcessExecutor, StageExecutor
+from windrow.engine.executors import Executors, StageExecutor
 from windrow.engine.prefetch import Prefetcher
 from windrow.engine.prefetch_thread import BlockQueue
+from windrow.engine.process_executor import ProcessExecutor
 from windrow.engine.read_batches import GOAL_S, ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
 from windrow.errors import ElementError
@@ -153,7 +154,7 @@ class DryRun(RunContext):
         self.used: dict[int, set[int]] = collections.defaultdict(set)
         self.longest_s = 0.0  # that a read batch takes of slow storage
         self._bytes: dict[int, float] = {}
-        executors = Executors(node, NullWorkers)  # type: ignore[arg-type]
+        executors = Executors(node, NullWorkers)
         super().__init__(node, executors, self.meter, lambda: self.now_s)
 
     # --- in place of what a run gives ---

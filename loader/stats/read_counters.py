@@ -23,8 +23,8 @@ from windrow.sources.chunks import ArrayPart, Part
 from windrow.sources.foreign import ForeignDataSource
 from windrow.sources.part_sizes import bytes_per_record
 from windrow.stats.costs import Amount, SourceCosts, known
+from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node
-from windrow.transforms.packing import PackCounts
 
 IntArray = npt.NDArray[np.int64]
 

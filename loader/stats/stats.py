@@ -13,7 +13,7 @@ from typing import Any
 
 from windrow.core.text import TextTable, in_units
 from windrow.stats.costs import SourceCosts, column_text
-from windrow.transforms.packing import PackCounts
+from windrow.transforms.amounts import PackCounts
 
 JSON_VERSION = 1
 """The version of the keys of `to_json`."""

@@ -39,7 +39,7 @@ from windrow.sources.remote.paths import (
     split_path,
     what_is_there,
 )
-from windrow.sources.remote.remote_file import ByteRange, RemoteFile, Tail
+from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.signatures import ARRAY_RECORD, NUMBERED, RANGE, SPLIT_SHARD, other_reader
 
 # The overhead of a `bytes` object, with its place in a list.
@@ -436,11 +436,11 @@ def index_local_file(path: str) -> IndexedFile:
     return _indexed(path, _index(end, raw, span), None)
 
 
-def _footer_span(end: Tail, head: bytes | None = None) -> tuple[int, int]:
+def _footer_span(end: FileTail, head: bytes | None = None) -> tuple[int, int]:
     return footer_span(WHAT, shown_url(end.file.url), end.data, end.file.size_bytes, head=head)
 
 
-def _index(end: Tail, raw: bytes, span: tuple[int, int]) -> Index:
+def _index(end: FileTail, raw: bytes, span: tuple[int, int]) -> Index:
     return parse_footer(WHAT, shown_url(end.file.url), raw, span[0], end.file.size_bytes)
 
 
@@ -456,7 +456,7 @@ def _portions(spans: Sequence[tuple[int, int]], most_bytes: int) -> Iterator[sli
 
 
 def _footers(
-    ends: Sequence[Tail], spans: Sequence[tuple[int, int]], fetcher: Fetcher
+    ends: Sequence[FileTail], spans: Sequence[tuple[int, int]], fetcher: Fetcher
 ) -> list[bytes]:
     """The bytes of the files' footers; reads the bytes that lie before the ends."""
     raws = []
@@ -501,13 +501,13 @@ def _indexed(path: str, index: Index, remote: RemoteFile | None) -> IndexedFile:
     )
 
 
-def _local_tail(path: str) -> Tail:
+def _local_tail(path: str) -> FileTail:
     try:
         size = os.stat(path).st_size
     except FileNotFoundError as error:
         raise NotFoundError(f"{WHAT}: {path} does not exist; {what_is_there(path)}") from error
     data = _read(path, max(0, size - TAIL_BYTES), size)
-    return Tail(RemoteFile(path, size, ""), data)
+    return FileTail(RemoteFile(path, size, ""), data)
 
 
 def _read(path: str, start: int, stop: int) -> bytes:

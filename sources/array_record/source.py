@@ -328,7 +328,7 @@ def _check_ways(direct: Any, verify: Any, storage_options: Any) -> None:
 
 def _item_bytes(dtype: Any) -> int:
     try:
-        size = np.dtype(dtype).itemsize
+        size = int(np.dtype(dtype).itemsize)
     except TypeError as error:
         raise ArgumentError(f"{WHAT}: lengths are in items of a dtype, got {dtype!r}") from error
     if not size:

@@ -34,10 +34,10 @@ from windrow.errors import ReadError, WindrowError
 from windrow.sources.remote.faults import RequestError, as_fault, failure
 from windrow.sources.remote.file_systems import FileSystems
 from windrow.sources.remote.options import RemoteOptions, RemoteStats
-from windrow.sources.remote.remote_file import ByteRange, RemoteFile, Tail
+from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.transports import Transport, same
 
-__all__ = ["LIBRARY", "ByteRange", "Fetcher", "RemoteFile", "Tail"]
+__all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -94,7 +94,7 @@ class Fetcher:
 
     # ---- bytes
 
-    def tails(self, urls: Sequence[str], size_bytes: int) -> list[Tail]:
+    def tails(self, urls: Sequence[str], size_bytes: int) -> list[FileTail]:
         """The last `size_bytes` of each file, or all of it; a URL that occurs twice is read once.
 
         Raises:
@@ -103,7 +103,7 @@ class Fetcher:
             SourceError: If a server cannot serve parts of files.
         """
         size_bytes = max(1, size_bytes)
-        tails: dict[str, Tail] = {}
+        tails: dict[str, FileTail] = {}
         opened = [(url, *self._open(url)) for url in dict.fromkeys(urls)]
 
         async def one(job: tuple[str, Transport, str]) -> None:
@@ -112,7 +112,7 @@ class Fetcher:
                 url, lambda: f"the last {size_bytes:,} bytes", transport.tail, path, size_bytes
             )
             self.stats.received(len(data))
-            tails[url] = Tail(RemoteFile(url, size, version), data)
+            tails[url] = FileTail(RemoteFile(url, size, version), data)
 
         if opened:
             self._wait(self._each(opened, one))

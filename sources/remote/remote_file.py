@@ -49,7 +49,7 @@ class ByteRange:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tail:
+class FileTail:
     """The last bytes of a file, or all bytes of a short file."""
 
     file: RemoteFile

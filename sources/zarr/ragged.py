@@ -113,7 +113,7 @@ class _Offsets:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Field:
+class _RaggedField:
     """One array per record: rows that differ in length, or, without offsets, rows that do not."""
 
     name: str
@@ -243,7 +243,7 @@ class RaggedDataSource(LaidOutSource):
             noted[""] = noted_in_parent(access, arrays)
         self._noted, self._text = noted, text
         self._lock = threading.Lock()
-        self._opened: tuple[tuple[_Field, ...], _Layout] | None = None
+        self._opened: tuple[tuple[_RaggedField, ...], _Layout] | None = None
         fields = self._fields
         for field in fields:
             _check(field)
@@ -272,22 +272,22 @@ class RaggedDataSource(LaidOutSource):
         self.__dict__ = {**state, "_lock": threading.Lock()}
 
     @property
-    def _fields(self) -> tuple[_Field, ...]:
+    def _fields(self) -> tuple[_RaggedField, ...]:
         return self._open()[0]
 
-    def _open(self) -> tuple[tuple[_Field, ...], _Layout]:
+    def _open(self) -> tuple[tuple[_RaggedField, ...], _Layout]:
         """The fields, and the tree of a record with their numbers."""
         opened = self._tree.open()
         with self._lock:
             if self._opened is None:
-                fields: list[_Field] = []
+                fields: list[_RaggedField] = []
                 numbers = self._tree.assembled(range(len(opened)))
                 layout = self._laid_out(numbers, "", opened, fields)
                 self._opened = tuple(fields), layout
             return self._opened
 
     def _laid_out(
-        self, tree: Any, path: str, opened: Sequence[OpenArray], fields: list[_Field]
+        self, tree: Any, path: str, opened: Sequence[OpenArray], fields: list[_RaggedField]
     ) -> _Layout:
         if isinstance(tree, dict) and path not in self._noted:
             return {
@@ -299,9 +299,9 @@ class RaggedDataSource(LaidOutSource):
             noted = self._noted[path]
             # A conversion that noted numbers wrote numbers.
             kind = self._text or noted if noted in (None, _BYTES, _STR) else None
-            fields.append(_Field(path, values, _Offsets(offsets, values), kind))
+            fields.append(_RaggedField(path, values, _Offsets(offsets, values), kind))
         else:
-            fields.append(_Field(path, opened[tree]))
+            fields.append(_RaggedField(path, opened[tree]))
         return len(fields) - 1
 
     @property
@@ -416,7 +416,7 @@ def _with_leaves(layout: _Layout, leaves: Sequence[Any]) -> Any:
     return leaves[layout]
 
 
-def _check(field: _Field) -> None:
+def _check(field: _RaggedField) -> None:
     if field.offsets is None:
         return
     offsets, values = field.offsets.part, field.array.part

@@ -35,7 +35,7 @@ from tests.teams import until
 from windrow import Explanation, MapDataset, ReadOptions, sources
 from windrow.core import native
 from windrow.engine import read_batches
-from windrow.engine.executors import ProcessExecutor
+from windrow.engine.process_executor import ProcessExecutor
 from windrow.engine.stages import WorkItem
 from windrow.errors import ReadError
 from windrow.sources import BatchedSource, ForeignDataSource, LaidOutSource, ZarrDataSource

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from windrow.core import native
 from windrow.errors import PlanError
 from windrow.transforms import packing
-from windrow.transforms.packing import PackCounts, RowPlan, TooLong, plan_buckets, plan_rows
+from windrow.transforms.amounts import PackCounts
+from windrow.transforms.packing import RowPlan, TooLong, plan_buckets, plan_rows
 
 IntArray = npt.NDArray[np.int64]
 CUT = [TooLong.SPLIT, TooLong.TRUNCATE, TooLong.DROP]
@@ -240,9 +241,9 @@ def test_the_core_refuses_what_would_leave_memory() -> None:
         with pytest.raises(ValueError, match="does not lie inside"):
             core.copy_runs(values, 1, one * start, one * place, one * length, out, False)
     twice = np.array([4, 1])
-    for places, lengths in ((twice, twice), (twice // 4, twice)):
+    for places in (twice, twice // 4):
         with pytest.raises(ValueError, match="overlap, or are not in order"):
-            core.copy_runs(values, 1, twice * 0, places, lengths, out, True)
+            core.copy_runs(values, 1, twice * 0, places, twice, out, True)
     ids = np.zeros(4, np.int32)
     with pytest.raises(ValueError, match="does not lie inside"):
         core.number_runs(one * 3, one * 2, one, ids, ids.copy())

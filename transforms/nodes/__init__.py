@@ -4,6 +4,11 @@ Nodes do not read, and do not start threads: the engine of the loader does. `bas
 that a node follows, as a numbered contract.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
@@ -11,28 +16,11 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
-    SameIndices,
-    SameLength,
     Step,
-    UnseenNode,
     Where,
     WorkerSettings,
-    default_seed,
-    described,
-    fingerprint,
-    function_names,
-    may_be_absent,
-    seed_for,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
-from windrow.transforms.nodes.buckets import BucketNode
-from windrow.transforms.nodes.flatten import (
-    FlatMapNode,
-    FlattenNode,
-    SlotMapNode,
-    SlotsNode,
-    UnbatchNode,
-)
 from windrow.transforms.nodes.index import (
     IndexNode,
     ReindexNode,
@@ -43,20 +31,11 @@ from windrow.transforms.nodes.index import (
     WindowShuffleNode,
     sliced,
 )
-from windrow.transforms.nodes.interleave import StreamInterleaveNode
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.lengths import lengths_of, over_records
-from windrow.transforms.nodes.packing import (
-    BEST_FIT,
-    PackNode,
-    checked_names,
-    checked_sequences,
-    checked_too_long,
-)
-from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
+    PieceNode,
     RegroupNode,
     Remainder,
     ZipNode,
@@ -69,12 +48,11 @@ from windrow.transforms.nodes.routing import (
     SelectNode,
     mix_proportions,
 )
+from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
-from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
-    StreamMixNode,
     StreamNode,
     StreamRepeatNode,
     StreamWindowShuffleNode,
@@ -83,9 +61,12 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    ordered,
     origin,
+    random_access_parts,
+    undecided,
 )
-from windrow.transforms.nodes.tail import RowPosition, Tail, follows_batch, tail_of
+from windrow.transforms.nodes.tail import RowPosition, Tail, tail_of
 from windrow.transforms.nodes.values import (
     ColumnMapNode,
     EachNode,
@@ -96,6 +77,64 @@ from windrow.transforms.nodes.values import (
     RandomMapNode,
     ValueNode,
 )
+from windrow.transforms.nodes.whole_chain import (
+    default_seed,
+    described,
+    fingerprint,
+    follows_batch,
+    function_names,
+    may_be_absent,
+    seed_for,
+)
+
+if TYPE_CHECKING:
+    from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.flatten import (
+        FlatMapNode,
+        FlattenNode,
+        SlotMapNode,
+        SlotsNode,
+        UnbatchNode,
+    )
+    from windrow.transforms.nodes.interleave import StreamInterleaveNode
+    from windrow.transforms.nodes.lengths import lengths_of, over_records
+    from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
+    from windrow.transforms.nodes.packing import (
+        BEST_FIT,
+        PackNode,
+        checked_names,
+        checked_sequences,
+        checked_too_long,
+    )
+    from windrow.transforms.nodes.pieces import ChunksNode
+    from windrow.transforms.nodes.planned import PlannedNode
+    from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
+
+# Few chains have these: a worker and a training loop load them only if theirs does.
+_MODULE_OF: Final = {
+    "BEST_FIT": "packing",
+    "BucketNode": "buckets",
+    "ChunksNode": "pieces",
+    "FitPackNode": "stream_packing",
+    "FlatMapNode": "flatten",
+    "FlattenNode": "flatten",
+    "PackNode": "packing",
+    "PlannedNode": "planned",
+    "SlotMapNode": "flatten",
+    "SlotsNode": "flatten",
+    "SplitPackNode": "stream_packing",
+    "StreamInterleaveNode": "interleave",
+    "StreamMixNode": "mixing",
+    "TokenMixNode": "mixing",
+    "UnbatchNode": "flatten",
+    "checked_names": "packing",
+    "checked_sequences": "packing",
+    "checked_too_long": "packing",
+    "lengths_of": "lengths",
+    "over_records": "lengths",
+    "pack_node": "stream_packing",
+    "token_sizes": "mixing",
+}
 
 __all__ = [
     "BEST_FIT",
@@ -105,6 +144,7 @@ __all__ = [
     "BatchNode",
     "BlockShuffleNode",
     "BucketNode",
+    "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
     "EachNode",
@@ -123,6 +163,7 @@ __all__ = [
     "MixNode",
     "Node",
     "PackNode",
+    "PieceNode",
     "PlannedNode",
     "ProcessNode",
     "RandomColumnMapNode",
@@ -154,6 +195,7 @@ __all__ = [
     "StreamWindowShuffleNode",
     "Tail",
     "ToStreamNode",
+    "TokenMixNode",
     "UnbatchNode",
     "UnseenNode",
     "ValueNode",
@@ -177,11 +219,23 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "ordered",
     "origin",
     "over_records",
     "pack_node",
+    "random_access_parts",
     "seed_for",
     "sharded",
     "sliced",
     "tail_of",
+    "token_sizes",
+    "undecided",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found

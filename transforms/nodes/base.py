@@ -19,6 +19,7 @@ Contract of a node:
    - `RoutingNode.route(at)`: for each position which parent, and the position in that parent.
    - `JoinNode.join(tables)`: elements out of the elements that all parents have at one index.
    - `RegroupNode.to_rows(at)` and `gather(table, bounds)`: elements out of several of the parent.
+   - `PieceNode.to_whole(at)` and `cut(table, which, at)`: elements that are parts of the parent's.
    - `ValueNode.apply(table, indices, cuts)`: element `i` out of element `i` of the parent.
      `EachNode.results(values, indices)` is the same for a function of one element.
    Positions are int64 arrays of epochs and offsets, with `0 <= offsets < length`, also where a node
@@ -33,6 +34,8 @@ Contract of a node:
    `position_width` integers of the node itself; a stream starts where all are 0. Positions are
    states: `position_width`, and what the integers mean, never change. What a position does not say
    is made again from the parents.
+   `position_after` moves a position without running `blocks`, to what `blocks` would give. A block's
+   `made_of` has the elements that each row is made of. None in place of either means unknown.
 9. When something raises, `blocks` has yielded every whole row before it.
 10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
@@ -50,24 +53,22 @@ import abc
 import copy
 import dataclasses
 import enum
-import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol, overload
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
-from windrow.transforms import random
-from windrow.transforms.amounts import Amount
-from windrow.transforms.arguments import checked_seed
+from windrow.transforms import specs
+from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.order_costs import OrderCost, added
-from windrow.transforms.packing import PackCounts
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs
@@ -166,6 +167,10 @@ class Node(abc.ABC):
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
+    has_order: ClassVar[bool] = True
+    """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
+    packs: ClassVar[bool] = False
+    """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", self.count())
@@ -247,7 +252,7 @@ class Node(abc.ABC):
             PlanError: If a source or a function does not declare it, or parents differ.
             ArgumentError: If what one of them returns is not a spec.
         """
-        return self.spec(_SpecsOf(self.parents))
+        return self.spec(specs.Lazy([parent.element_spec for parent in self.parents]))
 
     def known_spec(self) -> Spec | None:
         """The spec of an element; None if it is not known."""
@@ -343,6 +348,10 @@ class Node(abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
+    def order_over(self, parents: tuple[Node, ...]) -> Node:
+        """As `over_random_access`, with exactly the elements of a stream that is not `undecided`."""
+        return self.over_random_access(parents)
+
     def indices_from(self, start: int, count: int) -> IntArray:
         """The next indices from `start` on at which a node with random access can have elements.
 
@@ -357,6 +366,11 @@ class Node(abc.ABC):
             int64 `(count,)`, ascending, each below the length; fewer only where there are no more.
         """
         return np.arange(start, min(self.length, start + count))
+
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        """The index after the next `count` elements, and how many there are."""
+        passed = max(0, min(count, self.length - start))
+        return start + passed, passed
 
     @property
     def index_count(self) -> int:
@@ -509,6 +523,15 @@ class Node(abc.ABC):
                 marks = np.zeros((len(block), self.width), np.int64)
                 yield Block(block.table, marks)
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        """The place at least one element after a position of a stream: see `transforms.moves`.
+
+        None if only running `blocks` shows it. `unit` is as in `blocks`.
+        """
+        return None
+
     def runs_as(self, where: Where) -> str:
         """Describe how the node runs, for `explain()`."""
         return "position only"
@@ -571,158 +594,6 @@ class Node(abc.ABC):
         return list({id(source): source for source in read if source is not None}.values())
 
 
-class _SpecsOf(Sequence[Spec]):
-    """Specs of nodes, each worked out on access, so that the user sees the first error."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    @overload
-    def __getitem__(self, number: int) -> Spec: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Spec]: ...
-
-    def __getitem__(self, number: int | slice) -> Any:
-        if isinstance(number, slice):
-            return _SpecsOf(self._nodes[number])
-        return self._nodes[number].element_spec()
-
-
 def fewest(amounts: Sequence[Amount]) -> Amount:
     """The number of elements of what ends with the first of its parts."""
     return Amount(min(part.low for part in amounts), min(part.high for part in amounts))
-
-
-class SameLength(Node):
-    """A node with one parent, of its parent's length."""
-
-    def count(self) -> int:
-        return self.parent.length
-
-
-class SameIndices(SameLength):
-    """A node whose element `i` is made of element `i` of its parent, or is that element."""
-
-    def indices_from(self, start: int, count: int) -> IntArray:
-        return self.parent.indices_from(start, count)
-
-    def dealt(self, lanes: int) -> Node:
-        return self.over((self.parent.dealt(lanes),))
-
-    def lane_starts(self, epoch: int) -> IntArray | None:
-        return self.parent.lane_starts(epoch)
-
-    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
-        return self.parent.lane_indices(start, count, lane, lanes)
-
-    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
-        return self.parent.lane_of(indices, lanes)
-
-    def lane_elements(self, lane: int, lanes: int) -> int:
-        return self.parent.lane_elements(lane, lanes)
-
-
-class UnseenNode(SameIndices):
-    """Changes only how elements are made, not which elements come: it is in no fingerprint."""
-
-    is_unseen: ClassVar[bool] = True
-    keeps_epochs: ClassVar[bool] = True
-    keeps_values: ClassVar[bool] = True
-
-    @property
-    def follows_batch(self) -> bool:
-        return True
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return parents[0]
-
-    @property
-    def takes_all(self) -> bool:
-        return True
-
-
-# --- over a whole chain --------------------------------------------------------------------------
-
-
-def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
-    """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
-
-    Raises:
-        ArgumentError: If it is not an integer.
-        PlanError: If it is out of range, or the chain has none.
-    """
-    if seed is not None:
-        return checked_seed(seed, who, stop)
-    found = default_seed(node)
-    if found is None:
-        raise PlanError(
-            f"{who}: has no seed; pass seed=..., or call .seed(...) earlier in the chain"
-        )
-    return found
-
-
-def default_seed(node: Node) -> int | None:
-    """The seed that a node after `node` gets when it is given none.
-
-    Derived from the nearest `seed(...)` before it and its depth, breadth first, as Grain does:
-    adding a node to the chain changes it. None where the chain has no seed.
-    """
-    found: list[tuple[int, int]] = []
-    queue: list[tuple[Node, int]] = [(node, 1)]
-    for before, depth in queue:  # grows while it is walked: breadth first
-        if before.given_seed is not None:
-            found.append((before.given_seed, depth))
-        else:
-            queue.extend((parent, depth + 1) for parent in before.parents)
-    return random.default_seed(found) if found else None
-
-
-def may_be_absent(node: Node) -> bool:
-    """Whether a filter in the chain can make elements absent."""
-    return any(each.drops for each in node.walk())
-
-
-def function_names(node: Node) -> list[str]:
-    """Names of the user's functions in the chain, parents first."""
-    names = [name for parent in node.parents for name in function_names(parent)]
-    return [*names, *map(name_of, node.functions)]
-
-
-def described(node: Node) -> str:
-    """The chain as one line, from the source on."""
-    parents = [described(parent) for parent in node.parents]
-    if not parents:
-        return node.label
-    before = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"
-    return f"{before} > {node.label}"
-
-
-def fingerprint(node: Node) -> str:
-    """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
-    return fingerprint_of(node, None)
-
-
-def fingerprint_of(node: Node, batch: Node | None) -> str:
-    """Names the chain and its data without its last batch, on which later lengths depend."""
-    named = _canonical(node) if batch is None else _without_batch(node, batch)
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
-
-
-def _canonical(node: Node) -> str:
-    if node.is_unseen:
-        return _canonical(node.parent)
-    inside = ",".join(_canonical(parent) for parent in node.parents)
-    return f"{node.label}#{node.length}({inside})"
-
-
-def _without_batch(node: Node, batch: Node) -> str:
-    if node is batch:
-        return _canonical(node.parent)
-    if node.is_unseen:
-        return _without_batch(node.parent, batch)
-    length = node.length if node.length == STREAM else "batches"
-    return f"{node.label}#{length}({_without_batch(node.parent, batch)})"

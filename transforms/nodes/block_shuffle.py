@@ -6,17 +6,19 @@ Invariant: each element of the parent is in one block, and finding the blocks re
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from windrow.errors import PlanError
 from windrow.transforms import layouts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.blocks import MOST_IN_WINDOW, BlockOrder, most_in_window
-from windrow.transforms.dealt_blocks import DealtOrder
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
+
+if TYPE_CHECKING:
+    from windrow.transforms.dealt_blocks import DealtOrder
 
 # The order of windows of up to this many elements is computed for several of them together.
 _SMALL_WINDOW: Final = 2**12
@@ -72,13 +74,16 @@ class BlockShuffleNode(IndexNode):
                 f"to_iter_dataset: lanes={self.lanes} are more than the {blocks} blocks of the block"
                 f" shuffle before it; choose at most {blocks} lanes, or a smaller block= there"
             )
+        # Few chains have lanes, and the others do not load this.
+        from windrow.transforms.dealt_blocks import DealtOrder
+
         return DealtOrder(order, max(1, self.window_blocks // self.lanes), self.lanes)
 
     def dealt(self, lanes: int) -> Node:
         return self if lanes == 1 else dataclasses.replace(self, lanes=lanes)
 
     def lane_starts(self, epoch: int) -> IntArray | None:
-        return self.order.lane_starts(epoch) if isinstance(self.order, DealtOrder) else None
+        return None if isinstance(self.order, BlockOrder) else self.order.lane_starts(epoch)
 
     @property
     def label(self) -> str:

@@ -18,7 +18,7 @@ from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
 from windrow.transforms.nodes.planned import Grouped, PlannedNode, lengths_label
-from windrow.transforms.packed_values import EndToEnd, Memory, Runs
+from windrow.transforms.packed_values import EndToEnd, RowMemory, Runs
 from windrow.transforms.packing import TooLong, plan_buckets
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
@@ -180,6 +180,6 @@ class BucketNode(PlannedNode):
             lengths = np.minimum(sequences.lengths[start:stop], boundary)
             places = np.arange(stop - start) * boundary
             runs = Runs(sequences.bounds[start:stop], places, lengths, (stop - start, boundary))
-            out[name] = runs.copied(sequences.values, Memory(0), self.pad_value)
+            out[name] = runs.copied(sequences.values, RowMemory(0), self.pad_value)
             out[name + LENGTHS] = lengths.astype(np.int32)
         return out

@@ -25,6 +25,7 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import call_without_stop, name_of
 from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes.base import ENDLESS, VAST, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.streams import StreamNode
@@ -98,6 +99,7 @@ class SpreadNode(StreamNode):
 
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
 
     @abc.abstractmethod
     def items(self, table: Table) -> Iterator[tuple[Table, IntArray]]:
@@ -114,7 +116,10 @@ class SpreadNode(StreamNode):
             try:
                 for items, counts in self.items(block.table):
                     after = block.marks[row : row + len(counts)]
-                    made = Block(items, _marks_of_items(before, after, counts))
+                    known = block.made_of
+                    if known is not None:
+                        known = self.made_of(known.sliced(row, row + len(counts)), counts)
+                    made = Block(items, _marks_of_items(before, after, counts), known)
                     if given:
                         check_inside(given, int(counts[0]))
                         made, given = made.sliced(given, len(made)), 0
@@ -127,6 +132,10 @@ class SpreadNode(StreamNode):
                 error.add_note(f"windrow: raised in {self.label} for {place}")
                 raise
         check_inside(given, 1)
+
+    def made_of(self, rows: MadeOf, counts: IntArray) -> MadeOf:
+        """What the items are made of, of rows that have `counts` items."""
+        return rows.spread(counts)
 
     def elements(self, *, once: bool = True) -> Amount:
         most = self.parent.elements(once=once).high
@@ -225,6 +234,9 @@ class UnbatchNode(SpreadNode):
             count = rows[0] or 0
             yield Columnar(tree, count), np.array([count])
 
+    def made_of(self, rows: MadeOf, counts: IntArray) -> MadeOf:
+        return rows.ungrouped(counts)
+
     def runs_as(self, where: Where) -> str:
         return "rows of batches, not taken apart"
 
@@ -278,7 +290,7 @@ class SlotsNode(IndexNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotMapNode(EachNode):
-    """Of the items that a function makes of an element, the one of a slot; absent if it has fewer."""
+    """The item of a slot, of those that a function makes of an element; absent if there are fewer."""
 
     slots: int
 

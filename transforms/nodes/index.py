@@ -18,15 +18,15 @@ from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import (
     ENDLESS,
     IntArray,
     Node,
-    SameIndices,
-    SameLength,
     Step,
     Where,
 )
+from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
@@ -63,6 +63,7 @@ class SeedNode(SameIndices, IndexNode):
     """Gives a seed to later nodes, which derive their own seeds from it."""
 
     keeps_epochs: ClassVar[bool] = True
+    looks_at_values: ClassVar[bool] = False
 
     seed: int
 
@@ -81,6 +82,11 @@ class SeedNode(SameIndices, IndexNode):
     @property
     def stream_step(self) -> Step:
         return Step.NOTHING
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
 
     def to_parent(self, at: Positions) -> Positions:
         return at

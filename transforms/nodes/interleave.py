@@ -18,7 +18,7 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.routing import ConcatenateNode, MixNode, spec_of_any
 from windrow.transforms.nodes.streams import StreamNode, lanes_of
-from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined
+from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined, made_of_all
 from windrow.transforms.specs import Spec
 
 # Rows and integers of positions that are made at once.
@@ -38,6 +38,7 @@ class StreamInterleaveNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    has_order: ClassVar[bool] = False
 
     def count(self) -> int:
         if not self.parents:
@@ -78,7 +79,7 @@ class StreamInterleaveNode(StreamNode):
         return True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        # Of streams as long as each other this is the order; of others it is like it.
+        # For streams of one length this is the order; for others it is a similar one.
         return MixNode(parents, None) if self.places > 1 else ConcatenateNode(parents)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -109,10 +110,11 @@ class StreamInterleaveNode(StreamNode):
         """The next elements of some streams, `turns` times; `at` becomes the positions after them."""
         parts = [joined(feeds[stream].take(turns)) for stream in order]
         count = len(order)
-        table = tables.joined([part.table for part in parts])
+        in_turn = np.arange(count * turns).reshape(count, turns).T.ravel()
+        table, known = tables.joined([part.table for part in parts]), made_of_all(parts)
         if turns > 1 and count > 1:
-            rows = np.arange(count * turns).reshape(count, turns)
-            table = tables.taken(table, rows.T.ravel())
+            table = tables.taken(table, in_turn)
+            known = None if known is None else known.taken(in_turn)
         starts = np.cumsum([0, *(parent.width for parent in self.parents)])
         marks = np.tile(at, (turns, count, 1))
         own = np.empty((turns, count, self.places + 2), np.int64)
@@ -123,7 +125,7 @@ class StreamInterleaveNode(StreamNode):
             at[mine] = part.marks[-1]
             cycle.gave(stream)
             own[:, row] = cycle.integers
-        return Block(table, np.concatenate([marks, own], axis=2).reshape(turns * count, -1))
+        return Block(table, np.concatenate([marks, own], axis=2).reshape(turns * count, -1), known)
 
     def runs_as(self, where: Where) -> str:
         return f"blocks of {self.places} streams at a time, put together in turn"

@@ -12,6 +12,7 @@ Invariant: rows and marks do not depend on the blocks that lanes come in.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -20,10 +21,20 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms import tables
+from windrow.transforms.made_of import MadeOf
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.nodes.streams import StreamNode, origin
-from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, JointRows, joined
+from windrow.transforms.nodes.streams import StreamNode, lane_share, origin
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Feed,
+    Inputs,
+    JointRows,
+    joined,
+    made_of_all,
+)
 from windrow.transforms.tables import Columnar, Listed, Table
 
 # The rows that are joined at once, unless one batch has more.
@@ -49,6 +60,12 @@ class RowsNode(StreamNode):
         for block in inputs.blocks(0, position[:-1], unit):
             yield block.with_marks(np.arange(seen + 1, seen + 1 + len(block)))
             seen += len(block)
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        moved = moves.after(0, position[:-1], count, unit)
+        return Moved([*moved.position, position[-1] + moved.passed], moved.passed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,6 +112,31 @@ class LaneRowsNode(StreamNode):
                 return
             turn, first = turn + turns, 0
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        lanes, width, start = self.lanes, self.parent.width, position[-1]
+        at = [position[lane * width : (lane + 1) * width] for lane in range(lanes)]
+        own = [moves.in_lane(lane, lanes) for lane in range(lanes)]
+        have = [count] * lanes  # the most rows that each lane has
+
+        def rows_before(stop: int) -> list[int]:
+            both = [(lane_share(stop, n, lanes), lane_share(start, n, lanes)) for n in range(lanes)]
+            return [min(h, a - b) for (a, b), h in zip(both, have, strict=True)]
+
+        while True:
+            numbers = range(start, start + count * lanes + 1)
+            wanted = min(count, sum(have))
+            stop = numbers[
+                bisect.bisect_left(numbers, wanted, key=lambda end: sum(rows_before(end)))
+            ]
+            rows = rows_before(stop)
+            moved = [own[n].after(0, at[n], rows[n]) for n in range(lanes)]
+            found = [each.passed for each in moved]
+            if found == rows:
+                return Moved([*(n for each in moved for n in each.position), stop], sum(found))
+            have = [f if f < r else h for f, r, h in zip(found, rows, have, strict=True)]
+
     def _joined(
         self, parts: Sequence[Block | None], at: IntArray, turn: int, first: int, turns: int
     ) -> Block:
@@ -102,10 +144,11 @@ class LaneRowsNode(StreamNode):
         lanes = [first + n for n, part in enumerate(parts) if part is not None]
         blocks = [part for part in parts if part is not None]
         count = len(blocks)
-        table = tables.joined([block.table for block in blocks])
-        rows = np.arange(count * turns).reshape(count, turns)
+        table, known = tables.joined([block.table for block in blocks]), made_of_all(blocks)
+        order = np.arange(count * turns).reshape(count, turns).T.ravel()
         if turns > 1:
-            table = tables.taken(table, rows.T.ravel())
+            table = tables.taken(table, order)
+            known = None if known is None else known.taken(order)
         before = np.tile(at, (turns, count, 1, 1))  # (turn, row, lane, integer)
         for row, (lane, block) in enumerate(zip(lanes, blocks, strict=True)):
             before[:, row:, lane] = block.marks[:, None]
@@ -113,7 +156,7 @@ class LaneRowsNode(StreamNode):
             at[lane] = block.marks[-1]
         numbers = (turn + np.arange(turns))[:, None] * self.lanes + np.array(lanes) + 1
         marks = before.reshape(turns * count, -1)
-        return Block(table, np.column_stack([marks, numbers.ravel()]))
+        return Block(table, np.column_stack([marks, numbers.ravel()]), known)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,6 +190,27 @@ class LaneBatchNode(ShardBatchNode):
         low, high = self.slots()
         return range(low // self.turn_rows, -(-high // self.turn_rows))
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        width, rows, before = self.parent.width, self.turn_rows, position[-1] // self.lanes
+        lanes = self.own_lanes()
+        at = {lane: position[lane * width : (lane + 1) * width] for lane in lanes}
+        own = {lane: moves.in_lane(lane, self.lanes) for lane in lanes}
+        moved = {lane: own[lane].after(0, at[lane], count * rows) for lane in lanes}
+        fewest, most = (pick(each.passed for each in moved.values()) for pick in (min, max))
+        if self.counts is not None:
+            fewest, most = (max(0, each - before) for each in self.counts)
+        passed = min(count, fewest // rows if self.drop_remainder else -(-most // rows))
+        if passed < count:
+            moved = {lane: own[lane].after(0, at[lane], passed * rows) for lane in lanes}
+        if not passed:
+            return Moved(list(position), 0)
+        found = [*position[:-1], (before + passed * rows) * self.lanes]
+        for lane, each in moved.items():
+            found[lane * width : (lane + 1) * width] = each.position
+        return Moved(found, passed)
+
     def _own_slots(self) -> list[tuple[int, int]]:
         """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""
         low, high = self.slots()
@@ -176,8 +240,10 @@ class LaneBatchNode(ShardBatchNode):
             taken = [feed.take(turns * rows) for feed in feeds]
             parts = [joined(blocks) if blocks else None for blocks in taken]
             order, marks = self._order(parts, turns), self._marks(parts, at, before, turns)
-            table = tables.joined([part.table for part in parts if part is not None] or [_NONE])
-            yield from self._made(table, order, marks, inputs, last, self._places(parts))
+            found = [part for part in parts if part is not None]
+            table = tables.joined([part.table for part in found] or [_NONE])
+            rows_of = made_of_all(found)
+            yield from self._made(table, rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
 
     def _from_joint(
@@ -210,13 +276,18 @@ class LaneBatchNode(ShardBatchNode):
                 at[:] = at_ends[-1]
                 order = grid.reshape(turns, -1)[:, slots]
                 yield from self._made(
-                    pool.table, order, self._numbered(at_ends, before), inputs, last
+                    pool.table,
+                    pool.made_of,
+                    order,
+                    self._numbered(at_ends, before),
+                    inputs,
+                    last,
                 )
                 before += turns * rows
                 left = np.sort(
                     sorted_rows[np.arange(len(of)) - starts[of[sorted_rows]] >= turns * rows]
                 )
-                pool, of = Block(tables.taken(pool.table, left), pool.marks[left]), of[left]
+                pool, of = pool.taken(left), of[left]
                 continue
             if any(is_read and n < rows for is_read, n in zip(ended, counts.tolist(), strict=True)):
                 break
@@ -233,8 +304,7 @@ class LaneBatchNode(ShardBatchNode):
         feeds = []
         for number, lane in enumerate(lanes):
             own = np.flatnonzero(of == number)
-            rest = Block(tables.taken(pool.table, own), pool.marks[own])
-            feeds.append(Feed(joint.resume(lane, rest)))
+            feeds.append(Feed(joint.resume(lane, pool.taken(own))))
         return before, feeds
 
     def _turns(self, ready: int, before: int) -> int:
@@ -254,6 +324,7 @@ class LaneBatchNode(ShardBatchNode):
     def _made(
         self,
         table: Table,
+        rows_of: MadeOf | None,
         order: IntArray,
         marks: IntArray,
         inputs: Inputs,
@@ -264,6 +335,7 @@ class LaneBatchNode(ShardBatchNode):
 
         Args:
             table: Rows.
+            rows_of: What they are made of, if that is known.
             order: The rows of each turn in the table.
             marks: What follows each turn.
             inputs: See `blocks`.
@@ -272,8 +344,11 @@ class LaneBatchNode(ShardBatchNode):
         """
         turns, counts = order.shape
         if not counts:
-            yield Block(Listed([self.emptied(last.found())]), marks)
+            none = MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0] * (turns + 1))
+            yield Block(Listed([self.emptied(last.found())]), marks, none)
             return
+        if rows_of is not None:
+            rows_of = rows_of.taken(order.ravel()).grouped([*range(0, order.size + 1, counts)])
         if turns > 1 or not np.array_equal(order[0], np.arange(table.rows)):
             table = tables.taken(table, order.ravel())
         are_views = isinstance(table, Columnar) and table.present is None
@@ -283,13 +358,14 @@ class LaneBatchNode(ShardBatchNode):
             with inputs.calling():
                 bounds = [*range(0, rows.rows + 1, counts)]
                 if self.padding is not None and places is not None and counts < self.group_size:
-                    made: Table = Listed(
+                    made: tables.Table = Listed(
                         self.padding.batches(rows, bounds, self.group_size, [places])
                     )
                 else:
                     made = self.gather(rows, bounds)
             last.keep(made)
-            yield Block(made, marks[start:stop])
+            known = None if rows_of is None else rows_of.sliced(start, stop)
+            yield Block(made, marks[start:stop], known)
 
     def _order(self, parts: Sequence[Block | None], turns: int) -> IntArray:
         """Where the shard's rows are in the joined parts of lanes, batch by batch."""

@@ -19,7 +19,7 @@ from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.base import IntArray, Where
 from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
-from windrow.transforms.packed_values import Memory, Runs
+from windrow.transforms.packed_values import RowMemory, Runs
 from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
@@ -62,6 +62,7 @@ class PackNode(PlannedNode):
     sequences: tuple[str, ...] | None
     names: Mapping[str, tuple[str, ...]]
 
+    packs: ClassVar[bool] = True
     who: ClassVar[str] = "pack"
 
     def check(self) -> None:
@@ -218,7 +219,7 @@ class PackNode(PlannedNode):
             shape = rows, self.row_length
             runs = Runs(documents.bounds[:-1] + starts, places, lengths, shape)
             item_bytes = documents.values.dtype.itemsize * math.prod(documents.values.shape[1:])
-            memory = Memory(Memory.bytes_of(rows * self.row_length, item_bytes))
+            memory = RowMemory(RowMemory.bytes_of(rows * self.row_length, item_bytes))
             tokens = runs.copied(documents.values, memory)
             ids, positions = runs.numbered(number + 1, memory)
             found |= {name: tokens, name + IDS: ids, name + POSITIONS: positions}

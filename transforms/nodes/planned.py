@@ -27,15 +27,15 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 
 from windrow.errors import ElementError, PlanError
-from windrow.transforms.amounts import Amount
+from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, may_be_absent
+from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
 from windrow.transforms.nodes.index import IndexNode, SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.routing import RoutingNode
 from windrow.transforms.nodes.values import ValueNode
-from windrow.transforms.packing import PackCounts
+from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
 
@@ -285,12 +285,24 @@ class PlannedNode(RegroupNode):
                 break
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        index, passed = start, 0
+        for window in range(start >> GROUP_BITS, -(-self.length // _GROUPS)):
+            if passed == count:
+                break
+            first = max(start, window << GROUP_BITS)
+            groups = (window << GROUP_BITS) + len(self.plan_of(window).bounds) - 1 - first
+            if groups > 0:
+                index = first + min(groups, count - passed)
+                passed += index - first
+        return index, passed
+
     def places_of(self, at: Positions) -> tuple[IntArray, IntArray]:
         """The window, and the group in it, of each position: two arrays of int64."""
         return at.offsets >> GROUP_BITS, at.offsets & (_GROUPS - 1)
 
     def planned_counts(self, indices: IntArray) -> Mapping[int, PackCounts]:
-        found = {}
+        found: dict[int, PackCounts] = {}
         if not len(indices):
             return found
         for window in range(indices[0] >> GROUP_BITS, (indices[-1] >> GROUP_BITS) + 1):

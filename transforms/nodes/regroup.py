@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
+from windrow.transforms.made_of import side_by_side
+from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
@@ -29,7 +31,6 @@ from windrow.transforms.nodes.base import (
     fewest,
 )
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.padding import Padding, padding_given
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
@@ -48,6 +49,9 @@ from windrow.transforms.tables import Columnar, Listed, Table
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""
+
+if TYPE_CHECKING:
+    from windrow.transforms.padding import BatchPadding
 
 # --- of several parents --------------------------------------------------------------------------
 
@@ -119,6 +123,16 @@ class ZipNode(JoinNode):
         ends = any(not math.isinf(p.elements(once=False).high) for p in self.parents)
         return fewest([parent.elements(once=once and not ends) for parent in self.parents])
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *parts, _ = self.split_position(position)
+        found = [moves.after(number, part, count, unit) for number, part in enumerate(parts)]
+        fewest = min(moved.passed for moved in found)
+        if any(moved.passed > fewest for moved in found):
+            found = [moves.after(number, part, fewest, unit) for number, part in enumerate(parts)]
+        return Moved([n for moved in found for n in moved.position], fewest)
+
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         *parts, _ = self.split_position(position)
         feeds = [Feed(inputs.blocks(number, part, unit)) for number, part in enumerate(parts)]
@@ -133,7 +147,9 @@ class ZipNode(JoinNode):
                 break
             taken = [joined(feed.take(rows)) for feed in feeds]
             table = self.join([block.table for block in taken])
-            yield Block(table, np.column_stack([block.marks for block in taken]))
+            known = [block.made_of for block in taken if block.made_of is not None]
+            rows_of = side_by_side(known) if len(known) == len(taken) else None
+            yield Block(table, np.column_stack([block.marks for block in taken]), rows_of)
         if any(ready):
             longer, shorter = next(i for i, n in enumerate(ready) if n), ready.index(0)
             raise ElementError(
@@ -172,6 +188,18 @@ class RegroupNode(Node):
         return "rows gathered as batches"
 
 
+class PieceNode(Node):
+    """One parent; each element of the node is a part of one of its elements."""
+
+    @abc.abstractmethod
+    def to_whole(self, at: Positions) -> tuple[Positions, IntArray]:
+        """For positions in this node: positions in the parent, and which of them each is part of."""
+
+    @abc.abstractmethod
+    def cut(self, table: Table, which: IntArray, at: Positions) -> Table:
+        """Make the elements at positions, of the parent's elements that `to_whole` asked for."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchNode(RegroupNode):
     """Consecutive elements stacked; batches do not cross an epoch of a random-access parent."""
@@ -179,7 +207,7 @@ class BatchNode(RegroupNode):
     size: int
     drop_remainder: bool = False
     batch_fn: Callable[[list[Any]], Any] | None = None
-    padding: Padding | None = None
+    padding: BatchPadding | None = None
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
@@ -300,7 +328,7 @@ class BatchNode(RegroupNode):
         return Amount(self._batches(rows.low), self._batches(rows.high))
 
     def _batches(self, rows: float) -> float:
-        if rows >= VAST:  # endless, or not known
+        if math.isinf(rows) or rows == VAST:  # endless, or not known
             return rows
         return rows // self.size if self.drop_remainder else -(-rows // self.size)
 
@@ -331,6 +359,15 @@ class BatchNode(RegroupNode):
             for part in [block] if are_views else cut(block, self.size):
                 yield self.batched(part, inputs.calling)
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        rows = moves.after(0, position, count * self.size, self.size)
+        whole, rest = divmod(rows.passed, self.size)
+        if rest and self.drop_remainder:
+            return Moved(moves.after(0, position, whole * self.size, self.size).position, whole)
+        return Moved(rows.position, whole + bool(rest))
+
     def batched(
         self, block: Block, calling: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> Block:
@@ -348,7 +385,8 @@ class BatchNode(RegroupNode):
             first = place_text(places(block.of_rows(self.parent.counts_rows))[0])
             error.add_note(f"windrow: raised in {self.label} for the batch from {first} on")
             raise
-        return Block(table, block.marks[np.array(bounds[1:]) - 1])
+        rows_of = None if block.made_of is None else block.made_of.grouped(bounds)
+        return Block(table, block.marks[np.array(bounds[1:]) - 1], rows_of)
 
     def runs_as(self, where: Where) -> str:
         if self.batch_fn is not None:
@@ -384,7 +422,12 @@ def batch_node(
         raise ArgumentError(
             f"batch: drop_remainder=True contradicts remainder={chosen!r}; give one of them"
         )
-    padding = padding_given(mask if chosen == "pad" else None, pad_to, pad_value)
+    padding = None
+    if chosen == "pad" or pad_to is not None:
+        # Few batches are padded, and the others do not load what pads them.
+        from windrow.transforms.padding import padding_given
+
+        padding = padding_given(mask if chosen == "pad" else None, pad_to, pad_value)
     if padding is not None and batch_fn is not None:
         raise PlanError(
             f"batch: {name_of(batch_fn)} makes the batches, so they are not padded; leave out"

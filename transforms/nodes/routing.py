@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
+import math
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +18,14 @@ from windrow.transforms import layouts, orders, specs
 from windrow.transforms.functions import call_without_stop
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.mixtures import Mixture, Schedule
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node, Where
 from windrow.transforms.order_costs import OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.specs import Spec
+
+Weights: TypeAlias = tuple[float, ...] | Schedule | None
+"""Weights of a mixture: one for each parent, or some that change; None for equal ones."""
 
 # Asking a selection map takes as long as this many positions.
 _ASKED: Final = 20
@@ -115,28 +121,47 @@ class ConcatenateNode(RoutingNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixNode(RoutingNode):
-    """The parents in the proportions of `weights`, until the first would run out."""
+    """The parents in the proportions of `weights`, until the first would run out.
 
-    weights: tuple[float, ...] | None
+    With `drops_out` a parent that has run out leaves the others, and an epoch has all of all parents.
+    """
 
-    @property
-    def proportions(self) -> tuple[int, ...]:
-        """The weights as integers."""
-        return mix_proportions(len(self.parents), self.weights)
+    weights: Weights
+    drops_out: bool = False
+
+    @functools.cached_property
+    def mixture(self) -> Mixture:
+        """The parent of each element; in one epoch, if parents drop out."""
+        whole = mixture_of(len(self.parents), self.weights)
+        lengths = [parent.length for parent in self.parents]
+        return whole.dropping(lengths) if self.drops_out else whole
 
     def count(self) -> int:
-        return orders.mix_length([parent.length for parent in self.parents], self.proportions)
+        mixture_of(len(self.parents), self.weights)
+        return self._length_over([parent.length for parent in self.parents])
+
+    def _length_over(self, lengths: Sequence[int]) -> int:
+        if not isinstance(self.weights, Schedule) and not self.drops_out:
+            return orders.mix_length(lengths, mix_proportions(len(lengths), self.weights))
+        for at, length in enumerate(lengths):
+            if length < 1:
+                raise PlanError(f"mix: dataset {at} has no elements; leave it out of the mixture")
+        return length_of_mixture(mixture_of(len(lengths), self.weights), lengths, self.drops_out)
 
     @property
     def label(self) -> str:
-        return f"mix({', '.join(map(str, self.proportions))})"
+        drops = ", at_end=drop" if self.drops_out else ""
+        return f"mix({shares_text(len(self.parents), self.weights)}{drops})"
 
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
-        which, keys = orders.mix_choose(_int64(at.flat(self.length)), self.proportions)
+        if self.drops_out:
+            which, keys = self.mixture.choose(at.offsets)
+            return which, Positions(at.epochs, keys)
+        which, keys = self.mixture.choose(_int64(at.flat(self.length)))
         return which, positions(keys, _lengths(self.parents)[which])
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
-        return orders.mix_length(list(parents), self.proportions)
+        return self._length_over(list(parents))
 
     def epoch_length(self) -> int:
         if not self.is_endless():
@@ -155,6 +180,56 @@ def _int64(indices: npt.NDArray[Any]) -> IntArray:
 
 def _lengths(parents: Sequence[Node]) -> IntArray:
     return np.array([parent.length for parent in parents], np.int64)
+
+
+def length_of_mixture(mixture: Mixture, lengths: Sequence[int], drops_out: bool) -> int:
+    """Elements of a mixture of datasets of these lengths, exactly; at most `sys.maxsize`."""
+    return (mixture.dropping(lengths) if drops_out else mixture).end(lengths)
+
+
+def shares_text(parents: int, weights: Weights) -> str:
+    """The proportions of a mixture, for its label."""
+    if isinstance(weights, Schedule):
+        changes = weights.over(lambda each: shares_text(parents, each)).changes
+        return "; ".join(f"from {step}: {shares}" for step, shares in changes)
+    return ", ".join(map(str, _proportions(parents, weights)))
+
+
+def mixture_of(parents: int, weights: Weights, sizes: Sequence[int] | None = None) -> Mixture:
+    """The order of a mixture of this many datasets.
+
+    Args:
+        parents: The number of datasets.
+        weights: As a user gives them, in a tuple.
+        sizes: Elements of dataset `k` count `sizes[k]` each, at least 1; by default 1.
+
+    Raises:
+        ArgumentError: If a weight is not a number.
+        PlanError: If there is no parent, or a weight is missing, too many or out of range.
+    """
+    if not isinstance(weights, Schedule):
+        return Mixture.of([(0, _shares(mix_proportions(parents, weights), sizes))])
+    changes = weights.over(lambda each: _shares(_proportions(parents, each), sizes)).changes
+    return Mixture.of(changes)
+
+
+def _shares(proportions: Sequence[int], sizes: Sequence[int] | None) -> Sequence[int]:
+    if sizes is None:
+        return proportions
+    whole = math.lcm(*sizes)
+    return [share * (whole // size) for share, size in zip(proportions, sizes, strict=True)]
+
+
+def _proportions(parents: int, weights: Any) -> tuple[int, ...]:
+    """As `mix_proportions`, but weights of a step of a schedule may be 0."""
+    if weights is None or len(weights) != parents or all(weights) or not any(weights):
+        return mix_proportions(parents, weights)
+    taking = [number for number, weight in enumerate(weights) if weight]
+    found = [0] * parents
+    shares = mix_proportions(len(taking), [weights[number] for number in taking])
+    for number, share in zip(taking, shares, strict=True):
+        found[number] = share
+    return tuple(found)
 
 
 def mix_proportions(parents: int, weights: Sequence[float] | None) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from the parent's position before their first sequence.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ from windrow.sources.base import ArraySpec
 from windrow.transforms import bins, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, integer
-from windrow.transforms.bins import Feature, OpenRows, Sequences
+from windrow.transforms.bins import CutSequence, OpenRows, PackedFeature
+from windrow.transforms.made_of import MadeOf, end_to_end
 from windrow.transforms.nodes.base import VAST, IntArray, Node, Where
 from windrow.transforms.nodes.streams import StreamNode
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, check_inside, marks_in_group
@@ -30,11 +32,12 @@ from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Listed
 
 
-class _PackNode(StreamNode):
+class _StreamPackNode(StreamNode):
     """What both packers share: features, and what comes out."""
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     needs_many: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         of = parents[0]
@@ -55,27 +58,55 @@ class _PackNode(StreamNode):
         return ", ".join(_feature_label(feature) for feature in self.features)
 
 
-def _feature_label(feature: Feature) -> str:
+def _feature_label(feature: PackedFeature) -> str:
     more = ", meta" if feature.is_meta else ""
     more += "" if feature.padding is None else f", padding={feature.padding!r}"
     more += "" if feature.alignment == 1 else f", alignment={feature.alignment}"
     return f"{feature.name}: {feature.cells}{more}"
 
 
-def _rows_of(parent: Blocks) -> Iterator[tuple[Any, IntArray]]:
-    """The elements of a stream, each with its mark."""
-    for block in parent:
-        yield from zip(tables.elements(block.table), block.marks, strict=True)
+class _Incoming(Iterator[tuple[Any, IntArray]]):
+    """The elements of a stream, each with its mark; they are counted from 0."""
+
+    def __init__(self, parent: Blocks) -> None:
+        self._rows = self._each(parent)
+        # What elements are made of, block by block, with the number of the first.
+        self._known: collections.deque[tuple[int, MadeOf | None]] = collections.deque()
+
+    def _each(self, parent: Blocks) -> Iterator[tuple[Any, IntArray]]:
+        first = 0
+        for block in parent:
+            self._known.append((first, block.made_of))
+            first += len(block)
+            yield from zip(tables.elements(block.table), block.marks, strict=True)
+
+    def __next__(self) -> tuple[Any, IntArray]:
+        return next(self._rows)
+
+    def made_of(self, rows: Sequence[Sequence[int]]) -> MadeOf | None:
+        """What rows of elements are made of.
+
+        Args:
+            rows: The numbers of the elements of each row. Elements before all of them are forgotten.
+        """
+        first = min(map(min, rows))
+        while len(self._known) > 1 and self._known[1][0] <= first:
+            self._known.popleft()
+        known = [each for _, each in self._known if each is not None]
+        if len(known) < len(self._known):
+            return None
+        start = self._known[0][0]
+        return end_to_end(known).packed([[n - start for n in row] for row in rows])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FitPackNode(_PackNode):
-    """Sequences packed into `rows` open rows, each into the first row that has room, or the fullest.
+class FitPackNode(_StreamPackNode):
+    """CutSequence packed into `rows` open rows, each into the first row that has room, or the fullest.
 
     Its own integers are the rows that were given before the open ones, and those given of them.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     rows: int
     best: bool
     seed: int
@@ -107,19 +138,19 @@ class FitPackNode(_PackNode):
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         before, (counter, given) = np.array(position[:-2], np.int64), position[-2:]
         packed: OpenRows | None = None
-        last = before
-        for element, mark in _rows_of(inputs.blocks(0, position[:-2])):
+        last, coming, first = before, _Incoming(inputs.blocks(0, position[:-2])), 0
+        for number, (element, mark) in enumerate(coming):
             packed = self._new(element) if packed is None else packed
             if not packed.add(element):
-                block = self._closed(packed, before, last, counter)
+                block = self._closed(packed, before, last, counter, coming, first)
                 check_inside(given, len(block))
                 yield block.sliced(given, len(block))
-                before, counter, given = last, counter + len(block), 0
+                before, counter, given, first = last, counter + len(block), 0, number
                 packed = self._new(element)
                 packed.add(element)
             last = mark
         if packed is not None:
-            block = self._closed(packed, before, last, counter)
+            block = self._closed(packed, before, last, counter, coming, first)
             check_inside(given, len(block))
             yield block.sliced(given, len(block))
 
@@ -134,7 +165,16 @@ class FitPackNode(_PackNode):
             who="pack",
         )
 
-    def _closed(self, packed: OpenRows, before: IntArray, after: IntArray, counter: int) -> Block:
+    def _closed(
+        self,
+        packed: OpenRows,
+        before: IntArray,
+        after: IntArray,
+        counter: int,
+        coming: _Incoming,
+        first: int,
+    ) -> Block:
+        """The open rows in the order in which they are given; `first` is their first element."""
         columns = packed.columns()
         count = len(next(iter(columns.values())))
         order = np.arange(count)
@@ -143,21 +183,22 @@ class FitPackNode(_PackNode):
         elements = [{key: rows[row] for key, rows in columns.items()} for row in order.tolist()]
         marks = marks_in_group(before, after, count, [counter])
         marks[-1, -2] = counter + count
-        return Block(Listed(elements), marks)
+        rows_of = coming.made_of([[first + n for n in packed.members[r]] for r in order.tolist()])
+        return Block(Listed(elements), marks, rows_of)
 
     def runs_as(self, where: Where) -> str:
         return f"{self.rows} rows are filled, then given out"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SplitPackNode(_PackNode):
-    """Sequences end to end, cut where a row is full in one of the features.
+class SplitPackNode(_StreamPackNode):
+    """CutSequence end to end, cut where a row is full in one of the features.
 
     Its own integers are, for each feature but meta features, where what is left of the next sequence
     begins, and then the rows that were given since.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[PackedFeature, ...]
     splits_whole_rows: bool
     first_token: tuple[tuple[str, int], ...]
 
@@ -177,7 +218,7 @@ class SplitPackNode(_PackNode):
 
     def elements(self, *, once: bool = True) -> Amount:
         most = self.parent.elements(once=once).high
-        # Sequences may be of any length; `VAST` stands for any finite number.
+        # CutSequence may be of any length; `VAST` stands for any finite number.
         return Amount(0, min(most * VAST, VAST) if math.isfinite(most) else most)
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
@@ -186,14 +227,15 @@ class SplitPackNode(_PackNode):
         coming = _Coming(self, inputs.blocks(0, position[: -self._own]), before, own)
         while True:
             begun = coming.place()
-            rows = coming.next_rows()
+            rows, members = coming.next_rows()
             if not rows:
                 return
             marks = np.tile(np.array([*begun, 0], np.int64), (len(rows), 1))
             marks[:, -1] = np.arange(1, len(rows) + 1)
             marks[-1] = [*coming.place(), 0]
             check_inside(given, len(rows))
-            yield Block(Listed(rows), marks).sliced(given, len(rows))
+            rows_of = coming.rows.made_of(members)
+            yield Block(Listed(rows), marks, rows_of).sliced(given, len(rows))
             given = 0
 
     def runs_as(self, where: Where) -> str:
@@ -206,11 +248,11 @@ class _Coming:
     def __init__(
         self, node: SplitPackNode, parent: Blocks, before: IntArray, starts: Sequence[int]
     ) -> None:
-        self._node, self._rows = node, _rows_of(parent)
+        self._node, self.rows, self._number = node, _Incoming(parent), -1
         self._features, self._tokens = node.features, dict(node.first_token)
         # The parent's position before the sequence that is left, or before the next one.
         self._before, self._after = before, before
-        self._left: Sequences | None = None
+        self._left: CutSequence | None = None
         if any(starts):
             values = self._taken()
             if values is not None:
@@ -218,7 +260,7 @@ class _Coming:
                 at = tuple(0 if f.is_meta else next(own) for f in self._features)
                 for value, start in zip(values, at, strict=True):
                     check_inside(start, bins.length_of(value) + 1)
-                self._left = Sequences(values, at)
+                self._left = CutSequence(values, at)
 
     def place(self) -> list[int]:
         """The parent's position, and where what is left begins."""
@@ -228,16 +270,23 @@ class _Coming:
         return [*at.tolist(), *own]
 
     def _taken(self) -> list[Any] | None:
-        found = next(self._rows, None)
+        found = next(self.rows, None)
         if found is None:
             return None
+        self._number += 1
         element, mark = found
         self._before, self._after = self._after, mark
         return bins.values_of(element, self._features, "pack")
 
-    def next_rows(self) -> list[dict[str, Any]]:
-        """The next row, and rows that were whole already and came while it was filled."""
+    def next_rows(self) -> tuple[list[dict[str, Any]], list[list[int]]]:
+        """The next row, and rows that were whole already and came while it was filled.
+
+        Returns:
+            The rows, and the numbers of the sequences in each.
+        """
         parts: list[list[Any]] = []
+        members: list[int] = []
+        whole_members: list[list[int]] = []
         free = [feature.cells for feature in self._features]
         whole: list[dict[str, Any]] = []
         while True:
@@ -245,15 +294,18 @@ class _Coming:
                 values = self._taken()
                 if values is None:
                     break
-                self._left = Sequences(values, (0,) * len(values))
+                self._left = CutSequence(values, (0,) * len(values))
                 if not self._node.splits_whole_rows and self._is_whole(values):
                     whole.append(bins.packed_row(self._features, [values], self._tokens))
+                    whole_members.append([self._number])
                     self._left = None
                     continue
-            if not self._put(parts, free):
+            fits = self._put(parts, free)
+            members += [self._number] * (len(parts) - len(members))
+            if not fits:
                 break
         rows = [bins.packed_row(self._features, parts, self._tokens)] if parts else []
-        return rows + whole
+        return rows + whole, ([members] if parts else []) + whole_members
 
     def _is_whole(self, values: Sequence[Any]) -> bool:
         sizes = [bins.length_of(value) for value in values]
@@ -290,10 +342,10 @@ class _Coming:
             parts.append(
                 [v if np.ndim(v) == 0 else v[:n] for v, n in zip(values, taken, strict=True)]
             )
-            self._left = Sequences(left.values, tuple(starts))
+            self._left = CutSequence(left.values, tuple(starts))
         return False
 
-    def _refuse(self, feature: Feature, size: int) -> None:
+    def _refuse(self, feature: PackedFeature, size: int) -> None:
         raise ElementError(
             f"pack: the meta feature {feature.name!r} of an element has length {size}, and a row has"
             f" {feature.cells} cells for it; meta features are never cut: give length_struct more"
@@ -368,7 +420,9 @@ def pack_node(
     )
 
 
-def _features(length_struct: Mapping[str, int], given: Mapping[str, Any]) -> tuple[Feature, ...]:
+def _features(
+    length_struct: Mapping[str, int], given: Mapping[str, Any]
+) -> tuple[PackedFeature, ...]:
     paddings = given.get("padding_struct") or {}
     alignments = given.get("pack_alignment_struct") or {}
     for name, of in (("padding_struct", paddings), ("pack_alignment_struct", alignments)):
@@ -376,7 +430,7 @@ def _features(length_struct: Mapping[str, int], given: Mapping[str, Any]) -> tup
         if strange:
             raise PlanError(f"pack: {name} has {strange[0]!r}, which is not in length_struct")
     return tuple(
-        Feature(
+        PackedFeature(
             name,
             at_least(1, cells, f"pack: length_struct[{name!r}]"),
             name in given["meta_features"],

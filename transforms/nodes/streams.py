@@ -21,40 +21,35 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import PlanError
-from windrow.transforms import orders, tables
+from windrow.transforms import orders
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least, check_times
+from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
-    VAST,
-    IntArray,
     Node,
-    UnseenNode,
     Where,
     WorkerSettings,
-    may_be_absent,
 )
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
-from windrow.transforms.nodes.routing import MixNode, mix_proportions, spec_of_any
+from windrow.transforms.nodes.same import UnseenNode
+from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
-    Feed,
     Inputs,
     check_inside,
     groups,
-    joined,
     marks_in_group,
 )
 from windrow.transforms.specs import Spec
-from windrow.transforms.tables import Table
 
-# Elements of a mixture whose parents are worked out together.
-_AT_ONCE: Final = 1 << 12
+# Indices of a lane that are worked out together.
+_AT_ONCE: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,6 +123,25 @@ class ToStreamNode(Node):
             return self.over((self.parent.first_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        if may_be_absent(self.parent) and not self.allow_nones:
+            return None
+        index, lane = position[0], moves.lane
+        if lane is None:
+            index, passed = self.parent.index_after(index, count)
+            return Moved([index], passed)
+        passed = 0
+        while passed < count:
+            wanted = min(_AT_ONCE, count - passed)
+            found = self.parent.lane_indices(index, wanted, lane, self.lanes)
+            if len(found):
+                index, passed = int(found[-1]) + 1, passed + len(found)
+            if len(found) < wanted:
+                break
+        return Moved([index], passed)
+
     def runs_as(self, where: Where) -> str:
         return where.streaming()
 
@@ -173,12 +187,21 @@ class StreamWindowShuffleNode(StreamNode):
         before, window, given = np.array(position[:-2], np.int64), position[-2], position[-1]
         for group in groups(inputs.blocks(0, position[:-2]), self.window_size):
             order = orders.window_order(len(group), (self.seed + inputs.number(window)) % 2**32)
-            table = tables.taken(group.table, order)
             marks = marks_in_group(before, group.marks[-1], len(group), [window])
             marks[-1, -2] = window + 1
             check_inside(given, len(group))
-            yield Block(table, marks).sliced(given, len(group))
+            shuffled = group.taken(order)
+            yield Block(shuffled.table, marks, shuffled.made_of).sliced(given, len(group))
             before, window, given = group.marks[-1], window + 1, 0
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *before, window, given = position
+        found = after_groups(
+            before, given, count, self.window_size, lambda at, rows: moves.after(0, at, rows)
+        )
+        return Moved([*found.position, window + found.groups, found.given], found.passed)
 
     def order_cost(self) -> OrderCost:
         cost = super().order_cost()
@@ -257,6 +280,26 @@ class StreamRepeatNode(StreamNode):
                 return  # an empty stream would repeat for ever
             begin, epoch = start, epoch + 1
 
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *begin, epoch = position
+        start = origin(self.parent)
+        moved = moves.after(0, begin, count)
+        passed = moved.passed
+        while passed < count and (self.times is None or epoch + 1 < self.times):
+            if begin == start and moved.passed == 0:
+                break  # an empty stream would repeat for ever
+            begin, wanted = start, count - passed
+            moved = moves.after(0, start, wanted)
+            epoch, passed = epoch + 1, passed + moved.passed
+            if 0 < moved.passed < wanted:  # that was a whole epoch, and others are like it
+                epochs = (count - passed) // moved.passed
+                if self.times is not None:
+                    epochs = min(epochs, self.times - 1 - epoch)
+                epoch, passed = epoch + epochs, passed + epochs * moved.passed
+        return Moved([*moved.position, epoch], passed)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamLimitNode(StreamNode):
@@ -306,113 +349,12 @@ class StreamLimitNode(StreamNode):
             if given == size:
                 return
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StreamMixNode(StreamNode):
-    """Streams in the proportions of `weights`, until the first one ends.
-
-    Its own integer counts the elements that were given.
-    """
-
-    weights: tuple[float, ...] | None
-
-    position_width: ClassVar[int] = 1
-    looks_at_values: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True
-
-    def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        return MixNode(parents, self.weights)
-
-    def count(self) -> int:
-        mix_proportions(len(self.parents), self.weights)
-        lanes_of(self.parents, "mix")
-        return STREAM
-
-    @property
-    def proportions(self) -> tuple[int, ...]:
-        """The weights as integers."""
-        return mix_proportions(len(self.parents), self.weights)
-
-    @property
-    def label(self) -> str:
-        return f"mix({', '.join(map(str, self.proportions))})"
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return spec_of_any(self, parents)
-
-    def elements(self, *, once: bool = True) -> Amount:
-        lengths = [parent.elements(once=False) for parent in self.parents]
-        if once and all(math.isinf(length.high) for length in lengths):
-            lengths = [parent.elements(once=True) for parent in self.parents]
-        elif not once and all(math.isinf(length.low) for length in lengths):
-            return Amount.exactly(math.inf)
-        bounds = [part.low for part in lengths], [part.high for part in lengths]
-        low, high = (self._length_over([int(min(b, VAST)) for b in side]) for side in bounds)
-        is_endless = not once and all(map(math.isinf, bounds[1]))
-        return Amount(low, math.inf if is_endless else high)
-
-    def _length_over(self, lengths: list[int]) -> int:
-        """Elements before the first one that its stream lacks."""
-        proportions = self.proportions
-        at = orders.mix_length(lengths, proportions) if min(lengths) else 0
-        ends = np.array(lengths)
-        while True:
-            which, keys = orders.mix_choose(np.arange(at, at + _AT_ONCE), proportions)
-            missing = np.flatnonzero(keys >= ends[which])
-            if len(missing):
-                return at + int(missing[0])
-            at += _AT_ONCE
-
-    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
-        *of_parents, own = self.split_position(position)
-        parts = [np.array([part], np.int64) for part in of_parents]
-        feeds = [Feed(inputs.blocks(number, part)) for number, part in enumerate(of_parents)]
-        size, proportions, given = inputs.row_count(), self.proportions, own[0]
-        while True:
-            began_s = inputs.now_s()
-            coming = np.arange(given, given + size.next_rows())
-            which, _ = orders.mix_choose(coming, proportions)
-            rows = len(which)
-            ended: Feed | None = None
-            taken: list[list[Block]] = []
-            for number, feed in enumerate(feeds):
-                wanted = np.flatnonzero(which == number)
-                taken.append(feed.take(len(wanted)))
-                have = sum(map(len, taken[-1]))
-                if have < len(wanted) and wanted[have] < rows:
-                    # The mixture ends before the first element that this parent does not have.
-                    rows, ended = int(wanted[have]), feed
-            if rows:
-                block, parts = _mixture(which[:rows], taken, parts)
-                size.saw(rows, tables.nbytes(block.table), inputs.now_s() - began_s)
-                yield block.with_marks(np.arange(given + 1, given + 1 + rows))
-            if ended is not None:
-                if ended.error is not None:
-                    raise ended.error
-                return
-            given += rows
-
-    def runs_as(self, where: Where) -> str:
-        return "blocks of each stream put together"
-
-
-def _mixture(
-    which: IntArray, taken: Sequence[Sequence[Block]], before: Sequence[IntArray]
-) -> tuple[Block, list[IntArray]]:
-    """The rows of parents in the order of `which`, and the parents' positions after them."""
-    merging: list[tuple[Table, IntArray]] = []
-    marks: list[IntArray] = []
-    for number, (parts, start) in enumerate(zip(taken, before, strict=True)):
-        mine = which == number
-        wanted = np.flatnonzero(mine)
-        own = start
-        if len(wanted):
-            block = joined(parts).sliced(0, len(wanted))
-            merging.append((block.table, wanted))
-            own = np.concatenate([start, block.marks])
-        marks.append(own[np.cumsum(mine)])
-    table = tables.merged(merging, len(which))
-    return Block(table, np.column_stack(marks)), [own[-1:] for own in marks]
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        *before, given = position
+        moved = moves.after(0, before, max(0, min(count, moves.share(self.size) - given)), unit)
+        return Moved([*moved.position, given + moved.passed], moved.passed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -438,6 +380,11 @@ class ProcessNode(UnseenNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         return inputs.blocks(0, position, unit)
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
 
     def runs_as(self, where: Where) -> str:
         return where.working(self)
@@ -477,3 +424,36 @@ def chains_of(node: Node) -> list[ToStreamNode]:
     """The chains with random access that a stream is made of, one for each way to them."""
     found = map(as_chain, node.walk())
     return [chain for chain in found if chain is not None]
+
+
+def random_access_parts(node: Node) -> list[Node]:
+    """The chains with random access that a stream begins with, each once, parents first."""
+    if node.length != STREAM:
+        return [node]
+    streams = (each for each in node.parents_first() if each.length == STREAM)
+    found = (parent for each in streams for parent in each.parents if parent.length != STREAM)
+    return list({id(part): part for part in found}.values())
+
+
+def undecided(node: Node) -> Node | None:
+    """The first node of a stream that decides by values which elements come; None without one.
+
+    Without one the stream has exactly the elements of `ordered`.
+    """
+    for each in node.parents_first():
+        if each.length != STREAM:
+            continue
+        chain = as_chain(each)
+        if chain is not None:
+            if may_be_absent(chain.parent) and not chain.allow_nones:
+                return next(part for part in chain.parent.parents_first() if part.drops)
+        elif each.drops or not each.has_order or (each.looks_at_values and not each.makes_values):
+            return each
+    return None
+
+
+def ordered(node: Node) -> Node:
+    """A node with random access that has exactly the elements of a stream that is not `undecided`."""
+    if node.length != STREAM:
+        return node
+    return node.order_over(tuple(map(ordered, node.parents)))

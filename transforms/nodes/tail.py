@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from windrow.errors import PlanError
-from windrow.transforms.nodes.base import STREAM, Node, fingerprint_of
+from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, as_batch
 from windrow.transforms.nodes.streams import lanes_of
+from windrow.transforms.nodes.whole_chain import fingerprint_of
 
 
 class RowPosition(NamedTuple):
@@ -200,13 +201,6 @@ def tail_of(node: Node) -> Tail:
     if isinstance(each, BatchNode):
         return Tail(node, each, lanes, has_index, after)
     return Tail(node, None, lanes, has_index and node.width == 1, 0)
-
-
-def follows_batch(node: Node) -> bool:
-    """Whether the elements of a node are made of the elements of a last batch."""
-    while node.follows_batch:
-        node = node.parent
-    return isinstance(node, BatchNode)
 
 
 def _first_row(batch: BatchNode, number: int, lead: int) -> int:

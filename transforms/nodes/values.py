@@ -15,9 +15,13 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, SameIndices, Step, Where
+from windrow.transforms.moves import Moved, Moves, after_groups
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Step, Where
+from windrow.transforms.nodes.same import SameIndices
+from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
+from windrow.transforms.row_blocks import BLOCK_ROWS
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
 
@@ -64,6 +68,22 @@ class ValueNode(SameIndices):
 
     def is_endless(self) -> bool:
         return bool(self.length) and self.parent.is_endless()
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved | None:
+        step = self.stream_step
+        if self.drops or step is Step.OWN:
+            return None
+        if step is Step.NUMBERED:
+            moved = moves.after(0, position[:-1], count, unit)
+            return Moved([*moved.position, position[-1] + moved.passed], moved.passed)
+        if step is Step.GROUPS:
+            rows = 1 if follows_batch(self.parent) else unit or BLOCK_ROWS
+            move = lambda at, count: moves.after(0, at, count, rows)  # noqa: E731
+            found = after_groups(position[:-1], position[-1], count, rows, move)
+            return Moved([*found.position, found.given], found.passed)
+        return moves.after(0, position, count, unit)
 
     def runs_as(self, where: Where) -> str:
         return f"columns at once, {where.of_many}"

@@ -265,7 +265,11 @@ fn copy_runs(
                 }
             }
         };
-        if runs.counts.len() < MANY && target.bytes() < MANY { whole() } else { py.detach(whole) }
+        if runs.counts.len() < MANY && target.bytes() < MANY {
+            whole()
+        } else {
+            py.detach(whole)
+        }
         Ok(())
     })
 }
@@ -328,7 +332,11 @@ fn number_runs(
                 }
             }
         };
-        if items < MANY { whole() } else { py.detach(whole) }
+        if items < MANY {
+            whole()
+        } else {
+            py.detach(whole)
+        }
         Ok(())
     })
 }

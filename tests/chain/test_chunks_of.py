@@ -1,0 +1,180 @@
+"""Sequences cut to pieces: each item once, with random access, and in any order of the sequences."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import windrow
+from tests import strategies as make
+from windrow.engine.record_trace import trace
+from windrow.errors import ArgumentError, ElementError, PlanError
+from windrow.transforms.nodes import lengths_of
+from windrow.transforms.positions import positions
+
+M = windrow.MapDataset
+few_lengths = st.lists(st.integers(0, 9), max_size=12)
+
+
+def documents_of(lengths: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+    """Documents whose tokens are all different."""
+    return [100 * number + np.arange(length) for number, length in enumerate(lengths)]
+
+
+def counted(lengths: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+    return [np.array(lengths, np.int64)]
+
+
+def pieces_of(documents: Sequence[Any], size: int) -> list[Any]:
+    """The pieces of documents, by a plain loop."""
+    return [
+        document[start : start + size]
+        for document in documents
+        for start in range(0, len(document), size)
+    ]
+
+
+def lists(pieces: Sequence[Any]) -> list[Any]:
+    return [piece.tolist() for piece in pieces]
+
+
+class Ragged:
+    """A source that knows its lengths, and counts the records that are read."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths, self._documents = lengths, documents_of(lengths)
+        self.read_count = 0
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read_count += 1
+        return self._documents[index]
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.array(self._lengths, np.int64)
+
+
+@given(lengths=few_lengths, size=st.integers(1, 12), seed=make.SEEDS, epochs=st.integers(1, 2))
+@settings(max_examples=60, deadline=None)
+def test_pieces_are_the_documents(lengths: list[int], size: int, seed: int, epochs: int) -> None:
+    documents = documents_of(lengths)
+    base = M.source(documents).shuffle(seed)
+    dataset = base.chunks_of(size, lengths=counted(lengths))
+    if not documents:
+        assert len(dataset) == 0
+        return
+    expected: list[Any] = []
+    for epoch in range(epochs):
+        order = base.__getitems__(range(epoch * len(documents), (epoch + 1) * len(documents)))
+        expected += pieces_of(order, size)
+    assert len(dataset) * epochs == len(expected)
+    if not expected:
+        return
+    assert lists(list(dataset.repeat(epochs))) == lists(expected)
+    indices = list(range(len(expected)))[::-1]
+    assert lists(dataset.__getitems__(indices)) == lists(expected[::-1])
+    found = lengths_of(dataset._node, positions(np.arange(len(expected)), len(dataset)))
+    assert found.tolist() == list(map(len, expected))
+    # One element is its element of a read of many.
+    assert lists([dataset[index] for index in indices[:4]]) == lists(expected[::-1][:4])
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [1], [0, 0, 5], [4] * 17, [8, 9, 16, 17]])
+def test_small_datasets(lengths: list[int]) -> None:
+    dataset = M.source(Ragged(lengths)).chunks_of(4)
+    assert lists(list(dataset)) == lists(pieces_of(documents_of(lengths), 4))
+    assert dataset.explain().length == len(dataset)
+
+
+def test_a_document_is_read_once_for_its_pieces() -> None:
+    source = Ragged([40, 30])
+    dataset = M.source(source).chunks_of(2)
+    assert source.read_count == 0
+    assert len(dataset.__getitems__(range(35))) == 35
+    assert source.read_count == 2
+    found = trace(dataset._node, np.array([0, 1, 19, 20, 34])).taken[0]
+    assert found.records.tolist() == [0, 0, 0, 1, 1]
+    assert found.rows.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_strings_dicts_and_features() -> None:
+    texts = ["first", "", "second"]
+    assert list(M.source(texts).chunks_of(4, lengths=counted([5, 0, 6]))) == pieces_of(texts, 4)
+    raw = [b"abcde", b"f"]
+    assert list(M.source(raw).chunks_of(2, lengths=counted([5, 1]))) == pieces_of(raw, 2)
+    records = [
+        {"t": tokens, "loss": tokens / 2, "n": number, "box": np.zeros(2)}
+        for number, tokens in enumerate(documents_of([5, 2]))
+    ]
+    dataset = M.source(records).chunks_of(3, lengths=counted([5, 2]), sequences=["t", "loss"])
+    assert [(e["t"].tolist(), e["n"], len(e["box"])) for e in dataset] == [
+        ([0, 1, 2], 0, 2),
+        ([3, 4], 0, 2),
+        ([100, 101], 1, 2),
+    ]
+    assert dataset[1]["loss"].tolist() == [1.5, 2.0]  # type: ignore[index]
+    columns = M.source({"t": np.arange(12).reshape(3, 4), "n": np.arange(3)})
+    pieces = columns.chunks_of(3, lengths=counted([4, 4, 4]))
+    assert [(e["t"].tolist(), int(e["n"])) for e in pieces][:2] == [([0, 1, 2], 0), ([3], 0)]
+    assert pieces.element_spec["t"].shape == (None,)
+
+
+def test_states_and_workers() -> None:
+    def kept(document: Any) -> Any:
+        return document + 1
+
+    chain = M.source(Ragged([5, 0, 7, 3])).shuffle(seed=2).map(kept, keeps_length=True)
+    dataset = chain.chunks_of(3).map(kept).repeat(2)
+    whole = lists(list(dataset))
+    iterator = iter(dataset)
+    for step in range(len(whole) + 1):
+        again = iter(dataset)
+        again.set_state(json.loads(json.dumps(iterator.get_state())))
+        assert lists(list(again)) == whole[step:]
+        next(iterator, None)
+    spread = dataset.mp_prefetch(windrow.MultiprocessingOptions(num_workers=1))
+    with iter(spread) as rows:
+        assert lists(list(rows)) == whole
+    padded = list(itertools.islice(chain.chunks_of(3).batch(2, pad_to=3), 2))
+    assert [batch.shape for batch in padded] == [(2, 3), (2, 3)]
+
+
+def test_what_is_refused() -> None:
+    documents = M.source(documents_of([5, 3]))
+    with pytest.raises(PlanError, match="does not know the lengths of its records"):
+        M.source(make.Squares(3)).chunks_of(2)
+    with pytest.raises(PlanError, match="plan from lengths before it"):
+        documents.batch(2).chunks_of(2)
+    with pytest.raises(PlanError, match="size must be at least 1, got 0"):
+        documents.chunks_of(0, lengths=counted([5, 3]))
+    with pytest.raises(PlanError, match=r"endless; call repeat\(\) after chunks_of"):
+        documents.repeat().chunks_of(2, lengths=counted([5, 3]))
+    with pytest.raises(PlanError, match="the length of record 1 is -3"):
+        documents.chunks_of(2, lengths=counted([5, -3]))
+    with pytest.raises(PlanError, match="has 1 lengths for 2 records"):
+        documents.chunks_of(2, lengths=counted([5]))
+    with pytest.raises(ArgumentError, match="sequences must be a list of names, got 't'"):
+        documents.chunks_of(2, lengths=counted([5, 3]), sequences="t")
+    with pytest.raises(
+        ElementError, match="the element has length 3, but its length was given as 4"
+    ):
+        list(documents.chunks_of(2, lengths=counted([5, 4])))
+    with pytest.raises(ElementError, match="the element is not a sequence"):
+        list(M.source([1.0, 2.0]).chunks_of(1, lengths=counted([1, 1])))
+    named = M.source([{"t": np.zeros(2)}])
+    with pytest.raises(ElementError, match=r"sequences are \['x'\], but elements have \['t'\]"):
+        list(named.chunks_of(2, lengths=counted([2]), sequences=["x"]))
+    chosen = M.source(documents_of([1, 9, 1])).shuffle(seed=0)[:1]
+    dataset = chosen.chunks_of(2, lengths=counted([1, 9, 1]))
+    with pytest.raises(PlanError, match="call chunks_of before what chooses them"):
+        list(dataset.repeat(8))

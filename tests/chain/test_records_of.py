@@ -1,0 +1,327 @@
+"""Knowing: the records of any element, without reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import windrow
+from tests import strategies as make
+from tests.chain.test_steering import Counted
+from windrow import IterDataset, MapDataset, RecordOf
+from windrow.transforms.made_of import MadeOf
+from windrow.transforms.nodes import StreamNode
+from windrow.transforms.row_blocks import Block, Blocks, Inputs
+from windrow.transforms.tables import Listed
+
+M = MapDataset
+
+
+def leaves(element: Any) -> list[int]:
+    """The numbers of an element, row by row."""
+    if isinstance(element, tuple):
+        parts = [leaves(part) for part in element]
+        return [n for row in itertools.zip_longest(*parts) for n in row if n is not None]
+    if isinstance(element, list):
+        return [n for part in element for n in leaves(part)]
+    return [int(n) for n in np.ravel(element)]
+
+
+@st.composite
+def named_chains(draw: st.DrawFn, *, filters: bool) -> IterDataset[Any]:
+    """Streams whose numbers name their records: source `k` has `1000 * k + record`."""
+    count = draw(st.integers(1, 3))
+    parts: list[IterDataset[Any]] = []
+    lanes = draw(st.integers(1, 3)) if filters else 1
+    for number in range(count):
+        length = draw(st.integers(1, 12))
+        part: Any = M.source(np.arange(length) + 1000 * number)
+        if draw(st.booleans()):
+            part = part.shuffle(seed=draw(st.integers(0, 9)))
+        if draw(st.booleans()):
+            part = part[:: draw(st.sampled_from([-1, 2]))].repeat(2)
+        parts.append(part.to_iter_dataset(lanes=lanes))
+    stream: Any = parts[0] if count == 1 else IterDataset.mix(parts, draw(weights(count)))
+    if filters and draw(st.booleans()):
+        stream = IterDataset.interleave([stream, *parts], cycle_length=draw(st.integers(1, 3)))
+    for _ in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["map", "window", "repeat", "limit", "numbered", "columns"]))
+        match kind:
+            case "columns" if filters:
+                by = draw(st.integers(1, 3))
+                stream = stream.flat_map(lambda n, by=by: [n] * (n % by))
+            case "numbered" if filters:
+                stream = stream.batch(draw(st.integers(1, 4))).map(lambda batch: batch)
+                stream = stream.rebatch(1).map(lambda batch: int(batch[0]))
+            case "map" if filters:
+                by = draw(st.integers(2, 4))
+                stream = stream.filter(lambda n, by=by: n % by != 0)
+            case "map":
+                stream = stream.map(lambda n: n)
+            case "window":
+                stream = stream.window_shuffle(
+                    draw(st.integers(1, 5)), seed=draw(st.integers(0, 9))
+                )
+            case "repeat":
+                stream = stream.repeat(draw(st.integers(1, 3)))
+            case "limit":
+                stream = stream.limit(draw(st.integers(1, 20)))
+            case "numbered":
+                stream = stream.map_with_index(lambda _, n: n)
+            case _:
+                stream = stream.map(lambda column: column, batched=True)
+    for _ in range(draw(st.integers(0, 2))):
+        size, drop = lanes * draw(st.integers(1, 4)), draw(st.booleans())
+        stream = stream.batch(size, drop_remainder=drop, batch_fn=list)
+    return stream  # type: ignore[no-any-return]
+
+
+def weights(count: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(1, 3), min_size=count, max_size=count)
+
+
+def names(element: Any) -> list[RecordOf]:
+    return [RecordOf(n // 1000, n % 1000) for n in leaves(element)]
+
+
+PACKERS = ["planned", "first_fit", "best_fit", "concat_then_split"]
+
+
+@given(stream=named_chains(filters=True), start=st.integers(0, 4))
+def test_the_last_records_are_those_of_the_element(stream: Any, start: int) -> None:
+    first, iterator = iter(stream), iter(stream)
+    for _ in range(start):
+        next(first, None)
+    iterator.set_state(first.get_state())
+    for element in iterator:
+        assert iterator.records_of_last() == names(element)
+
+
+@given(stream=named_chains(filters=False))
+def test_the_records_of_any_element_of_a_stream(stream: Any) -> None:
+    elements = list(stream)
+    for number, element in enumerate(elements):
+        assert stream.records_of(number) == names(element)
+    with pytest.raises(windrow.errors.RecordIndexError, match=f"element {len(elements)}|is empty"):
+        stream.records_of(len(elements))
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=25), kind=st.sampled_from(PACKERS))
+def test_packed_rows_name_the_records_of_their_tokens(lengths: list[int], kind: Any) -> None:
+    # The tokens of record `n` are `n + 1`.
+    documents = [{"x": np.full(length, n + 1)} for n, length in enumerate(lengths)]
+    numbers = M.source(documents).shuffle(seed=4)
+    if kind == "planned":
+        stream: Any = numbers.pack(6, lengths=[np.array(lengths)], window=5)
+    else:
+        options = {} if kind == "concat_then_split" else {"num_packing_bins": 3}
+        stream = numbers.to_iter_dataset().pack({"x": 6}, method=kind, **options)
+    first, iterator = iter(stream.batch(2)), iter(stream.batch(2))
+    next(first)
+    iterator.set_state(first.get_state())
+    for batch in iterator:
+        rows = [list(dict.fromkeys(row[row > 0].tolist())) for row in batch["x"]]
+        found = iterator.records_of_last()
+        assert [list(dict.fromkeys(record + 1 for _, record in row)) for row in found] == rows
+
+
+# --- chains with random access -------------------------------------------------------------------
+
+
+@given(data=st.data())
+def test_the_records_of_elements_with_random_access(data: st.DataObject) -> None:
+    parts: list[Any] = []
+    for number in range(data.draw(st.integers(1, 3))):
+        numbers = np.arange(data.draw(st.integers(1, 9))) + 1000 * number
+        parts.append(M.source(numbers).shuffle(seed=number))
+    dataset = M.mix(parts) if data.draw(st.booleans()) else M.concatenate(parts)
+    dataset = dataset.map(lambda n: n).window_shuffle(3, seed=2)
+    if data.draw(st.booleans()):
+        dataset = M.zip([dataset, dataset[::-1]])
+    for size in data.draw(st.lists(st.integers(1, 3), max_size=2)):
+        dataset = dataset.batch(size, batch_fn=list)
+    index = data.draw(st.integers(-2 * len(dataset), 2 * len(dataset)))
+    element = dataset[index]
+    assert element is not None
+    assert sorted(dataset.records_of(index)) == sorted(names(element))
+    if "zip" not in repr(dataset):
+        assert dataset.records_of(index) == names(element)
+
+
+def test_streams_whose_element_numbers_are_not_known_refer_to_the_iterator() -> None:
+    numbers = M.range(6)
+    for stream in (
+        numbers.to_iter_dataset(lanes=2),
+        M.source([np.arange(3)]).pack(4, lengths=[np.array([3])]),
+        numbers.to_iter_dataset().batch(2).rebatch(3),
+        IterDataset.interleave([numbers.to_iter_dataset()], cycle_length=1),
+    ):
+        with pytest.raises(windrow.errors.PlanError, match=r"records_of_last\(\)"):
+            stream.records_of(0)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_shards_name_the_records_of_their_rows(lanes: int, filtered: bool) -> None:
+    stream = M.source(np.arange(41)).shuffle(seed=1).to_iter_dataset(lanes=lanes)
+    stream = (
+        stream.filter(lambda n: n % 5 > 0).repeat() if filtered else stream.window_shuffle(3, 1)
+    )
+    for shard in range(2):
+        iterator = iter(stream.batch(8).shard(shard, 2))
+        for _ in range(6):
+            element = next(iterator)
+            assert iterator.records_of_last() == names(element)
+
+
+def test_rows_of_batches_that_a_function_made_have_all_records_of_the_batch() -> None:
+    halves = M.range(4).to_iter_dataset().batch(4, batch_fn=lambda rows: np.array(rows[:2]))
+    iterator = iter(halves.rebatch(1))
+    assert next(iterator).tolist() == [0]
+    assert iterator.records_of_last() == [RecordOf(0, n) for n in range(4)]
+
+
+def test_sources_are_numbered_parents_first_and_once() -> None:
+    letters, numbers = M.source(["a", "b"]), M.range(5, 9)
+    dataset = M.concatenate([numbers, letters, letters.shuffle(seed=1), numbers])
+    found = [dataset.records_of(n) for n in range(len(dataset))]
+    assert found[:6] == [[RecordOf(0, n)] for n in range(4)] + [[RecordOf(1, n)] for n in (0, 1)]
+    assert found[8:] == found[:4]
+
+
+def test_what_went_into_functions_and_filters_is_named() -> None:
+    dataset = M.range(6).filter(lambda n: n > 2).map_with_index(lambda i, n: None)
+    assert dataset.records_of(0) == [RecordOf(0, 0)]
+    one = M.zip([M.range(4).batch(2), M.range(4).batch(2)[::-1]])
+    assert [record for _, record in one.records_of(0)] == [0, 2, 1, 3]
+    # Batches of two sizes: the longer one has the rows.
+    uneven = M.zip([M.range(4).batch(2), M.source(list("abcdef")).batch(3)])
+    assert [*map(tuple, uneven.records_of(1))] == [(0, 2), (1, 3), (0, 3), (1, 4), (1, 5)]
+
+
+def test_nothing_is_read_to_name_records() -> None:
+    source = Counted(10**6)
+    dataset = M.source(source).shuffle(seed=1).batch(64)
+    expected = dataset[10]
+    source.read_records = 0
+    assert expected is not None
+    assert [record for _, record in dataset.records_of(10)] == expected.tolist()
+    stream = dataset.to_iter_dataset().repeat().map(abs).mp_prefetch(1)
+    assert stream.records_of(10 + 2 * len(dataset)) == dataset.records_of(10)
+    assert source.read_records == 0
+
+
+def test_workers_give_rows_that_name_their_records() -> None:
+    chain = M.source(np.arange(40)).shuffle(seed=3).to_iter_dataset()
+    chain = chain.window_shuffle(7, seed=1).map(lambda n: n, batched=True)
+    chain = chain.filter(lambda n: n % 3 != 0).batch(4, batch_fn=list).mp_prefetch(1)
+    with iter(chain) as iterator:
+        for element in iterator:
+            assert iterator.records_of_last() == names(element)
+
+
+# --- packed rows, and nodes of one's own ---------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairsNode(StreamNode):
+    """Rows that are packed of elements 0 and 1, 2 and 3, ... of a chain with random access."""
+
+    says: bool
+
+    position_width: ClassVar[int] = 1
+    packs: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return "pairs"
+
+    def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
+        first = np.arange(position[-1], self.parent.parent.length // 2)
+        elements = np.arange(2 * position[-1], 2 * (self.parent.parent.length // 2))
+        bounds = np.arange(0, len(elements) + 1, 2, dtype=np.int64)
+        known = MadeOf.of_elements(inputs.chain_number(0), elements, bounds)
+        marks = np.column_stack([np.zeros(len(first), np.int64), first + 1])
+        yield Block(Listed(first.tolist()), marks, known if self.says else None)
+
+
+def pairs(*, says: bool) -> IterDataset[Any]:
+    letters = M.source(list("abcdefgh"))[::-1]
+    return IterDataset(PairsNode((letters.to_iter_dataset()._node,), says))
+
+
+def test_packed_rows_list_their_records_by_row() -> None:
+    with iter(pairs(says=True).batch(3)) as iterator:
+        next(iterator)
+        assert iterator.records_of_last() == [
+            [RecordOf(0, 7), RecordOf(0, 6)],
+            [RecordOf(0, 5), RecordOf(0, 4)],
+            [RecordOf(0, 3), RecordOf(0, 2)],
+        ]
+        next(iterator)
+        assert iterator.records_of_last() == [[RecordOf(0, 1), RecordOf(0, 0)]]
+
+
+def test_a_node_that_does_not_say_is_an_error() -> None:
+    iterator = iter(pairs(says=False).batch(3))
+    next(iterator)
+    with pytest.raises(windrow.errors.PlanError, match="does not say what its rows are made of"):
+        iterator.records_of_last()
+    with pytest.raises(windrow.errors.PlanError, match="records_of: pairs decides by values"):
+        pairs(says=True).records_of(0)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_the_last_records_are_unknown_before_the_first_and_after_a_move() -> None:
+    iterator = iter(M.range(10))
+    message = "no element was given since"
+    with pytest.raises(windrow.errors.StateError, match=message):
+        iterator.records_of_last()
+    next(iterator)
+    assert iterator.records_of_last() == [RecordOf(0, 0)]
+    for move in (lambda: iterator.skip(1), lambda: iterator.set_state(iterator.get_state())):
+        move()
+        with pytest.raises(windrow.errors.StateError, match=message):
+            iterator.records_of_last()
+        next(iterator)
+    iterator.close()
+    assert iterator.records_of_last() == [RecordOf(0, 3)]
+
+
+def test_streams_that_values_decide_are_refused() -> None:
+    chain = M.range(10).filter(lambda n: n % 2)
+    with pytest.raises(windrow.errors.PlanError, match="records_of: filter decides by values"):
+        chain.to_iter_dataset().records_of(0)
+    with pytest.raises(windrow.errors.PlanError, match="records_of_last"):
+        M.range(10).to_iter_dataset().filter(bool).batch(2).records_of(0)
+    assert chain.to_iter_dataset(allow_nones=True).records_of(4) == [RecordOf(0, 4)]
+
+
+def test_wrong_indices_are_refused() -> None:
+    error = windrow.errors.RecordIndexError
+    with pytest.raises(error, match=r"element 4 is out of range; .* 0 <= index < 4"):
+        M.range(10).batch(3).to_iter_dataset().records_of(4)
+    with pytest.raises(error, match="element -1 is out of range"):
+        M.range(10).to_iter_dataset().records_of(-1)
+    with pytest.raises(error, match="the dataset is empty, so it has no element 0"):
+        M.range(0).records_of(0)
+    with pytest.raises(error, match="below 2"):
+        M.range(10).records_of(2**63)
+    with pytest.raises(windrow.errors.ArgumentError, match="records_of: index must be an integer"):
+        M.range(10).records_of(1.0)  # type: ignore[arg-type]
+
+
+@given(drawn=make.streams(ours=True))
+def test_every_chain_says_what_its_elements_are_made_of(drawn: make.Drawn) -> None:
+    iterator = iter(make.build(drawn.recipe))
+    for _ in iterator:
+        assert iterator.records_of_last()

@@ -1,0 +1,152 @@
+"""What the rows of a stream are made of: elements of chains with random access.
+
+A node that moves, drops or joins rows does the same to their `MadeOf`, so that the records of any row
+can be named later without reading (`windrow.engine.record_trace`).
+
+Invariant: nothing here depends on values, and what rows are made of decides nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MadeOf:
+    """The elements that each row is made of.
+
+    A batch is one row. It has a part for each row that was put into it. Any other row has one part.
+
+    Args:
+        items: int64 `(n, 3)`: the part of the row, the number of the chain, and the element of that
+            chain. The items of a row are in order, and so are the rows.
+        bounds: int64 `(rows + 1,)`, the items of each row; None for one item each.
+        parts: int64 `(rows,)`, the number of parts of each row; None for one part each.
+
+    Example:
+        >>> import numpy as np
+        >>> from windrow.transforms.made_of import MadeOf
+        >>> rows = MadeOf.of_elements(0, np.array([7, 5, 3, 1])).taken(np.array([3, 0, 1]))
+        >>> rows.items[:, 2].tolist(), rows.grouped([0, 2, 3]).parts.tolist()
+        ([1, 7, 5], [2, 1])
+    """
+
+    items: IntArray
+    bounds: IntArray | None = None
+    parts: IntArray | None = None
+
+    @classmethod
+    def of_elements(cls, chain: int, elements: IntArray, bounds: IntArray | None = None) -> MadeOf:
+        """Rows of the elements of one chain.
+
+        Args:
+            chain: The number of the chain: see `Inputs.chain_number`.
+            elements: int64 `(n,)`.
+            bounds: The elements of each row, for rows that are packed of several; else one each.
+        """
+        items = np.zeros((len(elements), 3), np.int64)
+        items[:, 1] = chain
+        items[:, 2] = elements
+        return cls(items, bounds)
+
+    def __len__(self) -> int:
+        return len(self.items) if self.bounds is None else len(self.bounds) - 1
+
+    def sliced(self, start: int, stop: int) -> MadeOf:
+        """Rows `[start, stop)`."""
+        if self.bounds is None:
+            return MadeOf(self.items[start:stop])
+        bounds = self.bounds[start : stop + 1]
+        parts = None if self.parts is None else self.parts[start:stop]
+        return MadeOf(self.items[bounds[0] : bounds[-1]], bounds - bounds[0], parts)
+
+    def taken(self, at: IntArray) -> MadeOf:
+        """The rows at positions `at`."""
+        if self.bounds is None:
+            return MadeOf(self.items[at])
+        counts = np.diff(self.bounds)[at]
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        shift = np.repeat(self.bounds[at] - bounds[:-1], counts)
+        parts = None if self.parts is None else self.parts[at]
+        return MadeOf(self.items[np.arange(bounds[-1]) + shift], bounds, parts)
+
+    def grouped(self, cuts: Sequence[int]) -> MadeOf:
+        """Batches of the rows between each two neighbouring `cuts`, which cover all rows."""
+        at = np.asarray(cuts)
+        bounds, parts = self._full()
+        before = np.concatenate([[0], np.cumsum(parts)])
+        shift = before[:-1] - np.repeat(before[at[:-1]], np.diff(at))
+        items = self.items.copy()
+        items[:, 0] += np.repeat(shift, np.diff(bounds))
+        return MadeOf(items, bounds[at], before[at[1:]] - before[at[:-1]])
+
+    def spread(self, counts: IntArray) -> MadeOf:
+        """Each row `counts` times, for what is made of it."""
+        return self.taken(np.repeat(np.arange(len(self)), counts))
+
+    def ungrouped(self, counts: IntArray) -> MadeOf:
+        """The rows of batches, which have `counts` rows.
+
+        If these are not the rows that were put into the batches, each has all items of its batch.
+        """
+        bounds, parts = self._full()
+        if not np.array_equal(parts, counts):
+            rows = self.spread(counts)._full()[0]
+            items = self.spread(counts).items.copy()
+            items[:, 0] = 0
+            return MadeOf(items, rows)
+        before = np.cumsum(parts) - parts
+        row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
+        items = self.items[np.argsort(row, kind="stable")]
+        items[:, 0] = 0
+        each = np.bincount(row, minlength=int(parts.sum()))
+        return MadeOf(items, np.concatenate([[0], np.cumsum(each)]))
+
+    def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
+        """Rows that are packed of some of these rows, each one part."""
+        order = np.array([n for row in rows for n in row], np.int64)
+        cuts = np.cumsum([0, *map(len, rows)])
+        taken = self.taken(order)
+        bounds, _ = taken._full()
+        items = taken.items.copy()
+        items[:, 0] = 0
+        return MadeOf(items, bounds[cuts])
+
+    def _full(self) -> tuple[IntArray, IntArray]:
+        bounds = np.arange(len(self.items) + 1) if self.bounds is None else self.bounds
+        parts = np.ones(len(bounds) - 1, np.int64) if self.parts is None else self.parts
+        return bounds, parts
+
+
+def end_to_end(rows: Sequence[MadeOf]) -> MadeOf:
+    """Rows end to end."""
+    items = np.concatenate([each.items for each in rows])
+    if all(each.bounds is None for each in rows):
+        return MadeOf(items)
+    full = [each._full() for each in rows]
+    counts = np.concatenate([np.diff(bounds) for bounds, _ in full])
+    parts = np.concatenate([parts for _, parts in full])
+    return MadeOf(items, np.concatenate([[0], np.cumsum(counts)]), parts)
+
+
+def side_by_side(rows: Sequence[MadeOf]) -> MadeOf:
+    """Each row is made of the same row of all."""
+    full = [each._full() for each in rows]
+    counts = [np.diff(bounds) for bounds, _ in full]
+    of_row = np.concatenate([np.repeat(np.arange(len(each)), each) for each in counts])
+    items = np.concatenate([each.items for each in rows])[np.argsort(of_row, kind="stable")]
+    bounds = np.concatenate([[0], np.cumsum(np.sum(counts, axis=0))])
+    return MadeOf(items, bounds, np.max([parts for _, parts in full], axis=0))
+
+
+def merged(parts: Sequence[tuple[MadeOf, IntArray]], rows: int) -> MadeOf:
+    """One `MadeOf` of `rows` rows; row `k` of a part becomes row `at[k]`."""
+    order = np.empty(rows, np.int64)
+    order[np.concatenate([at for _, at in parts])] = np.arange(rows)
+    return end_to_end([each for each, _ in parts]).taken(order)

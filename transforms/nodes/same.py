@@ -1,0 +1,60 @@
+"""Nodes whose elements correspond to the elements of their one parent, one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from windrow.transforms.nodes.base import IntArray, Node
+from windrow.transforms.specs import Spec
+
+
+class SameLength(Node):
+    """A node with one parent, of its parent's length."""
+
+    def count(self) -> int:
+        return self.parent.length
+
+
+class SameIndices(SameLength):
+    """A node whose element `i` is made of element `i` of its parent, or is that element."""
+
+    def indices_from(self, start: int, count: int) -> IntArray:
+        return self.parent.indices_from(start, count)
+
+    def index_after(self, start: int, count: int) -> tuple[int, int]:
+        return self.parent.index_after(start, count)
+
+    def dealt(self, lanes: int) -> Node:
+        return self.over((self.parent.dealt(lanes),))
+
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        return self.parent.lane_starts(epoch)
+
+    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+        return self.parent.lane_indices(start, count, lane, lanes)
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        return self.parent.lane_of(indices, lanes)
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        return self.parent.lane_elements(lane, lanes)
+
+
+class UnseenNode(SameIndices):
+    """Changes only how elements are made, not which elements come: it is in no fingerprint."""
+
+    is_unseen: ClassVar[bool] = True
+    keeps_epochs: ClassVar[bool] = True
+    keeps_values: ClassVar[bool] = True
+
+    @property
+    def follows_batch(self) -> bool:
+        return True
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return parents[0]
+
+    @property
+    def takes_all(self) -> bool:
+        return True

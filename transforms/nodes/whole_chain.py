@@ -1,0 +1,98 @@
+"""Questions about a whole chain: its seed, its text, its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+
+from windrow.errors import PlanError
+from windrow.transforms import random
+from windrow.transforms.arguments import checked_seed
+from windrow.transforms.functions import name_of
+from windrow.transforms.nodes.base import STREAM, Node
+
+
+def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
+    """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
+
+    Raises:
+        ArgumentError: If it is not an integer.
+        PlanError: If it is out of range, or the chain has none.
+    """
+    if seed is not None:
+        return checked_seed(seed, who, stop)
+    found = default_seed(node)
+    if found is None:
+        raise PlanError(
+            f"{who}: has no seed; pass seed=..., or call .seed(...) earlier in the chain"
+        )
+    return found
+
+
+def default_seed(node: Node) -> int | None:
+    """The seed that a node after `node` gets when it is given none.
+
+    Derived from the nearest `seed(...)` before it and its depth, breadth first, as Grain does:
+    adding a node to the chain changes it. None where the chain has no seed.
+    """
+    found: list[tuple[int, int]] = []
+    queue: list[tuple[Node, int]] = [(node, 1)]
+    for before, depth in queue:  # grows while it is walked: breadth first
+        if before.given_seed is not None:
+            found.append((before.given_seed, depth))
+        else:
+            queue.extend((parent, depth + 1) for parent in before.parents)
+    return random.default_seed(found) if found else None
+
+
+def may_be_absent(node: Node) -> bool:
+    """Whether a filter in the chain can make elements absent."""
+    return any(each.drops for each in node.walk())
+
+
+def follows_batch(node: Node) -> bool:
+    """Whether the elements of a node are made of the elements of a last batch."""
+    while node.follows_batch:
+        node = node.parent
+    return node.group_size is not None
+
+
+def function_names(node: Node) -> list[str]:
+    """Names of the user's functions in the chain, parents first."""
+    names = [name for parent in node.parents for name in function_names(parent)]
+    return [*names, *map(name_of, node.functions)]
+
+
+def described(node: Node) -> str:
+    """The chain as one line, from the source on."""
+    parents = [described(parent) for parent in node.parents]
+    if not parents:
+        return node.label
+    before = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"
+    return f"{before} > {node.label}"
+
+
+def fingerprint(node: Node) -> str:
+    """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
+    return fingerprint_of(node, None)
+
+
+def fingerprint_of(node: Node, batch: Node | None) -> str:
+    """Names the chain and its data without its last batch, on which later lengths depend."""
+    named = _canonical(node) if batch is None else _without_batch(node, batch)
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def _canonical(node: Node) -> str:
+    if node.is_unseen:
+        return _canonical(node.parent)
+    inside = ",".join(_canonical(parent) for parent in node.parents)
+    return f"{node.label}#{node.length}({inside})"
+
+
+def _without_batch(node: Node, batch: Node) -> str:
+    if node is batch:
+        return _canonical(node.parent)
+    if node.is_unseen:
+        return _without_batch(node.parent, batch)
+    length = node.length if node.length == STREAM else "batches"
+    return f"{node.label}#{length}({_without_batch(node.parent, batch)})"

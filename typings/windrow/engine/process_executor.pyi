@@ -1,0 +1,1 @@
+from loader.engine.process_executor import *

@@ -1,0 +1,1 @@
+from loader.planned_by_lengths import *

@@ -1,0 +1,1 @@
+from transforms.made_of import *

@@ -295,6 +295,38 @@ def test_shards_outside_their_range_are_refused(numbers: tuple[int, int]) -> Non
         M.range(9).batch(8).shard(*numbers)
 
 
+@pytest.mark.parametrize("drop", [False, True])
+def test_all_shards_refuse_an_endless_stream_whose_lane_has_no_row(drop: bool) -> None:
+    odd = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=2).filter(lambda n: n % 2).repeat()
+    batches = odd.batch(4, drop_remainder=drop)
+    for dataset in (batches, batches.shard(0, 2), batches.shard(1, 2), batches.shard(3, 4)):
+        with pytest.raises(PlanError, match=r"lane 0 of 2 has no row .*choose another lanes="):
+            next(iter(dataset))
+
+
+def test_only_lanes_that_may_have_no_row_are_read_for_other_shards() -> None:
+    source = Counting(1000)
+    stream = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=4).repeat()
+    next(iter(stream.batch(8).shard(0, 4)))
+    assert source.records < 20
+    with iter(stream.filter(not_of_three).batch(8).shard(0, 4)) as iterator:
+        next(iterator)
+        state = iterator.get_state()
+    source.records = 0
+    with iter(stream.filter(not_of_three).batch(8).shard(0, 4)) as again:
+        again.set_state(state)
+        next(again)
+    assert source.records < 20
+
+
+def test_a_dataset_shows_its_shard() -> None:
+    assert repr(M.range(12).batch(4).shard(1, 2)).endswith("> batch(4) > shard(1, 2))")
+    assert repr(M.range(12).batch(4).shard(0, 1)).endswith("> batch(4))")
+    assert "batch(4) > shard(1, 2) > to_iter" in repr(
+        M.range(9).batch(4).shard(1, 2).to_iter_dataset()
+    )
+
+
 def test_shards_that_agree_end_at_the_first_batch_that_one_lacks() -> None:
     asked: list[bool] = []
 

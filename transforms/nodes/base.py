@@ -197,6 +197,11 @@ class Node(abc.ABC):
         return self.label
 
     @property
+    def taken_part(self) -> str:
+        """The part of each element that it makes, for printing; "" where it makes all of it."""
+        return ""
+
+    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The functions of the user that it calls on elements."""
         return ()

@@ -222,6 +222,8 @@ class LaneBatchNode(ShardBatchNode):
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
         at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
+        if not any(position):
+            self._check_other_lanes(inputs)
         joint = inputs.joint(self.lanes, {lane: at[lane].tolist() for lane in lanes})
         if joint is None:
             feeds = _feeds(inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes})
@@ -231,9 +233,11 @@ class LaneBatchNode(ShardBatchNode):
             ready = [feed.fill(rows) for feed in feeds]
             turns = self._turns(min(ready) // rows, before)
             if turns == 0:
-                for feed, count in zip(feeds, ready, strict=True):
+                for lane, feed, count in zip(lanes, feeds, ready, strict=True):
                     if count < rows and feed.error is not None:
                         raise feed.error
+                    if count < rows and self.parent.never_ends():
+                        raise _ended(lane, self.lanes)
                 if self.drop_remainder or (self.counts is None and not any(ready)):
                     return
                 turns = 1  # some rows are missing
@@ -245,6 +249,26 @@ class LaneBatchNode(ShardBatchNode):
             rows_of = made_of_all(found)
             yield from self._made(table, rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
+
+    def _check_other_lanes(self, inputs: Inputs) -> None:
+        """Check that lanes of other shards have a row, where values decide it: else all shards fail.
+
+        Raises:
+            PlanError: If the stream never ends, and one of its lanes has no row.
+        """
+        if not self.parent.never_ends():
+            return
+        own = self.own_lanes()
+        others = [lane for lane in range(self.lanes) if lane not in own]
+        unsure = [
+            lane
+            for lane in others
+            if not self.parent.in_lane(lane, self.lanes).elements(once=True).low
+        ]
+        feeds = _feeds(inputs, self.lanes, dict.fromkeys(unsure, origin(self.parent)))
+        for lane, feed in zip(unsure, feeds, strict=True):
+            if not feed.fill(1):
+                raise feed.error or _ended(lane, self.lanes)
 
     def _from_joint(
         self, joint: JointRows, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
@@ -429,6 +453,14 @@ class _LastBatch:
             made = self._node.gather(joined(feed.take(1)).table, [0, 1])
             self._batch = tables.elements(made)[0]
         return self._batch
+
+
+def _ended(lane: int, lanes: int) -> PlanError:
+    """The error of a stream that repeats for ever, where a lane has no row to repeat."""
+    return PlanError(
+        f"batch: lane {lane} of {lanes} has no row to repeat, so its rows of each batch would be"
+        " missing; choose another lanes= in to_iter_dataset, or shuffle the elements before it"
+    )
 
 
 def _feeds(inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Feed]:

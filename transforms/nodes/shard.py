@@ -49,8 +49,11 @@ class ShardBatchNode(BatchNode):
 
     @property
     def written(self) -> str:
-        shown = super().written
-        return shown if self.shards == 1 else f"{shown}.shard({self.shard}, {self.shards})"
+        return ".".join(filter(None, [super().written, self.taken_part]))
+
+    @property
+    def taken_part(self) -> str:
+        return f"shard({self.shard}, {self.shards})" if self.shards > 1 else ""
 
     @property
     def group_size(self) -> int:

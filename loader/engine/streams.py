@@ -20,18 +20,20 @@ import numpy as np
 
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
-from windrow.engine.lane_reader import Lane, LaneGroup
+from windrow.engine.lane_reader import Lane, LaneGroup, turn_rows
 from windrow.engine.read_batches import BlockSize, block_size, random_access
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node, as_chain, follows_batch, lane_share
+from windrow.transforms.nodes import Node, as_chain, follows_batch, lane_share, may_be_absent
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
     Blocks,
     Inputs,
+    IntArray,
     JointRows,
+    Turns,
     check_inside,
     groups,
     marks_in_group,
@@ -94,6 +96,18 @@ class _ParentStreams:
         if lanes == 1 or stage.chain is None or stage.is_apart:
             return None
         return LaneGroup(self.node.parent, self.run, lanes, starts).joint(stage, stage.chain)
+
+    def turns(
+        self, lanes: int, starts: Mapping[int, Sequence[int]], rows: int, slots: IntArray
+    ) -> Turns | None:
+        stage = stage_of(self.node.parent)
+        chain = stage.chain
+        if lanes == 1 or chain is None or stage.is_apart or not stage.keeps_rows:
+            return None
+        if may_be_absent(chain.parent) and not chain.allow_nones:
+            return None
+        at = {lane: position[0] for lane, position in starts.items()}
+        return turn_rows(stage, chain, self.run, at, rows, slots)
 
     def number(self, count: int) -> int:
         return count if self.lane is None else self.lane.row(count)

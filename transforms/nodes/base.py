@@ -402,15 +402,28 @@ class Node(abc.ABC):
         """
         return None
 
-    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
-        """The next indices from `start` on that a lane takes: see `indices_from`."""
-        starts = self.lane_starts(0)
-        if starts is not None:
-            first = max(start, int(starts[lane]))
-            return np.arange(first, min(int(starts[lane + 1]), first + count))
-        first = start + (lane - start) % lanes
-        stop = min(self.length, first + count * lanes)
-        return np.arange(first, stop, lanes)
+    def lane_indices(
+        self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
+    ) -> tuple[IntArray, IntArray]:
+        """The next indices that some lanes take, lane after lane: see `indices_from`.
+
+        Args:
+            starts: For each of these lanes, the index from which on.
+            counts: How many indices each lane is to have.
+            numbers: The numbers of these lanes, of `lanes`.
+            lanes: The number of all lanes.
+
+        Returns:
+            The indices, and how many of them each lane has: fewer only where there are no more.
+        """
+        bounds = self.lane_starts(0)
+        if bounds is not None:
+            first = np.maximum(starts, bounds[numbers])
+            found = np.clip(bounds[numbers + 1] - first, 0, counts)
+            return runs_of(first, found), found
+        first = starts + (numbers - starts) % lanes
+        found = np.clip((self.length - 1 - first) // lanes + 1, 0, counts)
+        return runs_of(first, found, lanes), found
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         """The lane that takes each index."""
@@ -597,6 +610,12 @@ class Node(abc.ABC):
         """The sources of the chain, each once, in the order of `walk`."""
         read = (node.data_source for node in self.walk())
         return list({id(source): source for source in read if source is not None}.values())
+
+
+def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
+    """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

@@ -135,7 +135,9 @@ class ToStreamNode(Node):
         passed = 0
         while passed < count:
             wanted = min(_AT_ONCE, count - passed)
-            found = self.parent.lane_indices(index, wanted, lane, self.lanes)
+            found, _ = self.parent.lane_indices(
+                np.array([index]), np.array([wanted]), np.array([lane]), self.lanes
+            )
             if len(found):
                 index, passed = int(found[-1]) + 1, passed + len(found)
             if len(found) < wanted:

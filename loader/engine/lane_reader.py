@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from windrow.engine.context import RunContext
 from windrow.engine.read_batches import Elements, ReadBatches, compact
+from windrow.engine.rowless import most_without_row, never_a_row
 from windrow.engine.stages import ChainStage
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
@@ -32,7 +34,7 @@ class _LaneStates:
     """What is known of the lanes of one reader: arrays with an item for each of them, in order.
 
     `planned` is the index after the elements that are planned, `pending` the number of those that
-    are not read, `held` the rows in hand. `is_over` is whether all elements of a lane are planned,
+    are not read, `held` the rows in hand, `without` the elements that were read since the last row. `is_over` is whether all elements of a lane are planned,
     `is_read` whether they are also read.
     """
 
@@ -40,7 +42,7 @@ class _LaneStates:
         count = len(starts)
         self.numbers = np.array([*starts], np.int64)
         self.planned = np.array([*starts.values()], np.int64)
-        self.pending, self.held = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.pending, self.held, self.without = np.zeros((3, count), np.int64)
         self.is_over, self.is_read = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
 
 
@@ -66,6 +68,7 @@ class _LaneOrder:
             counts, ended = self._planned.popleft()
             self._read -= int(counts.sum())
             states.pending -= counts
+            states.without += counts
             states.is_read[ended] = True
 
     def take(self, rows: int) -> Elements:
@@ -120,6 +123,7 @@ class LaneReader:
             lane: collections.deque() for lane in starts
         }
         self._open: set[int] = set()  # lanes whose rows a node takes
+        self._most_without_row = most_without_row(stage) if run.has_values else math.inf
         batches = ReadBatches(chain, stage, run, self._order, unit=len(starts))
         self._blocks = batches.whole_blocks()
         self._has_failed = False
@@ -172,7 +176,17 @@ class LaneReader:
             return None
         block, elements = found
         self._order.arrived(elements, len(block))
+        if self._most_without_row < math.inf:
+            self._check_rows(block)
         return Block(tables.single(block.table), block.marks, block.made_of)
+
+    def _check_rows(self, block: Block) -> None:
+        """Raise a PlanError if a lane gives no row, however long it runs."""
+        states = self._states
+        states.without[[self._places[lane] for lane in set(self.lanes_of(block).tolist())]] = 0
+        never = np.flatnonzero(states.without > self._most_without_row)
+        if len(never):
+            raise never_a_row(int(states.numbers[never[0]]), self._chain.lanes)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""

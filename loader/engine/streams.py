@@ -22,6 +22,7 @@ from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.lane_reader import Lane, LaneGroup, turn_rows
 from windrow.engine.read_batches import BlockSize, block_size, random_access
+from windrow.engine.rowless import RowWatch
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
@@ -142,7 +143,9 @@ def _staged(
     lane: Lane | None,
 ) -> Blocks:
     """Yield the blocks of another stream after the steps of a stage."""
-    executor = run.executor_of(stage)
+    executor, watch = run.executor_of(stage), None
+    if run.has_values:
+        watch = RowWatch(stage, (0, 1) if lane is None else (lane.number, lane.group.lanes))
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
@@ -152,6 +155,8 @@ def _staged(
     for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
         for result in results(executor, work, found):
             run.heard(result, None)
+            if watch is not None:
+                watch.saw(result.rows, len(result.block))
             if result.rows:
                 size_bytes = tables.nbytes(result.block.table)
                 too_few = executor.wants_more_rows()

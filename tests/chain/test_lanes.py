@@ -300,8 +300,26 @@ def test_all_shards_refuse_an_endless_stream_whose_lane_has_no_row(drop: bool) -
     odd = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=2).filter(lambda n: n % 2).repeat()
     batches = odd.batch(4, drop_remainder=drop)
     for dataset in (batches, batches.shard(0, 2), batches.shard(1, 2), batches.shard(3, 4)):
-        with pytest.raises(PlanError, match=r"lane 0 of 2 has no row .*choose another lanes="):
+        with pytest.raises(PlanError, match=r"lane 0 of 2 has no row: .*choose another lanes="):
             next(iter(dataset))
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2])
+def test_a_lane_of_an_endless_chain_without_a_row_is_refused(options: ReadOptions) -> None:
+    chain = M.range(12).repeat().to_iter_dataset(options, lanes=2)
+    shuffled = chain.window_shuffle(4, seed=1)
+    for stream in (chain.filter(lambda n: n % 2), shuffled.filter(lambda n: n % 2)):
+        batches = stream.batch(4)
+        for dataset in (batches, batches.shard(0, 2), batches.shard(1, 2)):
+            with pytest.raises(
+                PlanError, match=r"lane 0 of 2 .* dropped for 16 epochs; choose another"
+            ):
+                next(iter(dataset))
+    alone = M.range(12).filter(lambda n: n > 12).repeat().to_iter_dataset(options)
+    with pytest.raises(PlanError, match=r"the stream has no row: all .* were dropped"):
+        next(iter(alone))
+    rare = M.range(1000).repeat().to_iter_dataset(options, lanes=2).filter(lambda n: n in (4, 999))
+    assert next(iter(rare.batch(4))).tolist() == [4, 4, 999, 999]
 
 
 def test_only_lanes_that_may_have_no_row_are_read_for_other_shards() -> None:

@@ -25,7 +25,7 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
 from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.nodes.streams import StreamNode, lane_share, origin
+from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -241,7 +241,7 @@ class LaneBatchNode(ShardBatchNode):
                     if count < rows and feed.error is not None:
                         raise feed.error
                     if count < rows and self.parent.never_ends():
-                        raise _ended(lane, self.lanes)
+                        raise no_row(lane, self.lanes, "it has no element to repeat")
                 if self.drop_remainder or (self.counts is None and not any(ready)):
                     return
                 turns = 1  # some rows are missing
@@ -271,7 +271,7 @@ class LaneBatchNode(ShardBatchNode):
         feeds = _feeds(inputs, self.lanes, dict.fromkeys(unsure, origin(self.parent)))
         for lane, feed in zip(unsure, feeds, strict=True):
             if not feed.fill(1):
-                raise feed.error or _ended(lane, self.lanes)
+                raise feed.error or no_row(lane, self.lanes, "it has no element to repeat")
 
     def _starts(self, at: IntArray) -> dict[int, list[int]]:
         """The position of each of these lanes."""
@@ -497,14 +497,6 @@ class _LastBatch:
             made = self._node.gather(joined(feed.take(1)).table, [0, 1])
             self._batch = tables.elements(made)[0]
         return self._batch
-
-
-def _ended(lane: int, lanes: int) -> PlanError:
-    """The error of a stream that repeats for ever, where a lane has no row to repeat."""
-    return PlanError(
-        f"batch: lane {lane} of {lanes} has no row to repeat, so its rows of each batch would be"
-        " missing; choose another lanes= in to_iter_dataset, or shuffle the elements before it"
-    )
 
 
 def _feeds(inputs: Inputs, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Feed]:

@@ -397,6 +397,16 @@ def lane_share(count: int, lane: int, lanes: int) -> int:
     return max(0, -((lane - count) // lanes))
 
 
+def no_row(lane: int, lanes: int, why: str) -> PlanError:
+    """The error of an endless stream, one lane of which has no row."""
+    if lanes == 1:
+        return PlanError(f"to_iter_dataset: the stream has no row: {why}; keep some in filter")
+    return PlanError(
+        f"to_iter_dataset: lane {lane} of {lanes} has no row: {why}; choose another lanes=, or"
+        " shuffle the elements before it"
+    )
+
+
 def lanes_of(nodes: Sequence[Node], who: str) -> int:
     """The number of lanes that streams have, all of them the same; 1 with random access.
 

@@ -445,6 +445,11 @@ class Node(abc.ABC):
             return self
         return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
+    @property
+    def run_lanes(self) -> tuple[range, int] | None:
+        """The lanes of its parents that it runs, and their number; None where it joins none."""
+        return None
+
     # --- how many --------------------------------------------------------------------------------
 
     def elements(self, *, once: bool = True) -> Amount:
@@ -488,6 +493,12 @@ class Node(abc.ABC):
     def first_epochs(self, count: int) -> Node:
         """The stream that ends after `count` epochs of what it repeats for ever."""
         return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
+
+    def of_epochs(self, count: int) -> Node:
+        """A node with random access, with `count` epochs of what it repeats for ever."""
+        if not self.is_endless():
+            return self
+        return dataclasses.replace(self, parents=tuple(p.of_epochs(count) for p in self.parents))
 
     def most_records(self) -> int:
         """The most records that an element is made of, of all sources together."""

@@ -333,6 +333,9 @@ class RepeatNode(IndexNode):
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.parent.length
 
+    def of_epochs(self, count: int) -> Node:
+        return self if self.times else RepeatNode(self.parents, count, self.reseed)
+
     @property
     def passes(self) -> int | None:
         return self.times

@@ -21,6 +21,7 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms import tables
+from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray, Step
@@ -173,6 +174,8 @@ class LaneBatchNode(ShardBatchNode):
     lanes: int = 1
     counts: tuple[int, int] | None = None
 
+    looks_at_values: ClassVar[bool] = False
+
     @property
     def width(self) -> int:
         return self.lanes * self.parent.width + 1
@@ -185,6 +188,17 @@ class LaneBatchNode(ShardBatchNode):
     def turn_rows(self) -> int:
         """Rows of each lane in a batch."""
         return self.size // self.lanes
+
+    def elements(self, *, once: bool = True) -> Amount:
+        every = range(self.lanes)
+        lanes = [self.parent.in_lane(lane, self.lanes).elements(once=once) for lane in every]
+        pick = min if self.drop_remainder else max
+        fewest, most = pick(each.low for each in lanes), pick(each.high for each in lanes)
+        return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
+
+    @property
+    def run_lanes(self) -> tuple[range, int]:
+        return self.own_lanes(), self.lanes
 
     def own_lanes(self) -> range:
         """The lanes that have rows of the shard."""
@@ -225,9 +239,9 @@ class LaneBatchNode(ShardBatchNode):
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
         if not any(position):
             self._check_other_lanes(inputs)
-        turns, has_failed = self._whole_turns(inputs, at), False
-        if turns is not None:
-            before, has_failed = yield from self._from_turns(turns, at, before, inputs, last)
+        whole, has_failed = self._whole_turns(inputs, at), False
+        if whole is not None:
+            before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
         joint = None if has_failed else inputs.joint(self.lanes, self._starts(at))
         if joint is None:
             feeds = _feeds(inputs, self.lanes, self._starts(at))

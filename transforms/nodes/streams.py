@@ -121,6 +121,8 @@ class ToStreamNode(Node):
             return self
         if self.parent.has_gaps:  # an index is not a number of elements
             return self.over((self.parent.first_epochs(count),))
+        if self.lanes > 1:  # which may take runs of each epoch
+            return self.over((self.parent.of_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
     def position_after(

@@ -24,7 +24,7 @@ from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import IntArray, Step
+from windrow.transforms.nodes.base import IntArray
 from windrow.transforms.nodes.shard import ShardBatchNode
 from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
@@ -33,6 +33,7 @@ from windrow.transforms.row_blocks import (
     Feed,
     Inputs,
     JointRows,
+    Step,
     Turns,
     joined,
     made_of_all,

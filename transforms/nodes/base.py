@@ -624,7 +624,8 @@ class Node(abc.ABC):
 def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
     """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
     before = np.cumsum(counts) - counts
-    return np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
+    found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
+    return found
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

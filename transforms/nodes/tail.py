@@ -101,7 +101,9 @@ class Tail:
     def explained(self) -> Node:
         """The chain that `explain()` judges: as written, but with the lanes that this process runs."""
         batch = self.batch
-        if self.is_indexed or self.lanes == 1 or batch is None or batch.batch_fn is not None:
+        if self.is_indexed or batch is None or batch.batch_fn is not None:
+            return self.node
+        if self.lanes == self.shards == 1:
             return self.node
         return _replaced(self.node, batch, self._joining(batch))
 

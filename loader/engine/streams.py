@@ -26,7 +26,7 @@ from windrow.engine.rowless import RowWatch
 from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node, as_chain, follows_batch, lane_share, may_be_absent
+from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
@@ -101,12 +101,10 @@ class _ParentStreams:
     def turns(
         self, lanes: int, starts: Mapping[int, Sequence[int]], rows: int, slots: IntArray
     ) -> Turns | None:
+        chain = chain_of_rows(self.node.parent)
+        if lanes == 1 or chain is None:
+            return None
         stage = stage_of(self.node.parent)
-        chain = stage.chain
-        if lanes == 1 or chain is None or stage.is_apart or not stage.keeps_rows:
-            return None
-        if may_be_absent(chain.parent) and not chain.allow_nones:
-            return None
         at = {lane: position[0] for lane, position in starts.items()}
         return turn_rows(stage, chain, self.run, at, rows, slots)
 

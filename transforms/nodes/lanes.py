@@ -283,6 +283,8 @@ class LaneBatchNode(ShardBatchNode):
             for lane in others
             if not self.parent.in_lane(lane, self.lanes).elements(once=True).low
         ]
+        if not unsure:
+            return
         feeds = _feeds(inputs, self.lanes, dict.fromkeys(unsure, origin(self.parent)))
         for lane, feed in zip(unsure, feeds, strict=True):
             if not feed.fill(1):

@@ -43,6 +43,7 @@ from windrow.transforms.row_blocks import (
     Block,
     Blocks,
     Inputs,
+    Step,
     check_inside,
     groups,
     marks_in_group,
@@ -433,6 +434,19 @@ def origin(node: Node) -> list[int]:
 def as_chain(node: Node) -> ToStreamNode | None:
     """The node, if it makes a stream of a chain with random access."""
     return node if isinstance(node, ToStreamNode) else None
+
+
+def chain_of_rows(node: Node) -> ToStreamNode | None:
+    """The chain whose elements become the rows of a stream, one for one in their order.
+
+    None where a node has a position of its own, or drops rows.
+    """
+    while node.stream_step in (Step.ROWS, Step.NOTHING) and not node.drops:
+        node = node.parent
+    chain = as_chain(node)
+    if chain is None or (may_be_absent(chain.parent) and not chain.allow_nones):
+        return None
+    return chain
 
 
 def chains_of(node: Node) -> list[ToStreamNode]:

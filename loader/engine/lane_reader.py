@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,9 @@ from windrow.transforms.nodes import Node, ToStreamNode, as_chain
 from windrow.transforms.row_blocks import Block, Blocks, Turns
 
 IntArray = npt.NDArray[np.int64]
+
+# The elements of turns that are worked out together.
+_AT_ONCE: Final = 1 << 12
 
 
 class _LaneStates:
@@ -222,28 +226,38 @@ class _TurnOrder:
         self._chain, self._rows, self._slots = chain, rows, slots
         self._numbers = np.array([*starts], np.int64)
         self._planned = np.array([*starts.values()], np.int64)
-        self.is_over = False
+        # Turns that were worked out together: the indices, by turn, lane and row.
+        self._turns = np.zeros((0, len(starts), rows), np.int64)
+        self._has_all = self.is_over = False
         # For each read batch, the indices after the elements of lanes in each of its turns.
         self.ends: collections.deque[IntArray] = collections.deque()
 
     def take(self, rows: int) -> Elements:
-        node, lanes = self._chain.parent, len(self._numbers)
         turns = max(1, rows // len(self._slots))
-        wanted = np.full(lanes, turns * self._rows)
-        given = self._planned, wanted, self._numbers, self._chain.lanes
-        indices, found = node.lane_indices(*given)
-        if (found < wanted).any():
-            self.is_over = True
-            turns = int(found.min()) // self._rows
-            if not turns:
-                return np.zeros(0, np.int64)
-            wanted = np.full(lanes, turns * self._rows)
-            indices, _ = node.lane_indices(self._planned, wanted, *given[2:])
-        by_turn = indices.reshape(lanes, turns, self._rows).transpose(1, 0, 2)
-        self.ends.append(by_turn[:, :, -1] + 1)
-        self._planned = self.ends[-1][-1]
-        own: IntArray = by_turn.reshape(turns, -1)[:, self._slots].ravel()
-        return own
+        if len(self._turns) < turns and not self._has_all:
+            self._plan(max(turns, _AT_ONCE // (len(self._numbers) * self._rows)))
+        own, self._turns = self._turns[:turns], self._turns[turns:]
+        self.is_over = self._has_all and not len(self._turns)
+        if len(own):
+            self.ends.append(own[:, :, -1] + 1)
+        elements: IntArray = own.reshape(len(own), -1)[:, self._slots].ravel()
+        return elements
+
+    def _plan(self, turns: int) -> None:
+        """Work out the next turns, as many of them as all lanes can fill."""
+        lanes = len(self._numbers)
+        indices, found = self._chain.parent.lane_indices(
+            self._planned, np.full(lanes, turns * self._rows), self._numbers, self._chain.lanes
+        )
+        whole = int(found.min()) // self._rows
+        if whole < turns:
+            self._has_all = True
+            first = np.cumsum(found) - found
+            indices = indices[(first[:, None] + np.arange(whole * self._rows)).ravel()]
+        new = indices.reshape(lanes, whole, self._rows).transpose(1, 0, 2)
+        if whole:
+            self._planned = new[-1, :, -1] + 1
+        self._turns = np.concatenate([self._turns, new])
 
 
 def turn_rows(

@@ -103,8 +103,8 @@ def run(
     """The global batches of some shards from a state on, and the state after them."""
     parts, states = [], []
     for shard in range(shards):
-        batches = dataset.batch(size).shard(shard, shards).mp_prefetch(workers)
-        with iter(batches) as iterator:
+        shard_of = dataset.batch(size).shard(shard, shards).mp_prefetch(workers)
+        with iter(shard_of) as iterator:
             if state is not None:
                 iterator.set_state(json.loads(json.dumps(state)))
             parts.append([batch.tolist() for batch in itertools.islice(iterator, most)])

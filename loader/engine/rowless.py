@@ -49,7 +49,7 @@ def most_without_row(stage: ChainStage) -> float:
     if chain is not None:
         drops = drops or (may_be_absent(chain.parent) and not chain.allow_nones)
         below = chain.parent
-    # Of a mixture it is not known how long it takes to see every element.
+    # It is not known how long a mixture takes to give every element.
     if not drops or not below.is_endless() or any(len(each.parents) > 1 for each in below.walk()):
         return math.inf
     if chain is not None:

@@ -68,6 +68,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
+from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -124,7 +125,7 @@ class Where(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(abc.ABC):
+class Node(DealtToLanes, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -389,50 +390,6 @@ class Node(abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
-    def lane_starts(self, epoch: int) -> IntArray | None:
-        """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
-
-        None where lane `l` of `L` takes the elements `l, l + L, ...`.
-        """
-        return None
-
-    def lane_indices(
-        self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
-    ) -> tuple[IntArray, IntArray]:
-        """The next indices that some lanes take, lane after lane: see `indices_from`.
-
-        Args:
-            starts: For each of these lanes, the index from which on.
-            counts: How many indices each lane is to have.
-            numbers: The numbers of these lanes, of `lanes`.
-            lanes: The number of all lanes.
-
-        Returns:
-            The indices, and how many of them each lane has: fewer only where there are no more.
-        """
-        bounds = self.lane_starts(0)
-        if bounds is not None:
-            first = np.maximum(starts, bounds[numbers])
-            found = np.clip(bounds[numbers + 1] - first, 0, counts)
-            return runs_of(first, found), found
-        first = starts + (numbers - starts) % lanes
-        found = np.clip((self.length - 1 - first) // lanes + 1, 0, counts)
-        return runs_of(first, found, lanes), found
-
-    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
-        """The lane that takes each index."""
-        starts = self.lane_starts(0)
-        if starts is None:
-            return indices % lanes
-        return starts[1:].searchsorted(indices, side="right")
-
-    def lane_elements(self, lane: int, lanes: int) -> int:
-        """The number of indices that a lane takes."""
-        starts = self.lane_starts(0)
-        if starts is None:
-            return max(0, -((lane - self.length) // lanes))
-        return int(starts[lane + 1] - starts[lane])
-
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
         if self.length != STREAM:
@@ -619,13 +576,6 @@ class Node(abc.ABC):
         """The sources of the chain, each once, in the order of `walk`."""
         read = (node.data_source for node in self.walk())
         return list({id(source): source for source in read if source is not None}.values())
-
-
-def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
-    """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
-    before = np.cumsum(counts) - counts
-    found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
-    return found
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

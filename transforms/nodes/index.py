@@ -24,8 +24,8 @@ from windrow.transforms.nodes.base import (
     IntArray,
     Node,
     Where,
-    runs_of,
 )
+from windrow.transforms.nodes.dealing import runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions

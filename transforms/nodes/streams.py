@@ -402,7 +402,7 @@ def lane_share(count: int, lane: int, lanes: int) -> int:
 
 
 def no_row(lane: int, lanes: int, why: str) -> PlanError:
-    """The error of an endless stream, one lane of which has no row."""
+    """The error of an endless stream that has a lane without a row."""
     if lanes == 1:
         return PlanError(f"to_iter_dataset: the stream has no row: {why}; keep some in filter")
     return PlanError(

@@ -404,19 +404,32 @@ def test_a_lane_of_an_endless_chain_without_a_row_is_refused(options: ReadOption
     assert next(iter(rare.batch(4))).tolist() == [4, 4, 999, 999]
 
 
-def test_only_lanes_that_may_have_no_row_are_read_for_other_shards() -> None:
-    source = Counting(1000)
-    stream = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=4).repeat()
-    next(iter(stream.batch(8).shard(0, 4)))
-    assert source.records < 20
-    with iter(stream.filter(not_of_three).batch(8).shard(0, 4)) as iterator:
+class Asked(Counting):
+    """A source that notes which lanes of 4 its records are in."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.lanes: set[int] = set()
+
+    def read(self, indices: Any) -> Any:
+        self.lanes |= set((indices % 4).tolist())
+        return super().read(indices)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_row_of_other_lanes_is_read_once_and_only_if_a_node_drops_some(drops: bool) -> None:
+    source = Asked(1000)
+    stream = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=4)
+    stream = (stream.filter(not_of_three) if drops else stream).repeat()
+    with iter(stream.batch(8).shard(0, 4)) as iterator:
         next(iterator)
         state = iterator.get_state()
-    source.records = 0
-    with iter(stream.filter(not_of_three).batch(8).shard(0, 4)) as again:
+    assert source.lanes == ({0, 1, 2, 3} if drops else {0})
+    source.lanes.clear()
+    with iter(stream.batch(8).shard(0, 4)) as again:
         again.set_state(state)
         next(again)
-    assert source.records < 20
+    assert source.lanes == {0}
 
 
 def test_a_dataset_shows_its_shard() -> None:

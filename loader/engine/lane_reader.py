@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from windrow.engine.context import RunContext
 from windrow.engine.read_batches import Elements, ReadBatches, compact
-from windrow.engine.rowless import most_without_row, never_a_row
-from windrow.engine.stages import ChainStage
+from windrow.engine.stages import ChainStage, most_without_row, never_a_row
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
 from windrow.transforms.row_blocks import Block, Blocks, Turns

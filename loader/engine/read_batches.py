@@ -31,8 +31,7 @@ from windrow.engine import execute, record_trace
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
 from windrow.engine.prefetch import Prefetcher
-from windrow.engine.rowless import RowWatch
-from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, done
+from windrow.engine.stages import ChainStage, Result, RowWatch, StageTask, WorkItem, done
 from windrow.engine.thread_map import ThreadMap
 from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters

@@ -15,15 +15,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
-from windrow.engine.lane_reader import Lane, LaneGroup, turn_rows
 from windrow.engine.read_batches import BlockSize, block_size, random_access
-from windrow.engine.rowless import RowWatch
-from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
+from windrow.engine.stages import BlockItem, BlockTask, ChainStage, RowWatch, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
@@ -39,6 +38,9 @@ from windrow.transforms.row_blocks import (
     groups,
     marks_in_group,
 )
+
+if TYPE_CHECKING:
+    from windrow.engine.lane_reader import Lane
 
 # The most rows of a block that are taken at once.
 _MOST_ROWS = 1 << 20
@@ -89,6 +91,9 @@ class _ParentStreams:
     def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
         if lanes == 1:
             return [self]
+        # Few chains have lanes, and the others do not load this.
+        from windrow.engine.lane_reader import Lane, LaneGroup
+
         group = LaneGroup(self.node.parent, self.run, lanes, starts)
         return [_ParentStreams(self.node, self.run, Lane(number, group)) for number in starts]
 
@@ -96,6 +101,8 @@ class _ParentStreams:
         stage = stage_of(self.node.parent)
         if lanes == 1 or stage.chain is None or stage.is_apart:
             return None
+        from windrow.engine.lane_reader import LaneGroup
+
         return LaneGroup(self.node.parent, self.run, lanes, starts).joint(stage, stage.chain)
 
     def turns(
@@ -104,6 +111,8 @@ class _ParentStreams:
         chain = chain_of_rows(self.node.parent)
         if lanes == 1 or chain is None:
             return None
+        from windrow.engine.lane_reader import turn_rows
+
         stage = stage_of(self.node.parent)
         at = {lane: position[0] for lane, position in starts.items()}
         return turn_rows(stage, chain, self.run, at, rows, slots)

@@ -105,7 +105,10 @@ def test_rows_are_those_of_numpy_in_any_order(
 
         dataset = MapDataset.source(source)
         for name in data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2)):
-            dataset = ORDERS[name](dataset)
+            try:
+                dataset = ORDERS[name](dataset)
+            except PlanError as error:  # it would not know what is stored together
+                assert name == "block_shuffle" and "block-shuffle before it" in str(error)
         options = data.draw(st.sampled_from([None, TIGHT, SYNCHRONOUS]))
         wanted = [dataset[i] for i in range(len(dataset))]
         known = lengths_of(dataset._node, positions(np.arange(len(dataset)), len(dataset)))

@@ -137,8 +137,11 @@ def __getattr__(name: str) -> Any:
         globals()[name] = found
         return found
     sources = importlib.import_module("windrow.sources")
-    hint = f"; it is windrow.sources.{name}" if hasattr(sources, name) else ""
-    raise AttributeError(f"module 'windrow' has no attribute {name!r}{hint}")
+    if name in sources.__all__:
+        raise AttributeError(
+            f"module 'windrow' has no attribute {name!r}; it is windrow.sources.{name}"
+        )
+    raise importlib.import_module("windrow.core.absent_names").absent("windrow", name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ Names, arguments and meaning are Grain's, but Windrow never loses or repeats a r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -365,8 +366,16 @@ class IterDataset(Dataset[T]):
         """Apply one transform of `windrow.transforms`, or several in order."""
         return applied(self, transformations)
 
+    def prefetch(self, multiprocessing_options: Any) -> IterDataset[T]:
+        """Deprecated: use `mp_prefetch(multiprocessing_options)`."""
+        warnings.warn("prefetch is now mp_prefetch", DeprecationWarning, stacklevel=2)
+        return self.mp_prefetch(multiprocessing_options)
+
     def mp_prefetch(
-        self, options: Any = None, worker_init_fn: Callable[[int, int], None] | None = None
+        self,
+        options: Any = None,
+        worker_init_fn: Callable[[int, int], None] | None = None,
+        sequential_slice: bool = False,
     ) -> IterDataset[T]:
         """The same stream, but worker processes run the functions of the chain so far.
 
@@ -377,10 +386,14 @@ class IterDataset(Dataset[T]):
                 core. With 0 nothing changes.
             worker_init_fn: Called in each worker with its index and the number of workers, before
                 anything else.
+            sequential_slice: Accepted for compatibility with Grain, where each worker reads a part of
+                the data in one piece, and the order depends on their number. Here one process plans
+                all reads, and the order is the chain's.
 
         Raises:
-            ArgumentError: If the options are of another kind; on iteration, if the chain cannot
-                be sent to a worker.
+            ArgumentError: If the options are of another kind. On iteration, what pickling raises is
+                raised with its own type if functions cannot be sent to a worker, or results back.
+            WorkerError: On iteration, if a function calls `sys.exit` in a worker.
         """
         checked = as_multiprocessing_options(options)
         return IterDataset(nodes.ProcessNode((self._node,), checked, worker_init_fn))

@@ -7,6 +7,8 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from windrow.core.absent_names import absent
+
 if TYPE_CHECKING:
     from windrow.sources.adapt import as_source
     from windrow.sources.array_record.source import ArrayRecordDataSource
@@ -125,7 +127,7 @@ def __getattr__(name: str) -> Any:
         )
         name = "is_remote_source"
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'windrow.sources' has no attribute {name!r}")
+        raise absent("windrow.sources", name)
     found = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found

@@ -5,9 +5,9 @@ Invariant: nothing here decides which rows come, or in which order.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from windrow.core.threads import HelpedPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
+from windrow.engine.drop_watch import DropWatch
 from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.stages import ChainStage, Result
@@ -26,7 +27,7 @@ from windrow.sources.chunks import LaidOutSource
 from windrow.sources.remote.options import is_remote_source
 from windrow.stats.profiler import Clock, Profiler
 from windrow.transforms.amounts import PackCounts
-from windrow.transforms.nodes import Node, ToStreamNode, chains_of, random_access_parts
+from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 
@@ -51,6 +52,7 @@ class RunContext:
         found = [part.read_options for part in parts]
         self.options = next((options for options in found if options.ahead), found[0])
         self.chain_numbers = {id(chain): k for k, chain in enumerate(random_access_parts(node))}
+        self._dataset_options = options_of(node)
         self._share_bytes = self.options.block_bytes // len(parts)
         self.clock = clock
         self.stopped = threading.Event()
@@ -87,7 +89,7 @@ class RunContext:
     def options_of(self, node: ToStreamNode) -> ReadOptions:
         """The read options of one of several streams, with its share of `block_bytes`."""
         own = node.read_options
-        return dataclasses.replace(own, block_bytes=max(1, min(own.block_bytes, self._share_bytes)))
+        return own.with_block_bytes(self._share_bytes)
 
     def reader(
         self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
@@ -112,6 +114,16 @@ class RunContext:
         self.maker.heard(result.worked_s)
         if result.arrived and halves is not None:
             self._read_counters.add(halves.upper.sources(), result.arrived)
+
+    def drop_watch(self, nodes: Iterable[Node]) -> DropWatch | None:
+        """Watches the filters among some nodes that run together; None without a filter.
+
+        Where a function makes fewer elements than there are indices, what is absent was not left out.
+        """
+        dropping = [node for node in nodes if node.drops]
+        if not dropping or not all(node.keeps_values for node in dropping):
+            return None
+        return DropWatch(dropping, self._dataset_options, self.clock)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:
         """A prefetcher for one of several streams; None if no read can be planned."""

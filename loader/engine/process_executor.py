@@ -26,6 +26,7 @@ from windrow.transforms.nodes.split import Halves, halved
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Listed, Table
+from windrow.workers.by_value import pickled_by_value
 from windrow.workers.messages import Failure, MessageBuffer, failure_of
 from windrow.workers.pool import WorkerPool
 from windrow.workers.process import Job
@@ -65,7 +66,12 @@ class ProcessExecutor:
         self._options: MultiprocessingOptions = settings.options
         handler = _Handler(tuple(parts))
         make = workers or WorkerPool
-        self.workers = make(handler, self._options, settings.init) if parts else None
+        try:
+            self.workers = make(handler, self._options, settings.init) if parts else None
+        except Exception as error:
+            for node in _unsendable(parts):
+                error.add_note(f"windrow: what cannot be pickled belongs to {node.written}")
+            raise
 
     def does(self, stage: ChainStage) -> bool:
         """Whether there is anything in the stage for workers to do."""
@@ -79,7 +85,7 @@ class ProcessExecutor:
         most = self._options.num_workers * (1 + self._options.per_worker_buffer_size)
         # Requests and replies of all work items under way, in half of the memory.
         room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
-        return dataclasses.replace(options, block_bytes=max(1, min(options.block_bytes, room)))
+        return options.with_block_bytes(room)
 
     def wants_more_rows(self) -> bool:
         return False
@@ -263,6 +269,16 @@ def _unpacked(found: Any, rows: int) -> Table:
 
 
 # --- what is to be done --------------------------------------------------------------------------
+
+
+def _unsendable(parts: Sequence[_StagePart]) -> Iterator[Node]:
+    """The nodes whose functions or source cannot be sent to a worker."""
+    for part in parts:
+        for node in (*part.steps, *(part.upper.walk() if part.upper is not None else ())):
+            try:
+                pickled_by_value((node.functions, node.data_source))
+            except Exception:  # of any type
+                yield node
 
 
 def _stages(node: Node) -> Iterator[ChainStage]:

@@ -197,7 +197,7 @@ def load(
     num_epochs: int | None = None,
     shuffle: bool = False,
     seed: int | None = None,
-    shard_options: ShardOptions = NoSharding(),
+    shard_options: ShardOptions = NoSharding(),  # noqa: B008 - frozen
     transformations: Sequence[Any] = (),
     batch_size: int | None = None,
     drop_remainder: bool = False,

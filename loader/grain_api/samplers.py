@@ -55,7 +55,7 @@ class SequentialSampler:
     def __init__(
         self,
         num_records: int,
-        shard_options: ShardOptions = NoSharding(),
+        shard_options: ShardOptions = NoSharding(),  # noqa: B008 - frozen
         seed: int | None = None,
     ) -> None:
         self._num_records = at_least(1, num_records, "SequentialSampler: num_records")
@@ -116,7 +116,7 @@ class IndexSampler:
     def __init__(
         self,
         num_records: int,
-        shard_options: ShardOptions = NoSharding(),
+        shard_options: ShardOptions = NoSharding(),  # noqa: B008 - frozen
         shuffle: bool = False,
         num_epochs: int | None = None,
         seed: int | None = None,

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from windrow.core.child_process import end_with_parent, ignore_interrupts
-from windrow.errors import ElementError
 from windrow.workers.messages import (
     HEADER,
     LOAD,
@@ -230,10 +229,11 @@ def _message_of(reply: Any) -> Message:
     try:
         return Message.of(reply)
     except Exception as error:
-        raise ElementError(
-            f"the result of the functions cannot be sent from a worker process: {error}; return"
+        error.add_note(
+            "windrow: the result of the functions cannot be sent from a worker process: return"
             " arrays, numbers, strings or objects that can be pickled"
-        ) from error
+        )
+        raise
 
 
 def _next(frames: BinaryIO) -> tuple[JobHeader, bytes] | None:

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import ElementError
+from windrow.errors import ElementError, WorkerError
 from windrow.workers.by_value import cloudpickle
 
 Bytes = npt.NDArray[np.uint8]
@@ -398,6 +398,8 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """Describe `error` so that it can be sent to another process and raised there."""
+    if isinstance(error, SystemExit):
+        error = _exit_error(error)
     lines = traceback.format_exception(error)
     pickled: bytes | None = None
     try:
@@ -410,6 +412,22 @@ def failure_of(error: BaseException) -> Failure:
     notes = tuple(str(note) for note in getattr(error, "__notes__", ()))
     own = {name: value for name, value in vars(error).items() if name.startswith("windrow_")}
     return Failure(pickled, _summary(error), notes, "".join(lines), own)
+
+
+def _exit_error(error: SystemExit) -> WorkerError:
+    """The error for a function that wanted to end its worker: it must not end the program silently."""
+    code = error.code
+    status = code if isinstance(code, int) else int(code is not None)
+    made = WorkerError(
+        f"a function called sys.exit({'' if code is None else repr(code)}) in a worker process, which"
+        f" would have ended with exit code {status}; raise an error of your own instead, or end the"
+        " program in the loop over the elements"
+    )
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
+    made.__dict__.update(vars(error))
+    made.__cause__ = error
+    return made
 
 
 def _summary(error: BaseException) -> str:

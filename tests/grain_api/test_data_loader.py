@@ -184,9 +184,7 @@ class EveryOther:
 def test_a_sampler_of_the_user() -> None:
     loader = windrow.DataLoader(data_source=range(100, 110), sampler=EveryOther())
     assert list(loader) == [100, 102, 104, 106, 108]
-    noisy = windrow.DataLoader(
-        data_source=range(10), sampler=EveryOther(), operations=[Noise()]
-    )
+    noisy = windrow.DataLoader(data_source=range(10), sampler=EveryOther(), operations=[Noise()])
     rngs = [np.random.Generator(np.random.Philox(key=index)) for index in range(5)]
     assert list(noisy) == [2 * k + int(rng.integers(1000)) * 1000 for k, rng in enumerate(rngs)]
 
@@ -308,7 +306,7 @@ def test_a_state_of_grains_workers_is_read_where_they_took_consecutive_records()
     # Worker 0 has taken the elements 0, 2 and 4, and worker 1 the elements 1 and 3.
     restored = windrow.DataLoaderIterator(ours, _grain_state(ours, [4, 3]))
     assert list(restored) == everything[5:]
-    with pytest.raises(StateError, match="between the batches of 2 workers of Grain.* 4, 0 rec"):
+    with pytest.raises(StateError, match=r"between the batches of 2 workers of Grain.* 4, 0 rec"):
         iter(ours).set_state(_grain_state(ours, [6, -1]))
 
 
@@ -318,7 +316,7 @@ def test_states_of_others_are_refused() -> None:
     iter(ours).set_state(good)
     with pytest.raises(StateError, match="taken by another shard than 1 of 3"):
         iter(ours).set_state(_grain_state(ours, [2]))
-    with pytest.raises(StateError, match="another sampler\n.*mine"):
+    with pytest.raises(StateError, match=r"another sampler\n.*mine"):
         iter(ours).set_state(_grain_state(ours, [1], sampler="mine"))
     windrow.DataLoaderIterator(ours, _grain_state(ours, [1], sampler="mine"), validate_state=False)
     with pytest.raises(StateError, match="needs version 2"):
@@ -344,7 +342,7 @@ def test_wrong_arguments_are_refused() -> None:
         samplers.IndexSampler(3, num_epochs=0)
     with pytest.raises(PlanError, match="shuffle=True needs a seed"):
         samplers.IndexSampler(3, shuffle=True)
-    with pytest.raises(PlanError, match="IndexSampler.*4294967296"):
+    with pytest.raises(PlanError, match=r"IndexSampler.*4294967296"):
         samplers.IndexSampler(3, seed=2**32)
     with pytest.raises(ArgumentError, match="seed"):
         samplers.IndexSampler(3, shuffle=True, seed="1")  # type: ignore[arg-type]

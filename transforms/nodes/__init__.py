@@ -51,6 +51,7 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
 from windrow.transforms.nodes.streams import (
+    OptionsNode,
     ProcessNode,
     StreamLimitNode,
     StreamNode,
@@ -61,6 +62,7 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    options_of,
     ordered,
     origin,
     random_access_parts,
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
         SlotMapNode,
         SlotsNode,
         UnbatchNode,
+        written_parents,
     )
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
@@ -134,6 +137,7 @@ _MODULE_OF: Final = {
     "over_records": "lengths",
     "pack_node": "stream_packing",
     "token_sizes": "mixing",
+    "written_parents": "flatten",
 }
 
 __all__ = [
@@ -162,6 +166,7 @@ __all__ = [
     "MapWithIndexNode",
     "MixNode",
     "Node",
+    "OptionsNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -219,6 +224,7 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "options_of",
     "ordered",
     "origin",
     "over_records",
@@ -230,6 +236,7 @@ __all__ = [
     "tail_of",
     "token_sizes",
     "undecided",
+    "written_parents",
 ]
 
 

@@ -320,3 +320,10 @@ class SlotMapNode(EachNode):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         raise _no_lengths(self.written)
+
+
+def written_parents(node: Node) -> list[Node]:
+    """The parents of a node as the user wrote them: `flat_map` and `rebatch` make two nodes."""
+    halves = (FlatMapNode, SlotsNode, UnbatchNode)
+    found = [each.parents if isinstance(each, halves) else (each,) for each in node.parents]
+    return list(itertools.chain.from_iterable(found))

@@ -29,13 +29,14 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
+    Step,
     Where,
     WorkerSettings,
 )
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
-from windrow.transforms.options import ReadOptions
+from windrow.transforms.options import DatasetOptions, ReadOptions
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
@@ -388,6 +389,40 @@ class ProcessNode(UnseenNode):
 
     def runs_as(self, where: Where) -> str:
         return where.working(self)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OptionsNode(UnseenNode):
+    """Gives options to the whole stream."""
+
+    options: DatasetOptions
+
+    looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return "with_options"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NOTHING
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
+
+    def runs_as(self, where: Where) -> str:
+        return "options only"
+
+
+def options_of(node: Node) -> DatasetOptions:
+    """The options of a stream; of those given in several places the later ones count."""
+    found = DatasetOptions()
+    for each in node.walk():
+        if isinstance(each, OptionsNode):
+            found = found.merge(each.options)
+    return found
 
 
 def lane_share(count: int, lane: int, lanes: int) -> int:

@@ -47,6 +47,10 @@ class IterDataset(Dataset[T]):
     ) -> IterDataset[Any]:
         """Elements of the streams in the proportions of `weights`, until the first one ends.
 
+        Streams with names may change between runs: a state finds each by its name. One that is new
+        starts from its begin, one that is gone is left out, and other weights hold from there on. A
+        warning says what differs.
+
         Args:
             datasets: Streams, in a sequence or by name (in the order of the mapping).
             weights: One for each, in a sequence or by the same names; or a `transforms.Schedule` of
@@ -73,8 +77,10 @@ class IterDataset(Dataset[T]):
             >>> [len(row) for row in mixed]
             [8, 2, 2, 4, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2]
         """
+        names: tuple[str, ...] | None = None
         if isinstance(datasets, Mapping):
             named = list(datasets)
+            names = tuple(map(str, named))
             weights = scheduled(weights, lambda each: named_weights(each, named))
             datasets = list(datasets.values())
         parents = nodes_of(datasets, IterDataset, "mix")
@@ -87,13 +93,13 @@ class IterDataset(Dataset[T]):
         if one_of(by, ("elements", "tokens"), "mix: by") == "elements":
             if tokens is not None:
                 raise PlanError('mix: tokens= is only for by="tokens"; leave it out, or give both')
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, names=names))
         if not (tokens is None or isinstance(tokens, str) or callable(tokens)):
             raise ArgumentError(f"mix: tokens must be a function or a key, got {tokens!r}")
         sizes = None if tokens is not None else nodes.token_sizes(parents)
         if sizes is not None:
-            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes))
-        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out))
+            return IterDataset(nodes.StreamMixNode(parents, given, drops_out, sizes, names))
+        return IterDataset(nodes.TokenMixNode(parents, given, tokens, drops_out, names))
 
     @classmethod
     def interleave(cls, datasets: Sequence[IterDataset[S]], cycle_length: int) -> IterDataset[S]:

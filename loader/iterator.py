@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow import state_files
 from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
@@ -51,6 +50,7 @@ from windrow.transforms.nodes import (
 )
 
 if TYPE_CHECKING:
+    from windrow import state_files
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -261,6 +261,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         Returns:
             A coroutine that writes it.
         """
+        from windrow import state_files  # few processes save so
+
         return state_files.written(directory, json.dumps(self.get_state()))
 
     async def load(self, directory: Any) -> state_files.Pending:
@@ -274,6 +276,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         Returns:
             A coroutine that reads and restores it.
         """
+        from windrow import state_files
+
         return state_files.read_then(directory, self.has_lanes_of, self.set_state)
 
     def has_lanes_of(self, state: Any) -> bool:

@@ -7,8 +7,6 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from windrow.core.absent_names import absent
-
 if TYPE_CHECKING:
     from windrow.sources.adapt import as_source
     from windrow.sources.array_record.source import ArrayRecordDataSource
@@ -127,7 +125,8 @@ def __getattr__(name: str) -> Any:
         )
         name = "is_remote_source"
     if name not in _MODULE_OF:
-        raise absent("windrow.sources", name)
+        # Few processes ask for what is not there.
+        raise importlib.import_module("windrow.core.absent_names").absent(__name__, name)
     found = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = found
     return found

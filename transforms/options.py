@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import logging
 import math
 import numbers
-import warnings
 from typing import Any
 
 from windrow.core.process import cores
@@ -18,6 +18,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least
 
 MIB = 1 << 20
+_log = logging.getLogger("windrow")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ReadOptions:
         prefetch_buffer_size: The most elements made ahead (batches, if the chain batches before
             it becomes a stream). With 0 each element (or batch of a stream) is made when it is
             requested, and no thread is started. A number from 1 up to fewer than `num_threads` is
-            a warning.
+            logged as a warning.
         prefetch_bytes: The most bytes of elements made ahead, per iterator.
         block_bytes: Target size of one read batch; half of it if chunks are kept for several read
             batches. Two read batches run at a time.
@@ -66,10 +67,11 @@ class ReadOptions:
             if getattr(self, name) is not None:
                 at_least(1, getattr(self, name), f"ReadOptions: {name}")
         if 0 < self.prefetch_buffer_size < self.num_threads:
-            warnings.warn(
-                f"ReadOptions: prefetch_buffer_size={self.prefetch_buffer_size} elements keep at most"
-                f" as many of num_threads={self.num_threads} threads busy; choose it no smaller",
-                stacklevel=3,
+            _log.warning(
+                "ReadOptions: prefetch_buffer_size=%d elements keep at most as many of num_threads=%d"
+                " threads busy; choose it no smaller",
+                self.prefetch_buffer_size,
+                self.num_threads,
             )
 
     def with_block_bytes(self, most: int) -> ReadOptions:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow.core.cancellation import CancelScope
 from windrow.core.daemon_threads import DaemonPool
@@ -18,7 +18,6 @@ from windrow.core.threads import HelpedPool
 from windrow.engine import execute
 from windrow.engine.budgets import CacheRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.drop_watch import DropWatch
 from windrow.engine.executors import Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
 from windrow.engine.stages import ChainStage, Result
@@ -30,6 +29,9 @@ from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
+
+if TYPE_CHECKING:
+    from windrow.engine.drop_watch import DropWatch
 
 # Read batches of a remote source are read in parallel: while one waits, the other decodes.
 _REMOTE_READS = 2
@@ -123,6 +125,8 @@ class RunContext:
         dropping = [node for node in nodes if node.drops]
         if not dropping or not all(node.keeps_values for node in dropping):
             return None
+        from windrow.engine.drop_watch import DropWatch  # few chains have a filter
+
         return DropWatch(dropping, self._dataset_options, self.clock)
 
     def prefetcher(self, node: ToStreamNode) -> Prefetcher | None:

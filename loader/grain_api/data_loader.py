@@ -226,7 +226,7 @@ def load(
         >>> import windrow
         >>> loader = windrow.load(range(7), shuffle=True, seed=1, num_epochs=1, batch_size=4)
         >>> [batch.tolist() for batch in loader]
-        [[1, 5, 4, 0], [2, 6, 3]]
+        [[5, 2, 6, 0], [4, 1, 3]]
     """
     from windrow.transforms.functions import Batch
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
@@ -107,11 +106,9 @@ def pick_performance_config(
     size = _mean_bytes([ds], checked)
     chains = list(_chains(ds))
     read = _mean_bytes(chains, checked) * max(1, len(chains))
-    with warnings.catch_warnings():  # the budget may not allow as many elements as threads
-        warnings.simplefilter("ignore")
-        options = ReadOptions(prefetch_buffer_size=max(1, min(most, int(budget / max(1, read)))))
     return PerformanceConfig(
-        MultiprocessingOptions(max(1, min(workers, int(budget / max(1, size))))), options
+        MultiprocessingOptions(max(1, min(workers, int(budget / max(1, size))))),
+        ReadOptions(prefetch_buffer_size=max(1, min(most, int(budget / max(1, read))))),
     )
 
 

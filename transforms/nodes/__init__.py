@@ -51,6 +51,7 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
 from windrow.transforms.nodes.streams import (
+    MixingNode,
     OptionsNode,
     ProcessNode,
     StreamLimitNode,
@@ -62,6 +63,7 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    named_mixture,
     options_of,
     ordered,
     origin,
@@ -165,6 +167,7 @@ __all__ = [
     "MapNode",
     "MapWithIndexNode",
     "MixNode",
+    "MixingNode",
     "Node",
     "OptionsNode",
     "PackNode",
@@ -224,6 +227,7 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "named_mixture",
     "options_of",
     "ordered",
     "origin",

@@ -12,6 +12,7 @@ Contract of every `blocks`:
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import math
@@ -155,6 +156,34 @@ class StreamNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+
+class MixingNode(StreamNode):
+    """A mixture of streams, which may have names.
+
+    Its own integers are the elements that were given, and then as many for each parent as
+    `integers_of_part` says.
+    """
+
+    @property
+    @abc.abstractmethod
+    def part_names(self) -> tuple[str, ...] | None:
+        """The names of the parents; None if they have none."""
+
+    @property
+    @abc.abstractmethod
+    def rules(self) -> str:
+        """What decides the next parent, but for the weights and the parents themselves."""
+
+    @property
+    @abc.abstractmethod
+    def integers_of_part(self) -> int:
+        """How many of its own integers belong to each parent: 0 or 1."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether the integers of a parent mean the same beside other parents."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -492,3 +521,10 @@ def ordered(node: Node) -> Node:
     if node.length != STREAM:
         return node
     return node.order_over(tuple(map(ordered, node.parents)))
+
+
+def named_mixture(node: Node) -> MixingNode | None:
+    """The mixture with named parents that a stream is made of, with no other mixture around it."""
+    while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
+        node = node.parent
+    return node if isinstance(node, MixingNode) and node.part_names is not None else None

@@ -26,6 +26,7 @@ from windrow.core.child_process import end_with_parent, ignore_interrupts
 from windrow.workers.messages import (
     HEADER,
     LOAD,
+    UNSENT_RESULT,
     FrameKind,
     JobHeader,
     Message,
@@ -229,10 +230,7 @@ def _message_of(reply: Any) -> Message:
     try:
         return Message.of(reply)
     except Exception as error:
-        error.add_note(
-            "windrow: the result of the functions cannot be sent from a worker process: return"
-            " arrays, numbers, strings or objects that can be pickled"
-        )
+        error.add_note(UNSENT_RESULT)
         raise
 
 

@@ -24,7 +24,7 @@ import pickle
 import struct
 import traceback
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -352,6 +352,13 @@ def _aligned(size_bytes: int) -> int:
 
 
 # --- errors --------------------------------------------------------------------------------------
+
+
+UNSENT_RESULT: Final = (
+    "windrow: the result of the functions cannot be sent from a worker process: return arrays,"
+    " numbers, strings or objects that can be pickled"
+)
+"""A note on an error of pickling."""
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - it says where an error was raised

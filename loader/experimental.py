@@ -9,6 +9,7 @@ from windrow.core.absent_names import absent
 from windrow.grain_api.datasets import (
     BestFitPackIterDataset,
     BOSHandling,
+    CacheIterDataset,
     ConcatThenSplitIterDataset,
     FirstFitPackIterDataset,
     FlatMapIterDataset,
@@ -52,6 +53,7 @@ from windrow.transforms.options import DatasetOptions, ExecutionTrackingMode
 __all__ = [
     "BOSHandling",
     "BestFitPackIterDataset",
+    "CacheIterDataset",
     "ConcatThenSplitIterDataset",
     "DatasetOptions",
     "ElasticIterator",

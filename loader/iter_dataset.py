@@ -357,6 +357,22 @@ class IterDataset(Dataset[T]):
         times = None if num_epochs is None else integer(num_epochs, "repeat: num_epochs")
         return IterDataset(nodes.StreamRepeatNode((self._node,), times))
 
+    def cache(self) -> IterDataset[T]:
+        """The same stream; an iterator keeps the elements of a whole pass, for the passes after it.
+
+        For few elements that are costly to make, before `repeat`. They are all in memory, in addition
+        to what is read ahead. After a restore the next whole pass is kept.
+
+        Example:
+            >>> import windrow
+            >>> calls = []
+            >>> numbers = windrow.MapDataset.range(3).map(lambda n: calls.append(n) or n)
+            >>> stream = numbers.to_iter_dataset().cache().repeat(3)
+            >>> list(stream), len(calls)
+            ([0, 1, 2, 0, 1, 2, 0, 1, 2], 3)
+        """
+        return IterDataset(nodes.CacheNode((self._node,)))
+
     def limit(self, count: int) -> IterDataset[T]:
         """The first `count` elements.
 

@@ -6,12 +6,12 @@ from typing import Final
 
 _SHARED = (
     "workers get arrays through shared memory already; pass a list or arrays to MapDataset.source:"
-    " see 'Shared memory' in docs/workers.md"
+    " see 'Memory' in docs/workers.md"
 )
 ABSENT: Final = {
     "InMemoryDataSource": _SHARED,
     "PackAndBatchOperation": (
-        "use IterDataset.pack and batch, after a chain in place of a DataLoader: see 'Packing' in"
+        "use IterDataset.pack and batch, after a chain in place of a DataLoader: see 'Packing a stream' in"
         " docs/packing.md"
     ),
     "SharedMemoryArray": _SHARED,

@@ -29,6 +29,7 @@ from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
+from windrow.transforms.row_blocks import KeptBlocks
 
 if TYPE_CHECKING:
     from windrow.engine.drop_watch import DropWatch
@@ -57,6 +58,7 @@ class RunContext:
         self._dataset_options = options_of(node)
         self._share_bytes = self.options.block_bytes // len(parts)
         self.clock = clock
+        self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.stopped = threading.Event()
         self.cancel_scope = CancelScope()
         self._executors = Executors(node) if executors is None else executors

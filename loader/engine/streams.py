@@ -32,6 +32,7 @@ from windrow.transforms.row_blocks import (
     Blocks,
     Inputs,
     JointRows,
+    KeptBlocks,
     check_inside,
     groups,
     marks_in_group,
@@ -106,6 +107,10 @@ class _ParentStreams:
         parent = self.node.parents[number]
         chain = as_chain(parent)
         return self.run.chain_numbers[id(parent if chain is None else chain.parent)]
+
+    def kept(self) -> KeptBlocks:
+        lane = 0 if self.lane is None else self.lane.number
+        return self.run.kept.setdefault((id(self.node), lane), KeptBlocks())
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)

@@ -87,6 +87,13 @@ class RepeatIterDataset(IterDataset[T]):
         super().__init__(_stream(parent, "RepeatIterDataset").repeat(num_epochs)._node)
 
 
+class CacheIterDataset(IterDataset[T]):
+    """`parent.cache()`."""
+
+    def __init__(self, parent: IterDataset[T]) -> None:
+        super().__init__(_stream(parent, "CacheIterDataset").cache()._node)
+
+
 class RebatchIterDataset(IterDataset[T]):
     """`parent.rebatch(batch_size, drop_remainder=drop_remainder)`."""
 

@@ -71,7 +71,7 @@ def _records_taken(state: dict[str, Any], shard: tuple[int, int]) -> int:
     them, as a number among the records of all shards.
     """
     index, shards = shard
-    workers = max(1, state["worker_count"])
+    workers: int = max(1, state["worker_count"])
     last, rows = state["last_seen_indices"], []
     for worker in range(workers):
         seen = last.get(str(worker))

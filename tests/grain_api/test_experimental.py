@@ -78,6 +78,9 @@ STREAMS: dict[str, Callable[[Any, Any], Any]] = {
         numbers(lib), window_size=5, seed=3
     ),
     "zip": lambda lib, ex: ex.ZipIterDataset([numbers(lib, 9), numbers(lib)], strict=False),
+    "cache": lambda lib, ex: ex.RepeatIterDataset(
+        ex.CacheIterDataset(numbers(lib, 5).map(lambda n: n + 1)), 3
+    ).batch(4),
     "rebatch": lambda lib, ex: ex.RebatchIterDataset(numbers(lib).batch(4), 3, True),
     "flat map": lambda lib, ex: ex.FlatMapIterDataset(
         numbers(lib, 3), Copies() if lib is windrow else CopiesOfGrain()
@@ -192,6 +195,28 @@ def test_a_thread_prefetch_iterator_continues_where_its_parent_is() -> None:
     parent = iter(windrow.MapDataset.range(5))
     next(parent)
     assert list(ours.ThreadPrefetchDatasetIterator(parent, 2)) == [1, 2, 3, 4]
+
+
+def test_a_cache_calls_functions_once_and_its_elements_are_the_consumers() -> None:
+    calls: list[int] = []
+
+    def element(n: int) -> np.ndarray[Any, Any]:
+        calls.append(n)
+        return np.full(2, n)
+
+    for lanes in (1, 2):
+        calls.clear()
+        stream = windrow.MapDataset.range(4).map(element).to_iter_dataset(lanes=lanes)
+        found = []
+        for each in ours.CacheIterDataset(stream).repeat(3):
+            found.append(each.tolist())
+            each[:] = -1
+        assert found == [[n, n] for n in range(4)] * 3
+        assert sorted(calls) == [0, 1, 2, 3]
+    # With workers: their functions run once too, in other processes.
+    cached = windrow.MapDataset.range(4).map(element).to_iter_dataset().cache().repeat(2)
+    assert plain(list(cached.mp_prefetch(1))) == found[:8]
+    assert ours.CacheIterDataset(numbers(windrow, 4)).repeat(2).records_of(5)[0].record == 1
 
 
 # --- elastic -------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ from windrow.transforms.nodes.whole_chain import (
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.cache import CacheNode
     from windrow.transforms.nodes.flatten import (
         FlatMapNode,
         FlattenNode,
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "BEST_FIT": "packing",
     "BucketNode": "buckets",
+    "CacheNode": "cache",
     "ChunksNode": "pieces",
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
@@ -150,6 +152,7 @@ __all__ = [
     "BatchNode",
     "BlockShuffleNode",
     "BucketNode",
+    "CacheNode",
     "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",

@@ -253,7 +253,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     async def save(self, directory: Any) -> state_files.Pending:
         """Write the state into a checkpoint of Orbax, which calls this for a checkpointable.
 
-        The state is the one of now, also where it is written later: `ocp.save_checkpointables`.
+        The state is the one of now, also where it is written later.
 
         Args:
             directory: A path that Orbax creates.

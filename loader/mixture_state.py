@@ -1,4 +1,4 @@
-"""States of mixtures with names: a part is found again by its name, beside other parts.
+"""States of mixtures with names: a part is found again by its name, also among other parts.
 
 Invariant: a part continues after its last element that was given, or starts from its begin. No part
 loses an element.

@@ -1,6 +1,6 @@
 """The names of `grain.python`, for programs that write `import grain.python as grain`.
 
-They are those of `windrow`, `windrow.transforms` and so on, some under a former name.
+They come from `windrow`, `windrow.transforms` and so on, some under a former name.
 """
 
 from typing import Any

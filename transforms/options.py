@@ -193,7 +193,7 @@ class DatasetOptions:
                 raise PlanError(f"DatasetOptions: {name} must be in (0, 1] or None, got {ratio!r}")
 
     def merge(self, other: DatasetOptions | None) -> DatasetOptions:
-        """These options, with those of `other` where only `other` was given a value."""
+        """These options, and the values that only `other` was given."""
         if other is None:
             return self
         found = {name: getattr(other, name) for name in other._given}

@@ -1,6 +1,6 @@
 """`DataLoader`: a source, a sampler and transforms, as one chain with planned reads.
 
-The elements and their order are those of Grain's loader without workers, for any number of workers.
+Elements and order equal what Grain's loader gives without workers, for any number of workers.
 
 Invariant: elements are plain data as long as no transform draws random numbers. Otherwise each goes
 through the chain as a `Record`, whose generator the transforms share.
@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from windrow import state_files
 from windrow.core.process import cores
 from windrow.errors import ArgumentError, PlanError
 from windrow.grain_api.loader_state import elements_before
@@ -36,7 +37,7 @@ _RANDOM = ("RandomMap", "TfRandomMap")
 _KINDS = ("Map", "Filter", "FlatMap", "Batch", *_RANDOM)
 
 
-class DataLoader(Generic[T]):
+class DataLoader:
     """Elements of a source in the order of a sampler, after some transforms.
 
     Signature, elements and order are Grain's. Where the number of elements is not a multiple of the
@@ -51,7 +52,7 @@ class DataLoader(Generic[T]):
         worker_count: Worker processes for the transforms; None for one per core. The elements do not
             depend on it.
         worker_buffer_size: Work items that wait for each worker.
-        shard_options: The shard that this process takes; by default that of the sampler.
+        shard_options: The shard that this process takes; by default the sampler's.
         read_options: How far to read ahead.
         enable_profiling: Accepted for compatibility with Grain; see `DataLoaderIterator.stats`.
 
@@ -101,10 +102,10 @@ class DataLoader(Generic[T]):
             stream = stream.map(_data_of)
         else:
             stream = elements.to_iter_dataset(read).apply(given)
-        self._dataset: IterDataset[T] = stream.mp_prefetch(self._options) if workers else stream
+        self._dataset: IterDataset[Any] = stream.mp_prefetch(self._options) if workers else stream
 
     @property
-    def dataset(self) -> IterDataset[T]:
+    def dataset(self) -> IterDataset[Any]:
         """The chain that the loader runs: see what it costs with `loader.dataset.explain()`."""
         return self._dataset
 
@@ -113,7 +114,7 @@ class DataLoader(Generic[T]):
         """The worker processes."""
         return self._options
 
-    def __iter__(self) -> DataLoaderIterator[T]:
+    def __iter__(self) -> DataLoaderIterator[Any]:
         return DataLoaderIterator(self, None)
 
 
@@ -131,7 +132,7 @@ class DataLoaderIterator(Iterator[T], Generic[T]):
     """
 
     def __init__(
-        self, data_loader: DataLoader[T], state: Any = None, validate_state: bool = True
+        self, data_loader: DataLoader, state: Any = None, validate_state: bool = True
     ) -> None:
         self._loader, self._validates = data_loader, validate_state
         self._iterator: DatasetIterator[T] = iter(data_loader.dataset)
@@ -181,7 +182,7 @@ class DataLoaderIterator(Iterator[T], Generic[T]):
 
     async def load(self, directory: Any) -> Any:
         """Read a state as an Orbax checkpointable: see `DatasetIterator.load`."""
-        return await self._iterator.load(directory)
+        return state_files.read_then(directory, lambda state: True, self.set_state)
 
     def close(self) -> None:
         """Stop prefetching and release everything. Closing twice is harmless."""
@@ -203,7 +204,7 @@ def load(
     drop_remainder: bool = False,
     worker_count: int | None = 0,
     read_options: ReadOptions | None = None,
-) -> DataLoader[Any]:
+) -> DataLoader:
     """A `DataLoader` with an `IndexSampler` over all records of a source.
 
     Args:
@@ -250,7 +251,7 @@ def _shard(sampler: Any) -> ShardOptions:
     Raises:
         PlanError: If it has none.
     """
-    # Grain's samplers, and those of users that follow them, keep it there.
+    # Grain's samplers keep it there, and samplers of users that follow them.
     found = getattr(sampler, "_shard_options", None)
     if found is None or not {"shard_index", "shard_count"} <= set(dir(found)):
         raise PlanError(

@@ -52,7 +52,7 @@ class ZipMapDataset(MapDataset[tuple[Any, ...]]):
 
 
 class FlatMapIterDataset(IterDataset[Any]):
-    """`parent.flat_map(transform)`. More elements than `max_fan_out` are no error."""
+    """`parent.flat_map(transform)`. It may make more than `max_fan_out` elements."""
 
     def __init__(self, parent: IterDataset[Any], transform: Any) -> None:
         super().__init__(_stream(parent, "FlatMapIterDataset").flat_map(transform)._node)
@@ -295,7 +295,7 @@ def multithread_prefetch(
 ) -> IterDataset[T]:
     """The stream `ds`: iterators of Windrow read and map on threads themselves.
 
-    Elements and order are those of `ds`, for any number of threads.
+    Elements and order do not depend on the number of threads.
 
     Args:
         ds: A stream.

@@ -6,7 +6,7 @@ Invariant: the state is the same on all processes after the same number of steps
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.grain_api.sharding import ShardOptions
@@ -16,10 +16,8 @@ from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes import fingerprint, may_be_absent
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 
-T = TypeVar("T")
 
-
-class ElasticIterator(Iterator[T], Generic[T]):
+class ElasticIterator(Iterator[Any]):
     """The part of each global batch that one process takes: elements `i, i + n, ...` of the batch.
 
     The state counts elements of all processes. It restores any process of any number of them, with
@@ -78,25 +76,24 @@ class ElasticIterator(Iterator[T], Generic[T]):
             )
         self._ds, self._size, self._shard = ds, size, shard_options
         self._read_options, self._workers = read_options, multiprocessing_options
-        self._next, self._iterator = 0, None
+        self._next = 0
+        self._iterator: DatasetIterator[Any] | None = None
         self._fingerprint = fingerprint(ds._node)
-
-    _iterator: DatasetIterator[T] | None
 
     @property
     def shard_options(self) -> ShardOptions:
         """The number of this process, and of processes."""
         return self._shard
 
-    def __iter__(self) -> ElasticIterator[T]:
+    def __iter__(self) -> ElasticIterator:
         return self
 
-    def __next__(self) -> T:
+    def __next__(self) -> Any:
         element = next(self._started())
         self._next += self._size
         return element
 
-    def _started(self) -> DatasetIterator[T]:
+    def _started(self) -> DatasetIterator[Any]:
         if self._iterator is None:
             index, count = self._shard.shard_index, self._shard.shard_count
             part = self._ds[self._next + index :: count]

@@ -28,7 +28,7 @@ _MOST_ELEMENTS: Final = 1000
 class WithOptionsIterDataset(IterDataset[T]):
     """The stream `parent` with options, which hold for all of it.
 
-    Of options given in several places the later ones count.
+    Where several of them give an option, the last one in the chain counts.
 
     Example:
         >>> import windrow

@@ -40,7 +40,7 @@ class SequentialSampler:
     Args:
         num_records: The number of records.
         shard_options: The shard that this process takes.
-        seed: For the generators of random transforms; without one there are none.
+        seed: For the generators of random transforms, which are None without it.
 
     Raises:
         ArgumentError: If a number is not an integer.

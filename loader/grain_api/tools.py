@@ -126,7 +126,7 @@ def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int
 
 
 class RngPool:
-    """Generators that depend on a seed and an index alone: those of `random_map`.
+    """Generators that depend on a seed and an index alone, as `random_map` has them.
 
     Args:
         seed: In `[0, 2**64)`.

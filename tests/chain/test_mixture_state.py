@@ -64,7 +64,7 @@ def test_parts_are_taken_over_as_by_grain(
 
 @pytest.mark.parametrize("at_end", ["stop", "drop", "repeat"])
 @pytest.mark.parametrize("by", ["elements", "tokens"])
-def test_no_part_loses_an_element(at_end: str, by: str) -> None:
+def test_no_part_loses_an_element(at_end: Any, by: Any) -> None:
     def stream(weights: dict[str, float]) -> Any:
         parts = {
             name: windrow.MapDataset.range(STARTS[name], STARTS[name] + 40)
@@ -126,11 +126,12 @@ def test_elements_held_by_a_window_come_again() -> None:
 def test_the_warning_names_what_differs() -> None:
     iterator = iter(mixed(windrow, {"a": 1, "b": 1}))
     next(iterator)
-    for weights, text in [
+    changes: list[tuple[dict[str, float], str]] = [
         ({"a": 1, "c": 1}, "'c' is new and starts from its begin; 'b' is gone and left out"),
         ({"a": 1, "b": 3}, "weights, or the order of the parts, are others"),
         ({"b": 1, "a": 1}, "weights, or the order of the parts, are others"),
-    ]:
+    ]
+    for weights, text in changes:
         with pytest.warns(UserWarning, match=re.escape(text)):
             iter(mixed(windrow, weights)).set_state(iterator.get_state())
     with warnings.catch_warnings():

@@ -220,7 +220,7 @@ def test_reads_are_planned_for_our_samplers() -> None:
 # --- workers and states --------------------------------------------------------------------------
 
 
-def _noisy(workers: int) -> windrow.DataLoader[Any]:
+def _noisy(workers: int) -> windrow.DataLoader:
     sampler = windrow.samplers.IndexSampler(40, shuffle=True, num_epochs=2, seed=7)
     return windrow.DataLoader(
         data_source=list(range(40)),

@@ -50,7 +50,7 @@ class Copies(ours.FlatMapTransform):
         return [element] * (element % 4)
 
 
-class CopiesOfGrain(theirs.FlatMapTransform):
+class CopiesOfGrain(theirs.FlatMapTransform):  # type: ignore[misc]
     max_fan_out = 3
 
     def flat_map(self, element: int) -> list[int]:
@@ -216,7 +216,8 @@ def test_a_cache_calls_functions_once_and_its_elements_are_the_consumers() -> No
     # With workers: their functions run once too, in other processes.
     cached = windrow.MapDataset.range(4).map(element).to_iter_dataset().cache().repeat(2)
     assert plain(list(cached.mp_prefetch(1))) == found[:8]
-    assert ours.CacheIterDataset(numbers(windrow, 4)).repeat(2).records_of(5)[0].record == 1
+    (found_record,) = ours.CacheIterDataset(numbers(windrow, 4)).repeat(2).records_of(5)
+    assert found_record == windrow.RecordOf(0, 1)
 
 
 # --- elastic -------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ class MixingNode(StreamNode):
 
     @property
     def keeps_integers(self) -> bool:
-        """Whether the integers of a parent mean the same beside other parents."""
+        """Whether the integers of a parent mean the same among other parents."""
         return True
 
 

@@ -334,7 +334,7 @@ class _KeepsData:
         return self._function(record.data)
 
 
-class _Pieces:
+class _DataPieces:
     """A flat map of the data of records, whose pieces have no generator."""
 
     def __init__(self, transform: Any) -> None:
@@ -346,7 +346,7 @@ class _Pieces:
             yield Record(RecordMetadata(first + number), piece)
 
 
-class _RecordBatch:
+class _BatchOfRecords:
     """Batches of records, with what is known of the last one."""
 
     def __init__(self, function: Callable[[Sequence[Any]], Any] | None) -> None:
@@ -377,10 +377,10 @@ def _apply_to_records(
     if kind == "Filter":
         return stream.filter(_KeepsData(operation.filter))
     if kind == "FlatMap":
-        return stream.flat_map(_Pieces(operation))
+        return stream.flat_map(_DataPieces(operation))
     batch = as_batch(operation)
     return stream.batch(
         batch.batch_size,
         drop_remainder=batch.drop_remainder,
-        batch_fn=_RecordBatch(batch.batch_fn),
+        batch_fn=_BatchOfRecords(batch.batch_fn),
     )

@@ -90,6 +90,7 @@ from windrow.transforms.nodes.whole_chain import (
     function_names,
     may_be_absent,
     seed_for,
+    written_parents,
 )
 from windrow.transforms.row_blocks import Step
 
@@ -102,7 +103,6 @@ if TYPE_CHECKING:
         SlotMapNode,
         SlotsNode,
         UnbatchNode,
-        written_parents,
     )
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
@@ -143,7 +143,6 @@ _MODULE_OF: Final = {
     "over_records": "lengths",
     "pack_node": "stream_packing",
     "token_sizes": "mixing",
-    "written_parents": "flatten",
 }
 
 __all__ = [

@@ -76,6 +76,8 @@ class FlatMapNode(EachNode):
     Its spec is a list that holds the spec of an item.
     """
 
+    is_half: ClassVar[bool] = True
+
     @property
     def label(self) -> str:
         return "flat_map"
@@ -186,6 +188,7 @@ class FlattenNode(SpreadNode):
 class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
+    is_half: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
 
@@ -259,6 +262,8 @@ def _batch(node: Node) -> Node | None:
 class SlotsNode(IndexNode):
     """Each element of the parent `slots` times in a row."""
 
+    is_half: ClassVar[bool] = True
+
     slots: int
 
     def count(self) -> int:
@@ -320,10 +325,3 @@ class SlotMapNode(EachNode):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         raise _no_lengths(self.written)
-
-
-def written_parents(node: Node) -> list[Node]:
-    """The parents of a node as the user wrote them: `flat_map` and `rebatch` make two nodes."""
-    halves = (FlatMapNode, SlotsNode, UnbatchNode)
-    found = [each.parents if isinstance(each, halves) else (each,) for each in node.parents]
-    return list(itertools.chain.from_iterable(found))

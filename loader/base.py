@@ -5,6 +5,7 @@ Invariant: no record is read but for `read_spec`.
 
 from __future__ import annotations
 
+import abc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,11 +26,14 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Dataset[Any]")
 
 
-class Dataset(Generic[T]):
+class Dataset(abc.ABC, Generic[T]):
     """A chain, of one kind or the other."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    @abc.abstractmethod
+    def __iter__(self) -> DatasetIterator[T]: ...
 
     @property
     def parents(self) -> tuple[Dataset[Any], ...]:

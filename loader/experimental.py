@@ -28,6 +28,7 @@ from windrow.grain_api.datasets import (
 )
 from windrow.grain_api.elastic import ElasticIterator
 from windrow.grain_api.files import ParquetIterDataset, TFRecordIterDataset
+from windrow.grain_api.index_shuffle import index_shuffle
 from windrow.grain_api.options import (
     PerformanceConfig,
     WithOptionsIterDataset,
@@ -43,7 +44,6 @@ from windrow.grain_api.tools import (
     device_put,
     get_element_spec,
     get_next_index,
-    index_shuffle,
     set_next_index,
 )
 from windrow.transforms.functions import FlatMap as FlatMapTransform

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from windrow import state_files
 from windrow.core.process import cores
@@ -30,8 +30,6 @@ from windrow.transforms.options import MultiprocessingOptions, ReadOptions, as_r
 
 if TYPE_CHECKING:
     from windrow.stats.stats import Stats
-
-T = TypeVar("T")
 
 _RANDOM = ("RandomMap", "TfRandomMap")
 _KINDS = ("Map", "Filter", "FlatMap", "Batch", *_RANDOM)
@@ -114,11 +112,11 @@ class DataLoader:
         """The worker processes."""
         return self._options
 
-    def __iter__(self) -> DataLoaderIterator[Any]:
+    def __iter__(self) -> DataLoaderIterator:
         return DataLoaderIterator(self, None)
 
 
-class DataLoaderIterator(Iterator[T], Generic[T]):
+class DataLoaderIterator(Iterator[Any]):
     """Iterates over the elements of a `DataLoader`. States are bytes.
 
     Args:
@@ -135,14 +133,14 @@ class DataLoaderIterator(Iterator[T], Generic[T]):
         self, data_loader: DataLoader, state: Any = None, validate_state: bool = True
     ) -> None:
         self._loader, self._validates = data_loader, validate_state
-        self._iterator: DatasetIterator[T] = iter(data_loader.dataset)
+        self._iterator: DatasetIterator[Any] = iter(data_loader.dataset)
         if state is not None:
             self.set_state(state)
 
-    def __iter__(self) -> DataLoaderIterator[T]:
+    def __iter__(self) -> DataLoaderIterator:
         return self
 
-    def __next__(self) -> T:
+    def __next__(self) -> Any:
         return next(self._iterator)
 
     def get_state(self) -> bytes:

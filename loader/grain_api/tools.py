@@ -16,7 +16,7 @@ from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, PlanError, RecordIndexError
 from windrow.iter_dataset import IterDataset
 from windrow.iterator import DatasetIterator
-from windrow.transforms import columns, orders
+from windrow.transforms import columns
 from windrow.transforms.arguments import at_least, checked_seed
 from windrow.transforms.nodes import chains_of
 from windrow.transforms.random import philox_key
@@ -91,38 +91,6 @@ def batch_and_pad(values: Sequence[Any], *, batch_size: int, pad_value: Any = 0)
         return np.concatenate([rows, pad]) if more else rows
 
     return columns.map_columns(padded, columns.batch_of(list(values)))
-
-
-def index_shuffle(index: int, max_index: int, seed: int, rounds: int = 4) -> int:
-    """The place of `index` in a random order of the integers from 0 up to `max_index`.
-
-    The order of `MapDataset.shuffle`. Grain's function gives some integers twice where `max_index` is
-    2^16, 2^18, ...; here each comes once.
-
-    Args:
-        index: In `[0, max_index]`.
-        max_index: The largest integer.
-        seed: In `[0, 2**32)`.
-        rounds: 4, as in all orders of Windrow and of Grain.
-
-    Raises:
-        PlanError: If `rounds` is not 4, or another number is out of range.
-        RecordIndexError: If `index` is out of range.
-
-    Example:
-        >>> import windrow
-        >>> [windrow.experimental.index_shuffle(k, 4, seed=1, rounds=4) for k in range(5)]
-        [1, 2, 3, 0, 4]
-    """
-    if rounds != 4:
-        raise PlanError(f"index_shuffle: Windrow's orders have rounds=4, got {rounds!r}")
-    length = at_least(0, max_index, "index_shuffle: max_index") + 1
-    if not 0 <= index < length:
-        raise RecordIndexError(f"index_shuffle: index {index} is outside [0, {max_index}]")
-    found = orders.shuffled(
-        np.array([index], np.int64), length, checked_seed(seed, "index_shuffle", 2**32)
-    )
-    return int(found[0])
 
 
 class RngPool:

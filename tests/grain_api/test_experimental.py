@@ -170,7 +170,7 @@ def test_what_is_not_a_dataset_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"LimitIterDataset: .*to_iter_dataset\(\) before"):
         ours.LimitIterDataset(ds, 1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"RepeatIterDataset: .*got a RangeMapDataset"):
-        ours.RepeatIterDataset(grain.MapDataset.range(3))  # type: ignore[arg-type]
+        ours.RepeatIterDataset(grain.MapDataset.range(3))
     with pytest.raises(ArgumentError, match=r"WindowShuffleMapDataset: .*got a list"):
         ours.WindowShuffleMapDataset([1], window_size=2, seed=0)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="WithOptionsIterDataset: needs an IterDataset"):
@@ -360,21 +360,36 @@ def test_batch_and_pad_equals_grains() -> None:
         ours.batch_and_pad([1, 2, 3], batch_size=2)
 
 
-@given(data=st.data(), most=st.integers(0, 2**40), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=examples(50))
-def test_index_shuffle_equals_grains(data: st.DataObject, most: int, seed: int) -> None:
+@given(
+    data=st.data(),
+    most=st.integers(0, 2**40),
+    seed=st.integers(0, 2**32 - 1),
+    rounds=st.sampled_from([4, 6, 8, 40, 70, 630, 1024]),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_index_shuffle_equals_grains(
+    data: st.DataObject, most: int, seed: int, rounds: int
+) -> None:
     index = data.draw(st.integers(0, most))
     if most.bit_count() == 1 and most >= 2**16:
         return  # Grain's is not a permutation
-    expected = theirs.index_shuffle(index=index, max_index=most, seed=seed, rounds=4)
-    assert ours.index_shuffle(index, most, seed, 4) == expected
+    expected = theirs.index_shuffle(index=index, max_index=most, seed=seed, rounds=rounds)
+    assert ours.index_shuffle(index, most, seed, rounds) == expected
 
 
 def test_index_shuffle_refuses_what_is_out_of_range() -> None:
     with pytest.raises(RecordIndexError, match=r"index 5 is outside \[0, 4\]"):
         ours.index_shuffle(5, 4, 1, 4)
-    with pytest.raises(PlanError, match="rounds=4, got 6"):
-        ours.index_shuffle(1, 4, 1, 6)
+    for rounds in (2, 5, 1026):
+        with pytest.raises(PlanError, match=f"even integer between 4 and 1024, got {rounds}"):
+            ours.index_shuffle(1, 4, 1, rounds)
+
+
+@pytest.mark.parametrize("length", [1, 2, 65536, 65537, 262145])
+def test_index_shuffle_is_the_order_of_a_shuffle(length: int) -> None:
+    some = [0, 1, length // 2, length - 1] if length > 1 else [0]
+    order = windrow.MapDataset.range(length).shuffle(seed=9)
+    assert [ours.index_shuffle(k, length - 1, 9, 4) for k in some] == [order[k] for k in some]
 
 
 @given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**63), op=st.integers(0, 2**32))

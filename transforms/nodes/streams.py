@@ -30,7 +30,6 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
-    Step,
     Where,
     WorkerSettings,
 )
@@ -45,6 +44,7 @@ from windrow.transforms.row_blocks import (
     Block,
     Blocks,
     Inputs,
+    Step,
     check_inside,
     groups,
     marks_in_group,

@@ -26,11 +26,13 @@ from windrow.map_dataset import MapDataset
 from windrow.transforms import columns
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import as_batch, kind_of
-from windrow.transforms.options import MultiprocessingOptions, ReadOptions, as_read_options
+from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 
 if TYPE_CHECKING:
     from windrow.stats.stats import Stats
 
+# Their orders are index arithmetic. A subclass may have another one.
+_OURS = (IndexSampler, SequentialSampler)
 _RANDOM = ("RandomMap", "TfRandomMap")
 _KINDS = ("Map", "Filter", "FlatMap", "Batch", *_RANDOM)
 
@@ -51,7 +53,7 @@ class DataLoader:
             depend on it.
         worker_buffer_size: Work items that wait for each worker.
         shard_options: The shard that this process takes; by default the sampler's.
-        read_options: How far to read ahead.
+        read_options: How far to read ahead; by default what suits the source.
         enable_profiling: Accepted for compatibility with Grain; see `DataLoaderIterator.stats`.
 
     Raises:
@@ -90,16 +92,15 @@ class DataLoader:
         self.shard_options = _shard(sampler) if shard_options is None else shard_options
         given = [op.as_batch() if isinstance(op, BatchOperation) else op for op in operations]
         kinds = [_kind(operation) for operation in given]
-        read = as_read_options(ReadOptions() if read_options is None else read_options)
         elements = _sampled(data_source, sampler, self.shard_options)
         if any(kind in _RANDOM for kind in kinds):
             recorded = elements.map_with_index(_AsRecord(sampler, self.shard_options))
-            stream = recorded.to_iter_dataset(read)
+            stream = recorded.to_iter_dataset(read_options)
             for kind, operation in zip(kinds, given, strict=True):
                 stream = _apply_to_records(stream, kind, operation)
             stream = stream.map(_data_of)
         else:
-            stream = elements.to_iter_dataset(read).apply(given)
+            stream = elements.to_iter_dataset(read_options).apply(given)
         self._dataset: IterDataset[Any] = stream.mp_prefetch(self._options) if workers else stream
 
     @property
@@ -250,19 +251,20 @@ def _shard(sampler: Any) -> ShardOptions:
         PlanError: If it has none.
     """
     # Grain's samplers keep it there, and samplers of users that follow them.
-    found = getattr(sampler, "_shard_options", None)
-    if found is None or not {"shard_index", "shard_count"} <= set(dir(found)):
+    try:
+        found = sampler._shard_options
+        return ShardOptions(found.shard_index, found.shard_count)
+    except AttributeError:
         raise PlanError(
             f"DataLoader: the sampler {sampler!r} has no shard options; give shard_options=, such as"
             " windrow.sharding.NoSharding()"
-        )
-    return ShardOptions(found.shard_index, found.shard_count)
+        ) from None
 
 
 def _sampled(source: Any, sampler: Any, shard: ShardOptions) -> MapDataset[Any]:
     """The records of a shard in the order of a sampler; index arithmetic alone where it is ours."""
     dataset = MapDataset.source(source)
-    if type(sampler) in (IndexSampler, SequentialSampler):
+    if type(sampler) in _OURS:
         found: MapDataset[Any] | None = sampler.shard_of(dataset, shard)
         if found is not None:
             return found
@@ -308,6 +310,8 @@ class _AsRecord:
 
     def __call__(self, index: int, data: Any) -> Record[Any]:
         number = index * self._shard.shard_count + self._shard.shard_index
+        if type(self._sampler) in _OURS:  # the record is known already
+            return Record(RecordMetadata(number, None, self._sampler.generator(number)), data)
         return Record(self._sampler[number], data)
 
 

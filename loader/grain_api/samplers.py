@@ -74,12 +74,11 @@ class SequentialSampler:
 
     def __getitem__(self, index: int) -> RecordMetadata:
         check_index(index, self._max_index, "SequentialSampler")
-        return RecordMetadata(index, index, _generator(self._seed, index))
+        return RecordMetadata(index, index, self.generator(index))
 
-    @property
-    def shard_options(self) -> ShardOptions:
-        """The shard that this process takes."""
-        return self._shard_options
+    def generator(self, index: int) -> np.random.Generator | None:
+        """The generator for random transforms of an element; None without a seed."""
+        return _generator(self._seed, index)
 
     def shard_of(self, dataset: MapDataset[T], shard: ShardOptions) -> MapDataset[T] | None:
         """The elements that a shard gets of a dataset; None if the dataset has too few records."""
@@ -149,12 +148,11 @@ class IndexSampler:
     def __getitem__(self, index: int) -> RecordMetadata:
         check_index(index, len(self), "IndexSampler")
         key = self._keys[index // self._shard_options.shard_count]
-        return RecordMetadata(index, key, _generator(self._seed, index))
+        return RecordMetadata(index, key, self.generator(index))
 
-    @property
-    def shard_options(self) -> ShardOptions:
-        """The shard that this process takes."""
-        return self._shard_options
+    def generator(self, index: int) -> np.random.Generator | None:
+        """The generator for random transforms of an element; None without a seed."""
+        return _generator(self._seed, index)
 
     def _in_order(self, dataset: MapDataset[T]) -> MapDataset[T]:
         """One epoch of the sampler's own shard of a dataset, in the order of the sampler."""

@@ -70,7 +70,7 @@ class NamedParts:
         found = state.get(KEY)
         if not isinstance(found, dict) or found.get("rest") != self.rest:
             return None
-        old = {name: (own, width) for name, own, width in found["parts"]}
+        old = _parts_in(found)
         new = {name: own for name, own, _ in self.parts}
         changed = [name for name in new if name in old and old[name][0] != new[name]]
         if changed or not set(old) & set(new):
@@ -132,6 +132,22 @@ class NamedParts:
             own = position[len(found) : len(found) + node.position_width]
             found += [0] * len(own) if _holds_elements(node) else own
         return found
+
+
+def _parts_in(found: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    """For each part of a state its fingerprint, and the integers of its position.
+
+    Raises:
+        StateError: If the state is damaged.
+    """
+    try:
+        parts = {str(name): (str(own), int(width)) for name, own, width in found["parts"]}
+    except (KeyError, TypeError, ValueError):
+        raise StateError(
+            f"state has the mixture {str(found)[:80]}, without the name, fingerprint and width of each"
+            " part. The state is damaged: restore another one."
+        ) from None
+    return parts
 
 
 def _holds_elements(node: Node) -> bool:

@@ -162,7 +162,7 @@ class DatasetOptions:
     Args:
         filter_warn_threshold_ratio: Log a warning if filters have left out at least this part of the
             last 1,000 elements or more; at most once a minute. None for no warning.
-        filter_raise_threshold_ratio: Raise a `PlanError` then. None for no error.
+        filter_raise_threshold_ratio: Raise an `ElementError` then. None for no error.
         execution_tracking_mode: Accepted for compatibility: `DatasetIterator.stats` has the times.
         min_shm_size: Accepted for compatibility: `MultiprocessingOptions` have `shared_bytes`.
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from windrow.errors import PlanError
+from windrow.errors import ElementError
 from windrow.transforms.nodes import Node
 from windrow.transforms.options import DatasetOptions
 
@@ -33,7 +33,7 @@ class DropWatch:
         """Count a block: the elements that went in, and those that came out.
 
         Raises:
-            PlanError: If filters leave out more than the options allow.
+            ElementError: If filters leave out more than the options allow.
         """
         self._taken += taken
         self._left_out += taken - given
@@ -42,7 +42,9 @@ class DropWatch:
         ratio, taken = self._left_out / self._taken, self._taken
         self._taken = self._left_out = 0
         if ratio >= (self._options.filter_raise_threshold_ratio or 2):
-            raise PlanError(f"{self._text(ratio, taken)}, or None for filter_raise_threshold_ratio")
+            raise ElementError(
+                f"{self._text(ratio, taken)}, or None for filter_raise_threshold_ratio"
+            )
         if ratio < (self._options.filter_warn_threshold_ratio or 2):
             return
         now_s = self._clock()

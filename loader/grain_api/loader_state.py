@@ -60,7 +60,7 @@ def _check_same(state: dict[str, Any], sampler: Any, source: Any) -> None:
         warnings.warn(
             "cannot check that this state of Grain belongs to these records: its source is"
             f" {state['data_source']}, and this run reads {own}",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

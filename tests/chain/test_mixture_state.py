@@ -157,6 +157,9 @@ def test_other_changes_stay_refused() -> None:
             iter(stream).set_state(state)
     lists = iter(windrow.IterDataset.mix([part(windrow, "a"), part(windrow, "b")], [1, 2]))
     assert "mixture" not in lists.get_state()
+    without = {**state, "mixture": {**state["mixture"], "parts": [["a"]]}}
+    with pytest.raises(StateError, match="without the name, fingerprint and width of each"):
+        iter(mixed(windrow, {"a": 1, "b": 2})).set_state(without)
     damaged = {**state, "lanes": [[1, 2, 3, 4, 5, 6]]}
     with pytest.raises(StateError, match="damaged"), pytest.warns(UserWarning, match="weights"):
         iter(mixed(windrow, {"a": 1, "b": 2})).set_state(damaged)

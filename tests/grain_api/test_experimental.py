@@ -26,6 +26,7 @@ from windrow import experimental as ours
 from windrow.converters import write_records
 from windrow.errors import (
     ArgumentError,
+    ElementError,
     NotFoundError,
     PlanError,
     ReadError,
@@ -543,14 +544,14 @@ def test_a_filter_that_drops_nearly_everything_warns_and_raises(
     strict = ours.DatasetOptions(filter_raise_threshold_ratio=0.95)
     iterator = iter(ours.WithOptionsIterDataset(stream, strict))
     assert [next(iterator) for _ in range(10)] == list(range(10))
-    with pytest.raises(PlanError, match=r"left out 9\d.*filter_raise_threshold_ratio"):
+    with pytest.raises(ElementError, match=r"left out 9\d.*filter_raise_threshold_ratio"):
         next(iterator)
 
 
 def test_an_endless_filter_that_drops_everything_can_raise() -> None:
     endless = windrow.MapDataset.range(10).repeat().filter(lambda n: n > 99).to_iter_dataset()
     strict = ours.DatasetOptions(filter_raise_threshold_ratio=1.0)
-    with pytest.raises(PlanError, match=r"left out 100.00% of the last"):
+    with pytest.raises(ElementError, match=r"left out 100.00% of the last"):
         next(iter(ours.WithOptionsIterDataset(endless, strict)))
 
 

@@ -84,7 +84,8 @@ class CheckpointHandler(ocp.CheckpointHandler):
             iterator.set_state(state_files.saved(directory, iterator.has_lanes_of))
         else:
             state = state_files.saved(directory, lambda state: True)
-            iterator.set_state(json.dumps(state).encode())
+            as_bytes = isinstance(iterator.get_state(), bytes)
+            iterator.set_state(json.dumps(state).encode() if as_bytes else state)
         return iterator
 
 

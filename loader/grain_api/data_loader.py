@@ -175,11 +175,11 @@ class DataLoaderIterator(Iterator[Any]):
         """Return times, bytes and waits since the iterator was made."""
         return self._iterator.stats()
 
-    async def save(self, directory: Any) -> Any:
+    async def save(self, directory: Any) -> state_files.Pending:
         """Write the state as an Orbax checkpointable: see `DatasetIterator.save`."""
         return await self._iterator.save(directory)
 
-    async def load(self, directory: Any) -> Any:
+    async def load(self, directory: Any) -> state_files.Pending:
         """Read a state as an Orbax checkpointable: see `DatasetIterator.load`."""
         return state_files.read_then(directory, lambda state: True, self.set_state)
 

@@ -5,9 +5,11 @@ Invariant: the state is the same on all processes after the same number of steps
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from windrow import state_files
 from windrow.errors import ArgumentError, PlanError, StateError
 from windrow.grain_api.sharding import ShardOptions
 from windrow.iterator import DatasetIterator
@@ -133,6 +135,14 @@ class ElasticIterator(Iterator[Any]):
             )
         self.close()
         self._next, self._iterator = found, None
+
+    async def save(self, directory: Any) -> state_files.Pending:
+        """Write the state as an Orbax checkpointable: see `DatasetIterator.save`."""
+        return state_files.written(directory, json.dumps(self.get_state()))
+
+    async def load(self, directory: Any) -> state_files.Pending:
+        """Read a state as an Orbax checkpointable: see `DatasetIterator.load`."""
+        return state_files.read_then(directory, lambda state: True, self.set_state)
 
     def close(self) -> None:
         """Stop prefetching and release everything. Closing twice is harmless."""

@@ -146,7 +146,14 @@ def loader() -> windrow.DataLoader:
     return windrow.load(range(40), shuffle=True, seed=3, num_epochs=1, batch_size=4, worker_count=0)
 
 
-@pytest.mark.parametrize("make", [lambda: iter(chain()), lambda: iter(loader())])
+def elastic(shards: int) -> windrow.experimental.ElasticIterator:
+    shard = windrow.sharding.ShardOptions(1, shards)
+    return windrow.experimental.ElasticIterator(windrow.MapDataset.range(48), 8, shard)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: iter(chain()), lambda: iter(loader()), lambda: elastic(2)]
+)
 def test_an_iterator_is_a_checkpointable(make: Any, tmp_path: Path) -> None:
     iterator, again = make(), make()
     next(iterator)
@@ -192,3 +199,16 @@ def test_a_data_loader_is_saved_with_either_handler(library: Any, tmp_path: Path
         manager.restore(0, args=ocp.args.Composite(data=kinds.CheckpointRestore(again)))
     assert again.get_state() == iterator.get_state()
     assert next(again).tolist() == next(iterator).tolist()
+
+
+def test_an_elastic_iterator_is_restored_with_another_number_of_processes(tmp_path: Path) -> None:
+    iterator, again = elastic(2), elastic(4)
+    next(iterator)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(0, args=ocp.args.Composite(data=CheckpointSave(iterator)))
+        manager.wait_until_finished()
+        folder = tmp_path / "0" / "data"
+        (folder / "process_0-of-1.json").rename(folder / "process_1-of-2.json")
+        (folder / "process_0-of-2.json").write_text(json.dumps(iterator.get_state()))
+        manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(again)))
+    assert next(again).tolist() == [9, 13]

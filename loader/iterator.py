@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import numbers
 import os
 import sys
@@ -24,7 +25,14 @@ from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
 from windrow.engine.prefetch_thread import Inline, PrefetchThread
-from windrow.errors import ArgumentError, ClosedError, RecordIndexError, StateError, WorkerError
+from windrow.errors import (
+    ArgumentError,
+    ClosedError,
+    RecordIndexError,
+    StateError,
+    StateIndexError,
+    WorkerError,
+)
 from windrow.state import Identity
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
@@ -42,6 +50,7 @@ from windrow.transforms.nodes import (
 )
 
 if TYPE_CHECKING:
+    from windrow import state_files
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -241,6 +250,36 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
         self._position, self._last, self._is_over = position, None, False
+
+    async def save(self, directory: Any) -> state_files.Pending:
+        """Write the state into a checkpoint of Orbax, which calls this for a checkpointable.
+
+        The state is the one of now, also where it is written later.
+
+        Args:
+            directory: A path that Orbax creates.
+
+        Returns:
+            A coroutine that writes it.
+        """
+        from windrow import state_files  # few processes save so
+
+        return state_files.written(directory, json.dumps(self.get_state()))
+
+    async def load(self, directory: Any) -> state_files.Pending:
+        """Restore the state in a checkpoint of Orbax, which calls this for a checkpointable.
+
+        The coroutine raises what `set_state` raises, and NotFoundError if there is no state.
+
+        Args:
+            directory: The path of the checkpointable.
+
+        Returns:
+            A coroutine that reads and restores it.
+        """
+        from windrow import state_files
+
+        return state_files.read_then(directory, self.has_lanes_of, self.set_state)
 
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
@@ -527,7 +566,7 @@ def _check_inside(node: Node, position: Sequence[int]) -> None:
 
 def _check_length(row: int, length: int) -> None:
     if row > length:
-        raise StateError(
+        raise StateIndexError(
             f"state is at element {row} of a dataset of {length}; it was"
             " taken over more data: restore with the dataset it was taken from"
         )

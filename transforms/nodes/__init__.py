@@ -50,6 +50,8 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import ShardBatchNode, sharded
 from windrow.transforms.nodes.streams import (
+    MixingNode,
+    OptionsNode,
     ProcessNode,
     StreamLimitNode,
     StreamNode,
@@ -62,7 +64,9 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    named_mixture,
     no_row,
+    options_of,
     ordered,
     origin,
     random_access_parts,
@@ -88,11 +92,13 @@ from windrow.transforms.nodes.whole_chain import (
     function_names,
     may_be_absent,
     seed_for,
+    written_parents,
 )
 from windrow.transforms.row_blocks import Step
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.cache import CacheNode
     from windrow.transforms.nodes.flatten import (
         FlatMapNode,
         FlattenNode,
@@ -118,6 +124,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "BEST_FIT": "packing",
     "BucketNode": "buckets",
+    "CacheNode": "cache",
     "ChunksNode": "pieces",
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
@@ -148,6 +155,7 @@ __all__ = [
     "BatchNode",
     "BlockShuffleNode",
     "BucketNode",
+    "CacheNode",
     "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
@@ -165,7 +173,9 @@ __all__ = [
     "MapNode",
     "MapWithIndexNode",
     "MixNode",
+    "MixingNode",
     "Node",
+    "OptionsNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -225,7 +235,9 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "named_mixture",
     "no_row",
+    "options_of",
     "ordered",
     "origin",
     "over_records",
@@ -238,6 +250,7 @@ __all__ = [
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "written_parents",
 ]
 
 

@@ -157,6 +157,8 @@ class Node(DealtToLanes, abc.ABC):
     """Whether it changes only how elements are made, and not which elements come."""
     has_order: ClassVar[bool] = True
     """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
+    is_half: ClassVar[bool] = False
+    """Whether one method of a dataset makes it, and the node after it."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from windrow import own_nodes
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
@@ -34,6 +35,12 @@ class IterDataset(Dataset[T]):
         >>> [batch.tolist() for batch in stream.batch(4)]
         [[1, 2, 4, 5], [7, 8]]
     """
+
+    def _check_own_class(self) -> None:
+        own_nodes.check_methods(type(self), IterDataset, ("__iter__",))
+
+    def _own_node(self) -> nodes.Node:
+        return own_nodes.stream_node(self)
 
     @classmethod
     def mix(

@@ -8,6 +8,7 @@ integers.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dataclasses
 import json
 import numbers
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from windrow import own_nodes
 from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
@@ -28,12 +30,12 @@ from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import (
     ArgumentError,
     ClosedError,
+    PlanError,
     RecordIndexError,
     StateError,
-    StateIndexError,
     WorkerError,
 )
-from windrow.state import Identity
+from windrow.state import Identity, check_reach
 from windrow.stats.profiler import Profiler
 from windrow.stats.stats import Stats
 from windrow.transforms import tables
@@ -42,12 +44,11 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
-    Tail,
-    as_chain,
-    chains_of,
+    has_own,
     origin,
     tail_of,
 )
+from windrow.transforms.own_states import OwnStates
 
 if TYPE_CHECKING:
     from windrow import state_files
@@ -74,7 +75,20 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         True
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self, parents: Node | DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()
+    ) -> None:
+        self._parents: tuple[DatasetIterator[Any], ...] = ()
+        self._is_own = not isinstance(parents, Node)
+        _register_with_grain()
+        if isinstance(parents, Node):
+            self._begin(parents)
+            return
+        needed = ("__next__", "get_state", "set_state")
+        own_nodes.check_methods(type(self), DatasetIterator, needed)
+        self._parents = own_nodes.parents_given(parents, DatasetIterator, type(self))
+
+    def _begin(self, node: Node) -> None:
         self._node = node  # as the user wrote it
         self._tail = tail_of(node)
         self._lead = 0
@@ -95,8 +109,21 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._meter = Profiler(self._running)
         self._listener: _Listener | None = None
         self._notifying = False
+        self._own_states = OwnStates()
+        self._has_own = has_own(self._running)
         _all.add(self)
-        _register_with_grain()
+
+    @property
+    def _parent(self) -> DatasetIterator[Any]:
+        parent: DatasetIterator[Any] = own_nodes.parent_of(self, self._parents)
+        return parent
+
+    def _check_is_chain(self, who: str) -> None:
+        if self._is_own:
+            raise PlanError(
+                f"{who}: {type(self).__name__} is an iterator of your own, which has no such method;"
+                " define it there, or call it of the iterator of a dataset after it"
+            )
 
     def __iter__(self) -> DatasetIterator[T_co]:
         return self
@@ -160,6 +187,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._position = self._marks[self._given - 1].tolist()
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
+            if self._has_own:
+                at = self._tail.rows_of(self._position, self._lead)
+                own_nodes.forget(self._tail, self._own_states, at)
 
     def _drop(self) -> None:
         """Throw away what was made ahead; the position stays."""
@@ -194,7 +224,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 # Not when their last reference goes: the thread has one as long as it works.
                 self._end_executors = weakref.finalize(self, self._executors.kill)
                 self._executors.start()  # they start while the first records are read
-            run = RunContext(self._running, self._executors, self._meter)
+            run = RunContext(
+                self._running, self._executors, self._meter, own_states=self._own_states
+            )
             rest = streams.blocks(self._running, self._position, run, None)
             self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
@@ -213,6 +245,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def start_prefetch(self) -> None:
         """Start making elements ahead now, not at the first `next`."""
+        if self._is_own:
+            for parent in self._parents:
+                parent.start_prefetch()
+            return
         self._started()
 
     def get_state(self) -> dict[str, Any]:
@@ -224,7 +260,16 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         _register_with_grain()
         self._keep_position()
-        return self._named().state(self._tail.rows_of(self._position, self._lead))
+        return self._named().state(self._found())
+
+    def _found(self) -> RowPosition:
+        found = self._tail.rows_of(self._position, self._lead)
+        return own_nodes.stored(self._tail, self._own_states, found) if self._has_own else found
+
+    def _resume(self, found: RowPosition) -> None:
+        if self._has_own:
+            found = own_nodes.taken(self._tail, self._own_states, found)
+        self._move(*self._tail.position_of(found))
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
@@ -240,8 +285,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """
         self._check_open()
         found = self._named().position(state)
-        _check_reach(self._tail, found)
-        self._move(*self._tail.position_of(found))
+        check_reach(self._tail, found)
+        self._resume(found)
 
     def _move(self, position: list[int], lead: int) -> None:
         """Continue at a position in the chain that runs with `lead`: see `Tail.run`."""
@@ -321,6 +366,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> iterator.skip(8), len(list(iterator)), iterator.skip(1)
             (8, 2, 0)
         """
+        self._check_is_chain("skip")
         wanted = at_least(0, count, "skip: count")
         self._check_open()
         if self._is_over:  # all shards have ended
@@ -350,6 +396,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> next(iterator)
             3
         """
+        self._check_is_chain("seek")
         wanted = at_least(0, step, "seek: step")
         self._check_open()
         whole = self._tail.run() if self._lead else self._running
@@ -364,7 +411,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(node, position, count, self._meter)
+        return skipping.after(node, position, count, self._meter, own_states=self._own_states)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -391,6 +438,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> next(iterator).tolist(), [record for _, record in iterator.records_of_last()]
             ([1, 3, 5], [1, 3, 5])
         """
+        self._check_is_chain("records_of_last")
         self._keep_position()
         if self._last is None:
             raise StateError(
@@ -415,6 +463,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             >>> sum(iterator), iterator.stats().elements
             (45, 10)
         """
+        self._check_is_chain("stats")
         with self._meter.lock:
             return self._meter.stats(len(self._elements) - self._given)
 
@@ -447,6 +496,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             10 elements
             45
         """
+        self._check_is_chain("on_stats")
         if callback is None:
             self._listener = None
             return
@@ -486,6 +536,10 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def close(self) -> None:
         """Stop prefetching and release everything. Closing twice is harmless."""
+        if self._is_own:
+            for parent in self._parents:
+                parent.close()
+            return
         self._closed = True
         self._drop()
         self._end_workers()
@@ -510,11 +564,14 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the chain and the position; prefetched elements are made again."""
+        if self._is_own:
+            return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
         self._keep_position()
-        found = self._tail.rows_of(self._position, self._lead)
-        return _restored, (self._node, found)
+        return _restored, (self._node, self._found())
 
     def __repr__(self) -> str:
+        if self._is_own:
+            return f"{type(self).__name__}({', '.join(map(repr, self._parents))})"
         return f"DatasetIterator({self._named().chain})"
 
 
@@ -544,37 +601,9 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _check_reach(tail: Tail, found: RowPosition) -> None:
-    for lane in found.lanes:
-        if lane is not None and not tail.is_indexed:
-            _check_inside(tail.row_node, lane)
-    chains = chains_of(tail.node)
-    if tail.is_indexed:
-        length = chains[0].parent.length if tail.batch is None else tail.batch.parent.length
-        _check_length(found.rows, length)
-
-
-def _check_inside(node: Node, position: Sequence[int]) -> None:
-    chain = as_chain(node)
-    if chain is not None:
-        _check_length(position[0], chain.parent.length)
-        return
-    *parts, _ = node.split_position(position)
-    for parent, part in zip(node.parents, parts, strict=True):
-        _check_inside(parent, part)
-
-
-def _check_length(row: int, length: int) -> None:
-    if row > length:
-        raise StateIndexError(
-            f"state is at element {row} of a dataset of {length}; it was"
-            " taken over more data: restore with the dataset it was taken from"
-        )
-
-
 def _restored(node: Node, found: RowPosition) -> DatasetIterator[Any]:
     iterator: DatasetIterator[Any] = DatasetIterator(node)
-    iterator._move(*iterator._tail.position_of(found))
+    iterator._resume(found)
     return iterator
 
 

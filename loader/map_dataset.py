@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from windrow import own_nodes
 from windrow.base import applied, nodes_of
 from windrow.engine import execute
 from windrow.engine.defaults import default_options, reads_records_alone
@@ -49,6 +50,12 @@ class MapDataset(PlannedByLengths[T]):
         >>> [batch.tolist() for batch in dataset]
         [[3, 5], [1, 4], [1]]
     """
+
+    def _check_own_class(self) -> None:
+        own_nodes.check_methods(type(self), MapDataset, ("__len__", "__getitem__"))
+
+    def _own_node(self) -> nodes.Node:
+        return own_nodes.map_node(self, self.__getitem__)
 
     # --- where elements come from ----------------------------------------------------------------
 

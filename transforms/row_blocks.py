@@ -22,6 +22,7 @@ import numpy.typing as npt
 from windrow.errors import StateError
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf, end_to_end
+from windrow.transforms.own_states import OwnStates
 from windrow.transforms.tables import Table
 
 IntArray = npt.NDArray[np.int64]
@@ -186,6 +187,10 @@ class Inputs(Protocol):
 
     def kept(self) -> KeptBlocks:
         """The memory of the node, in its lane, for as long as the run lasts."""
+        ...
+
+    def own_states(self) -> OwnStates:
+        """The states of a user's own nodes that the iterator keeps."""
         ...
 
     def row_count(self) -> RowCount:

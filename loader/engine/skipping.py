@@ -16,6 +16,7 @@ from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
+from windrow.transforms.own_states import OwnStates
 
 
 class _LaneRunsError(Exception):
@@ -29,6 +30,7 @@ def after(
     meter: Profiler,
     unit: int | None = None,
     lane: tuple[int, int] | None = None,
+    own_states: OwnStates | None = None,
 ) -> Moved:
     """The place `count` elements of a stream after a position.
 
@@ -39,11 +41,14 @@ def after(
         meter: Counts what is read, if anything must be.
         unit: As for `streams.blocks`.
         lane: The number of the lane that the node is in, and the number of lanes.
+        own_states: The states of the user's own nodes at positions.
     """
     if count == 0:
         return Moved(list(position), 0)
     try:
-        found = node.position_after(position, count, _EngineMoves(node, meter, lane), unit)
+        found = node.position_after(
+            position, count, _EngineMoves(node, meter, lane, own_states), unit
+        )
     except _LaneRunsError:
         if lane is not None:
             raise
@@ -52,7 +57,7 @@ def after(
         return found
     if lane is not None:
         raise _LaneRunsError
-    return _run(node, position, count, meter, unit)
+    return _run(node, position, count, meter, unit, own_states)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,11 +67,20 @@ class _EngineMoves:
     node: Node
     meter: Profiler
     of_lane: tuple[int, int] | None
+    own_states: OwnStates | None
 
     def after(
         self, number: int, position: Sequence[int], count: int, unit: int | None = None
     ) -> Moved:
-        return after(self.node.parents[number], position, count, self.meter, unit, self.of_lane)
+        return after(
+            self.node.parents[number],
+            position,
+            count,
+            self.meter,
+            unit,
+            self.of_lane,
+            self.own_states,
+        )
 
     @property
     def lane(self) -> int | None:
@@ -80,11 +94,16 @@ class _EngineMoves:
 
 
 def _run(
-    node: Node, position: Sequence[int], count: int, meter: Profiler, unit: int | None
+    node: Node,
+    position: Sequence[int],
+    count: int,
+    meter: Profiler,
+    unit: int | None,
+    own_states: OwnStates | None,
 ) -> Moved:
     """Make `count` elements, and return the mark of the last."""
     executors = Executors(node)
-    run = RunContext(node, executors, meter)
+    run = RunContext(node, executors, meter, own_states=own_states)
     rows, last, passed = streams.blocks(node, position, run, unit), list(position), 0
     try:
         with run.maker.working():

@@ -26,6 +26,7 @@ from windrow.engine.stages import BlockItem, BlockTask, ChainStage, RowWatch, st
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
+from windrow.transforms.own_states import OwnStates
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
@@ -133,6 +134,9 @@ class _ParentStreams:
     def kept(self) -> KeptBlocks:
         lane = 0 if self.lane is None else self.lane.number
         return self.run.kept.setdefault((id(self.node), lane), KeptBlocks())
+
+    def own_states(self) -> OwnStates:
+        return self.run.own_states
 
     def row_count(self) -> BlockSize:
         return block_size(self.run.options, 1, None)

@@ -31,6 +31,14 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.own import (
+    OwnIndicesNode,
+    OwnMapNode,
+    OwnStreamNode,
+    has_own,
+    own_numbers,
+    with_own_numbers,
+)
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -176,6 +184,9 @@ __all__ = [
     "MixingNode",
     "Node",
     "OptionsNode",
+    "OwnIndicesNode",
+    "OwnMapNode",
+    "OwnStreamNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -230,6 +241,7 @@ __all__ = [
     "fingerprint",
     "follows_batch",
     "function_names",
+    "has_own",
     "lane_share",
     "lanes_of",
     "lengths_of",
@@ -241,6 +253,7 @@ __all__ = [
     "ordered",
     "origin",
     "over_records",
+    "own_numbers",
     "pack_node",
     "random_access_parts",
     "seed_for",
@@ -250,6 +263,7 @@ __all__ = [
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "with_own_numbers",
     "written_parents",
 ]
 

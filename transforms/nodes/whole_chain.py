@@ -41,7 +41,7 @@ def default_seed(node: Node) -> int | None:
         if before.given_seed is not None:
             found.append((before.given_seed, depth))
         else:
-            queue.extend((parent, depth + 1) for parent in before.parents)
+            queue.extend((parent, depth + before.seed_depth) for parent in before.parents)
     return random.default_seed(found) if found else None
 
 

@@ -159,8 +159,8 @@ class Node(DealtToLanes, abc.ABC):
     """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
     is_half: ClassVar[bool] = False
     """Whether one method of a dataset makes it, and the node after it."""
-    hides_positions: ClassVar[bool] = False
-    """Whether its parents' positions are inside its own: a user's own node of a stream."""
+    hides_parents: ClassVar[bool] = False
+    """Whether its parents are not run as nodes, because a node of the user asks them itself."""
     seed_depth: ClassVar[int] = 1
     """How much deeper its parents are than it is, where the depth decides a derived seed."""
     packs: ClassVar[bool] = False

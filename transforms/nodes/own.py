@@ -37,6 +37,7 @@ class OwnIndicesNode(LeafNode):
 
     is_half: ClassVar[bool] = True
     seed_depth: ClassVar[int] = 0
+    hides_parents: ClassVar[bool] = True
 
     def count(self) -> int:
         found = integer(self.size, "__len__")
@@ -94,7 +95,7 @@ class OwnStreamNode(StreamNode):
     position_width: ClassVar[int] = 1
     needs_many: ClassVar[bool] = True
     has_order: ClassVar[bool] = False
-    hides_positions: ClassVar[bool] = True
+    hides_parents: ClassVar[bool] = True
 
     def count(self) -> int:
         if lanes_of(self.parents, self.name) > 1:
@@ -195,7 +196,7 @@ class OwnStreamNode(StreamNode):
 
 def own_numbers(node: Node, position: Sequence[int]) -> list[int]:
     """The integers of own nodes in a position of a stream without lanes, parents first."""
-    if node.hides_positions:
+    if node.hides_parents:
         return [position[-1]]
     parts = zip(node.parents, node.split_position(position), strict=False)
     return [n for parent, part in parts if parent.width for n in own_numbers(parent, part)]
@@ -203,7 +204,7 @@ def own_numbers(node: Node, position: Sequence[int]) -> list[int]:
 
 def with_own_numbers(node: Node, position: Sequence[int], numbers: Iterator[int]) -> list[int]:
     """The position with other integers of own nodes, in the order of `own_numbers`."""
-    if node.hides_positions:
+    if node.hides_parents:
         return [next(numbers)]
     *parts, own = node.split_position(position)
     found = list[int]()
@@ -214,4 +215,4 @@ def with_own_numbers(node: Node, position: Sequence[int], numbers: Iterator[int]
 
 def has_own(node: Node) -> bool:
     """Whether a stream has a user's own nodes whose states are JSON."""
-    return any(each.hides_positions for each in node.walk())
+    return any(each.hides_parents and each.length == STREAM for each in node.walk())

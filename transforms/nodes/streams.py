@@ -566,7 +566,7 @@ def ordered(node: Node) -> Node:
 def named_mixture(node: Node) -> MixingNode | None:
     """The mixture with named parents that a stream is made of, with no other mixture around it."""
     while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
-        if node.hides_positions:
+        if node.hides_parents:
             return None
         node = node.parent
     return node if isinstance(node, MixingNode) and node.part_names is not None else None

@@ -1,0 +1,1 @@
+from transforms.own_states import *

@@ -28,12 +28,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import memory, steady_loop, steady_records, steady_zarr
+from benchmarks import memory, steady_loop, steady_packed, steady_records, steady_zarr
 from benchmarks.figures import PAGE, placed
 from benchmarks.report import table
 from benchmarks.steady_sides import Batches, Case, Side, closed
 
-CASES: Final[tuple[Case, ...]] = (*steady_zarr.CASES, *steady_records.CASES)
+CASES: Final[tuple[Case, ...]] = (*steady_zarr.CASES, *steady_packed.CASES, *steady_records.CASES)
 MIB: Final = 2**20
 OURS: Final = "ours"
 

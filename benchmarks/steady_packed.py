@@ -44,7 +44,11 @@ def written(path: Path, small: bool) -> Path:
     offsets = _offsets(random, total)
     group = zarr.create_group(path)
     values = group.create_array(
-        "values", shape=(total,), chunks=(CHUNK_TOKENS,), dtype="uint16", compressors=[ZstdCodec(level=1)]
+        "values",
+        shape=(total,),
+        chunks=(CHUNK_TOKENS,),
+        dtype="uint16",
+        compressors=[ZstdCodec(level=1)],
     )
     values[:] = tokens
     group.create_array("offsets", data=offsets, chunks=(2**16,))
@@ -74,7 +78,6 @@ def as_document(record: bytes) -> dict[str, Any]:
 
 def sides(path: Path) -> dict[str, Side]:
     """Packed rows, with room for two windows of the shuffle."""
-
     options = windrow.ReadOptions(resident_bytes=2 * WINDOW_BLOCKS * BLOCK_BYTES)
 
     def dataset() -> Iterator[Any]:
@@ -92,7 +95,9 @@ def sides(path: Path) -> dict[str, Side]:
         )
         return (batch["tokens"] for batch in packed.batch(BATCH))
 
-    found: dict[str, Side] = {"floor": lambda: large_frames(frames(path / "values"), CHUNK_TOKENS * 2)}
+    found: dict[str, Side] = {
+        "floor": lambda: large_frames(frames(path / "values"), CHUNK_TOKENS * 2)
+    }
     for name, setting in grain_side.SETTINGS.items():
         found[f"Grain, {name}"] = functools.partial(peer, setting)
     return found | ours(dataset)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
+from windrow.transforms.nodes.own_rows import OwnRowsBatchNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, as_batch
 from windrow.transforms.nodes.streams import lanes_of
@@ -96,6 +97,12 @@ class Tail:
             return LaneRowsNode((self.node,), self.lanes)
         if self.lanes == 1 and self.shards == 1:
             return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
+        if isinstance(batch, ShardBatchNode) and self.lanes == 1:
+            own = batch.of_own_rows()
+            if own is not None:
+                return _replaced(
+                    self.node, batch, as_batch(batch, OwnRowsBatchNode, parents=(own,))
+                )
         return _replaced(self.node, batch, self._joining(batch, checked=True))
 
     def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:

@@ -17,7 +17,6 @@ from windrow.transforms.nodes.base import (
     IntArray,
     Node,
     Share,
-    Step,
     Where,
     WorkerSettings,
 )
@@ -58,6 +57,7 @@ from windrow.transforms.nodes.streams import (
     StreamRepeatNode,
     StreamWindowShuffleNode,
     ToStreamNode,
+    as_batch,
     as_chain,
     chains_of,
     lane_share,
@@ -65,6 +65,7 @@ from windrow.transforms.nodes.streams import (
     ordered,
     origin,
     random_access_parts,
+    topmost_batch,
     undecided,
 )
 from windrow.transforms.nodes.tail import RowPosition, Tail, tail_of
@@ -87,6 +88,7 @@ from windrow.transforms.nodes.whole_chain import (
     may_be_absent,
     seed_for,
 )
+from windrow.transforms.row_blocks import Step
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
@@ -205,6 +207,7 @@ __all__ = [
     "WindowShuffleNode",
     "WorkerSettings",
     "ZipNode",
+    "as_batch",
     "as_chain",
     "batch_node",
     "chains_of",
@@ -231,6 +234,7 @@ __all__ = [
     "sliced",
     "tail_of",
     "token_sizes",
+    "topmost_batch",
     "undecided",
 ]
 

@@ -19,9 +19,9 @@ import numpy as np
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import Node, Step
+from windrow.transforms.nodes.base import Node
 from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined
+from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, Step, joined
 from windrow.transforms.tables import Listed
 
 

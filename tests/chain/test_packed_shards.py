@@ -1,4 +1,7 @@
-"""Shards of packed rows: the rows of all shards are the rows of the batch, and no other document is read."""
+"""What packed rows read: shards read their own rows, and a restored stream the next ones.
+
+The rows of all shards of a batch are the rows of the batch.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,25 @@ def test_a_shard_reads_its_own_documents_only() -> None:
     assert sum(found) == 8 * sum(lengths)
     assert max(found) < sum(found) / 3
     assert "nothing is read for others" in stream.shard(1, 4).explain().nodes[-1].runs
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_restored_stream_reads_one_batch_and_plans_one_window(shards: int) -> None:
+    lengths = np.random.default_rng(3).integers(1, 17, 400).tolist()
+    iterator = iter(packed(Counted(lengths)).batch(4).shard(0, shards))
+    for _ in range(20):
+        next(iterator)
+    state = json.loads(json.dumps(iterator.get_state()))
+    wanted = next(iterator)
+    source = Counted(lengths)  # as in another process: nothing is planned or read there yet
+    fresh = iter(packed(source).batch(4).shard(0, shards))
+    fresh.set_state(state)
+    assert source.read_bytes == 0
+    assert same(next(fresh), wanted)
+    assert source.read_bytes == 8 * np.count_nonzero(wanted["tokens_segment_ids"])
+    planned = fresh.stats().packing
+    assert planned is not None
+    assert planned.documents == 20
 
 
 def test_a_shard_of_the_last_batch_may_have_no_rows() -> None:

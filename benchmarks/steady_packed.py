@@ -1,7 +1,8 @@
 """Steady state of packing: documents of ragged Zarr in full rows of 4,096 tokens, block-shuffled.
 
-Grain packs the same documents by best fit, from ArrayRecord, with 64 open rows. A figure counts the tokens of rows
-alone, without segment ids and positions.
+Grain packs the same documents, cut to at most a row, by best fit from ArrayRecord, with 64 open rows and several
+settings of its reader. A figure counts the tokens of rows alone, without segment ids and positions. CPU
+time leaves worker processes out.
 """
 
 from __future__ import annotations

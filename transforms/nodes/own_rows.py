@@ -5,7 +5,7 @@ without the others, and all shards end at the same batch.
 
 Users do not write this node: `tail` puts it into the chain that an iterator runs.
 
-Invariant: its batches and marks are those of a node that makes all rows and leaves the others out.
+Invariant: a node that makes all rows, and leaves the others out, has the same batches and marks.
 """
 
 from __future__ import annotations

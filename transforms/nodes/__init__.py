@@ -16,6 +16,7 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -184,6 +185,7 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
+    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",

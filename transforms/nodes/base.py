@@ -56,7 +56,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,14 @@ class WorkerSettings:
 
     options: Any
     init: Callable[[int, int], None] | None
+
+
+class Share(NamedTuple):
+    """Rows `[low, high)` of each `size` rows."""
+
+    size: int
+    low: int
+    high: int
 
 
 class Where(Protocol):
@@ -389,6 +397,13 @@ class Node(DealtToLanes, abc.ABC):
     def dealt(self, lanes: int) -> Node:
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
+
+    def of_shard(self, share: Share) -> Node | None:
+        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
+
+        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
+        """
+        return None
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""

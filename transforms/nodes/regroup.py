@@ -239,6 +239,10 @@ class BatchNode(RegroupNode):
     def group_size(self) -> int:
         return self.size
 
+    def of_own_rows(self) -> Node | None:
+        """The stream of the rows of one shard alone; None if the rows of others must be made, too."""
+        return None
+
     @property
     def shards(self) -> int:
         """Shards that each batch is cut into; the node makes one of them."""

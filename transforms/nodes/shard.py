@@ -14,7 +14,7 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, Share, Where
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
@@ -73,6 +73,10 @@ class ShardBatchNode(BatchNode):
         part = self.size // self.shards
         return self.shard * part, (self.shard + 1) * part
 
+    def of_own_rows(self) -> Node | None:
+        """The stream of the shard's rows alone; None if the rows of others must be made, too."""
+        return self.parent.of_shard(Share(self.size, *self.slots()))
+
     def first_row(self, batch: int) -> int:
         """The row of the parent at which a batch begins."""
         if not self.lead:
@@ -123,7 +127,7 @@ class ShardBatchNode(BatchNode):
             return super().runs_as(where)
         low, high = self.slots()
         rows = f"rows {low} to {high - 1} of each batch of {self.size}"
-        if self.length != STREAM:
+        if self.length != STREAM or self.of_own_rows() is not None:
             return f"{rows}, nothing is read for others"
         lanes = lanes_of(self.parents, "batch")
         mine = range(low * lanes // self.size, -(-high * lanes // self.size))

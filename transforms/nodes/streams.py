@@ -29,6 +29,7 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -60,13 +61,15 @@ class ToStreamNode(Node):
 
     Its own integer is the index of the next element. The engine reads them: see
     `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
-    `Node.lane_indices`. With `lane` it stands for the elements of one of them.
+    `Node.lane_indices`. With `lane` it stands for the elements of one of them. With `share` it has some
+    rows of each batch: see `Node.of_shard`.
     """
 
     read_options: ReadOptions
     allow_nones: bool = False
     lanes: int = 1
     lane: int | None = None
+    share: Share | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
@@ -114,6 +117,11 @@ class ToStreamNode(Node):
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         return dataclasses.replace(self, lane=lane)
+
+    def of_shard(self, share: Share) -> Node | None:
+        # Where indices have gaps, rows are planned: none of them is absent.
+        is_planned = self.parent.has_gaps and self.lanes == 1
+        return dataclasses.replace(self, share=share) if is_planned else None
 
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS

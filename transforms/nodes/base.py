@@ -167,8 +167,6 @@ class Node(abc.ABC):
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
-    has_order: ClassVar[bool] = True
-    """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 
@@ -348,10 +346,6 @@ class Node(abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
-    def order_over(self, parents: tuple[Node, ...]) -> Node:
-        """As `over_random_access`, with exactly the elements of a stream that is not `undecided`."""
-        return self.over_random_access(parents)
-
     def indices_from(self, start: int, count: int) -> IntArray:
         """The next indices from `start` on at which a node with random access can have elements.
 
@@ -371,6 +365,13 @@ class Node(abc.ABC):
         """The index after the next `count` elements, and how many there are."""
         passed = max(0, min(count, self.length - start))
         return start + passed, passed
+
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        """The number of rows of elements of a node with random access, where these are batches.
+
+        None if they are not, or a function of the user makes them.
+        """
+        return None
 
     @property
     def index_count(self) -> int:
@@ -489,6 +490,16 @@ class Node(abc.ABC):
     def stream_step(self) -> Step:
         """How it runs on a stream."""
         return Step.OWN
+
+    @property
+    def decides_by_values(self) -> bool:
+        """Whether the elements of its parents, and not their numbers alone, decide which it has."""
+        return self.drops or (self.looks_at_values and not self.makes_values)
+
+    @property
+    def unapplied(self) -> Node:
+        """A node of a stream with the same rows that calls no function of the user in `blocks`."""
+        return self
 
     @property
     def workers(self) -> WorkerSettings | None:

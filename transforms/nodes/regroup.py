@@ -31,7 +31,7 @@ from windrow.transforms.nodes.base import (
     fewest,
 )
 from windrow.transforms.nodes.index import first_elements
-from windrow.transforms.positions import Positions
+from windrow.transforms.positions import Positions, positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import (
     Block,
@@ -240,6 +240,10 @@ class BatchNode(RegroupNode):
         return self.size
 
     @property
+    def unapplied(self) -> BatchNode:
+        return self if self.batch_fn is None else dataclasses.replace(self, batch_fn=None)
+
+    @property
     def is_padded(self) -> bool:
         """Whether short batches get rows of padding, and all a mask."""
         return self.padding is not None and self.padding.mask is not None
@@ -343,6 +347,13 @@ class BatchNode(RegroupNode):
         inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
         rows = Positions(np.repeat(at.epochs, counts), np.repeat(starts, counts) + inside)
         return rows, bounds
+
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        if self.batch_fn is not None:
+            return None
+        if self.is_padded:
+            return np.full(len(indices), self.group_size)
+        return np.diff(self.to_rows(positions(indices, self.length))[1])
 
     def gather(self, table: Table, bounds: Sequence[int]) -> Table:
         if self.padding is not None:

@@ -19,6 +19,7 @@ from windrow.transforms.nodes.base import (
     Step,
     Where,
     WorkerSettings,
+    earlier_source,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.index import (
@@ -210,6 +211,7 @@ __all__ = [
     "checked_too_long",
     "default_seed",
     "described",
+    "earlier_source",
     "fingerprint",
     "follows_batch",
     "function_names",

@@ -62,6 +62,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
+from windrow.sources.base import KnowsEarlier
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.functions import name_of
@@ -231,6 +232,14 @@ class Node(abc.ABC):
     @property
     def given_seed(self) -> int | None:
         """The seed that it gives to nodes after it; None for a node that gives none."""
+        return None
+
+    @property
+    def earlier_label(self) -> str | None:
+        """The label of the source that the node takes the first elements of, when it had no more.
+
+        None for a node that takes other elements, or if the source does not know.
+        """
         return None
 
     # --- what comes out --------------------------------------------------------------------------
@@ -603,6 +612,18 @@ class Node(abc.ABC):
         """The sources of the chain, each once, in the order of `walk`."""
         read = (node.data_source for node in self.walk())
         return list({id(source): source for source in read if source is not None}.values())
+
+
+def earlier_source(node: Node, records: int) -> str | None:
+    """The label of a node that reads a source, when that ended after its first records.
+
+    None if the node does not read a source, or the source cannot have ended there.
+    """
+    source = node.data_source
+    if not isinstance(source, KnowsEarlier) or not 0 <= records < node.length:
+        return None
+    named = source.fingerprint_of_first(records)
+    return None if named is None else node.label.replace(source.fingerprint, named)
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

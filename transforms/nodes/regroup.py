@@ -27,7 +27,6 @@ from windrow.transforms.nodes.base import (
     VAST,
     IntArray,
     Node,
-    Step,
     Where,
     fewest,
 )
@@ -39,6 +38,7 @@ from windrow.transforms.row_blocks import (
     Blocks,
     Feed,
     Inputs,
+    Step,
     cut,
     joined,
     place_text,
@@ -243,6 +243,16 @@ class BatchNode(RegroupNode):
     @property
     def unapplied(self) -> BatchNode:
         return self if self.batch_fn is None else dataclasses.replace(self, batch_fn=None)
+
+    @property
+    def shards(self) -> int:
+        """Shards that each batch is cut into; the node makes one of them."""
+        return 1
+
+    @property
+    def agree(self) -> Callable[[bool], bool] | None:
+        """Decides with the other shards whether there is another batch."""
+        return None
 
     @property
     def is_padded(self) -> bool:

@@ -178,7 +178,7 @@ class ArrayRecordDataSource(LaidOutSource):
 
     def fingerprint_of_first(self, records: int) -> str | None:
         """As `sources.base.KnowsEarlier`: a set of files grows by whole files."""
-        ends = list(itertools.accumulate(part.take for part in self._ranges))
+        ends = list(itertools.accumulate(part.take or 0 for part in self._ranges))
         return self._fingerprint_of(ends.index(records) + 1) if records in ends else None
 
     def _fingerprint_of(self, files: int) -> str:
@@ -190,7 +190,7 @@ class ArrayRecordDataSource(LaidOutSource):
             for part, file in pairs
         )
         digest = hashlib.sha256(lines.encode()).hexdigest()[:16]
-        records = sum(part.take for part, _ in pairs)
+        records = sum(part.take or 0 for part, _ in pairs)
         return f"array_record({records} records, {files} files, sha256:{digest})"
 
     @property

@@ -617,10 +617,9 @@ def earlier_source(node: Node, records: int) -> str | None:
 
     None if the node does not read a source, or the source cannot have ended there.
     """
-    source = node.data_source
-    if not isinstance(source, KnowsEarlier) or not 0 <= records < node.length:
-        return None
-    named = source.fingerprint_of_first(records)
+    source: Any = node.data_source
+    knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
+    named = source.fingerprint_of_first(records) if knows else None
     return None if named is None else node.label.replace(source.fingerprint, named)
 
 

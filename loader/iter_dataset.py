@@ -388,7 +388,7 @@ class IterDataset(Dataset[T]):
     def records_of(self, index: int) -> Records:
         """The records that element number `index` of the stream is made of, without reading.
 
-        See `MapDataset.records_of`. Of rows that are packed, a list for each row. A map of a `MapDataset` that returns None, and so makes an
+        See `MapDataset.records_of`. Packed rows have a list for each row. A map of a `MapDataset` that returns None, and so makes an
         element absent, counts as one that does not.
 
         Args:

@@ -6,7 +6,7 @@
 The steps have the one shape that all runners know: numbers, spread by `GroupByKey`, worked on, and
 collected (`windrow.converters.job.pipeline`).
 
-Invariant: the result is that of `windrow.lengths`, however often a runner repeats a step.
+Invariant: the result equals the result of `windrow.lengths`, however often a runner repeats a step.
 """
 
 from __future__ import annotations

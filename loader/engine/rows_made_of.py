@@ -111,7 +111,7 @@ def _numbered(rows: Blocks, seen: int) -> Blocks:
 
 
 def _grouped(rows: Blocks, given: int) -> Blocks:
-    """Rows of which `given` were given: each may begin a group, since no function is called."""
+    """The rows after `given` rows: each may begin a group, since no function is called."""
     for block in rows:
         skipped = min(given, len(block))
         given -= skipped

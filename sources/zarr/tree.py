@@ -539,7 +539,7 @@ def _shaped(layout: _Numbers, leaf: Callable[[int], Any]) -> Columns:
 
 
 def _shown(facts: Sequence[str], rows: Callable[[], int]) -> str:
-    """Facts of arrays, or a digest if they are long; `rows` are those of the first array."""
+    """Facts of arrays, or a digest if they are long; `rows` counts the rows of the first array."""
     text = "; ".join(facts)
     if len(text) <= _SHOWN_CHARACTERS:
         return text

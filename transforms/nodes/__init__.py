@@ -18,7 +18,6 @@ from windrow.transforms.nodes.base import (
     Node,
     Where,
     WorkerSettings,
-    earlier_source,
 )
 from windrow.transforms.nodes.block_shuffle import BlockShuffleNode
 from windrow.transforms.nodes.index import (
@@ -81,6 +80,7 @@ from windrow.transforms.nodes.values import (
 from windrow.transforms.nodes.whole_chain import (
     default_seed,
     described,
+    earlier_source,
     fingerprint,
     follows_batch,
     function_names,

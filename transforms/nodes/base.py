@@ -56,19 +56,19 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
-from windrow.sources.base import KnowsEarlier
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
+from windrow.transforms.nodes.where import Where as Where
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -96,32 +96,6 @@ class WorkerSettings:
 
     options: Any
     init: Callable[[int, int], None] | None
-
-
-class Where(Protocol):
-    """Describes where a node of a chain runs, for `Node.runs_as`."""
-
-    @property
-    def of_each(self) -> str:
-        """Where a function of one element is called."""
-        ...
-
-    @property
-    def of_many(self) -> str:
-        """Where a function of many elements is called."""
-        ...
-
-    def reading(self, source: Any) -> str:
-        """How a source is read."""
-        ...
-
-    def streaming(self) -> str:
-        """How the elements of a chain with random access are made, one after the other."""
-        ...
-
-    def working(self, node: Node) -> str:
-        """What workers do for the chain before `node`."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -610,17 +584,6 @@ class Node(abc.ABC):
         """The sources of the chain, each once, in the order of `walk`."""
         read = (node.data_source for node in self.walk())
         return list({id(source): source for source in read if source is not None}.values())
-
-
-def earlier_source(node: Node, records: int) -> str | None:
-    """The label of a node that reads a source, when that ended after its first records.
-
-    None if the node does not read a source, or the source cannot have ended there.
-    """
-    source: Any = node.data_source
-    knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
-    named = source.fingerprint_of_first(records) if knows else None
-    return None if named is None else node.label.replace(source.fingerprint, named)
 
 
 def fewest(amounts: Sequence[Amount]) -> Amount:

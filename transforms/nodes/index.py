@@ -24,9 +24,9 @@ from windrow.transforms.nodes.base import (
     IntArray,
     Node,
     Where,
-    earlier_source,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength
+from windrow.transforms.nodes.whole_chain import earlier_source
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step

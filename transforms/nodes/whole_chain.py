@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from windrow.errors import PlanError
+from windrow.sources.base import KnowsEarlier
 from windrow.transforms import random
 from windrow.transforms.arguments import checked_seed
 from windrow.transforms.functions import name_of
@@ -107,3 +109,14 @@ def _without_batch(node: Node, batch: Node, inside: str) -> str:
         return _without_batch(node.parent, batch, inside)
     length = node.length if node.length == STREAM else "batches"
     return f"{node.label}#{length}({_without_batch(node.parent, batch, inside)})"
+
+
+def earlier_source(node: Node, records: int) -> str | None:
+    """The label of a node that reads a source, when that ended after its first records.
+
+    None if the node does not read a source, or the source cannot have ended there.
+    """
+    source: Any = node.data_source
+    knows = isinstance(source, KnowsEarlier) and 0 <= records < node.length
+    named = source.fingerprint_of_first(records) if knows else None
+    return None if named is None else node.label.replace(source.fingerprint, named)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from windrow.transforms.nodes.base import Node
+from typing import Any, Protocol
 
 
 class Where(Protocol):
@@ -29,6 +26,6 @@ class Where(Protocol):
         """How the elements of a chain with random access are made, one after the other."""
         ...
 
-    def working(self, node: Node) -> str:
+    def working(self, node: Any) -> str:
         """What workers do for the chain before `node`."""
         ...

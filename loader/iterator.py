@@ -257,9 +257,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Leave out the next `count` elements; the stream continues as if they had been given.
 
         Where metadata show the position, nothing is read: over random access, and through maps,
-        batches, shuffles, `limit`, `repeat`, `zip` and `mix`, in lanes and shards. Rows of
-        `MapDataset.pack` are planned from lengths. A filter, or another node that decides by values,
-        runs on the elements that are left out: their records are read, and the functions up to that
+        batches, shuffles, `limit`, `repeat`, `zip`, `mix`, `interleave` and `rebatch`, in lanes and
+        shards. Rows of `MapDataset.pack` are planned from lengths. A filter, or another node that
+        decides by values (`flat_map`, the packers of a stream), runs on the elements that are left out: their records are read, and the functions up to that
         node are called. `stats()` counts these reads, and no element.
 
         A map of a `MapDataset` that returns None, and so makes an element absent, counts as one that
@@ -325,7 +325,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(node, position, count, self._meter)
+        return skipping.after(node, position, count, skipping.running(self._meter))
 
     def _check_open(self) -> None:
         if self._closed:

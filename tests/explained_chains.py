@@ -257,6 +257,14 @@ FIRST = {
         lambda f: _documents(f).shuffle(seed=1).map(first_of_many, keeps_length=True).batch(8),
         knows_bytes=False,
     ),
+    "documents, padded in a stream": Case(
+        lambda f: _documents(f).shuffle(seed=1).to_iter_dataset().batch(8, pad_to=3_000)
+    ),
+    "documents, padded with a mask": Case(
+        lambda f: (
+            _documents(f).to_iter_dataset(SHORT).batch(30, remainder="pad", pad_to=3_000).batch(2)
+        )
+    ),
     "documents by blocks, little room": Case(
         lambda f: (
             _documents(f)

@@ -24,8 +24,9 @@ class MadeOf:
     A batch is one row. It has a part for each row that was put into it. Any other row has one part.
 
     Args:
-        items: int64 `(n, 3)`: the part of the row, the number of the chain, and the element of that
-            chain. The items of a row are in order, and so are the rows.
+        items: int64 `(n, 5)`: the part of the row, the number of the chain, and the element of that
+            chain; then, for one row of an element that is a batch, the number of that row and of all
+            rows, else 0 and 0. The items of a row are in order, and so are the rows.
         bounds: int64 `(rows + 1,)`, the items of each row; None for one item each.
         parts: int64 `(rows,)`, the number of parts of each row; None for one part each.
 
@@ -50,7 +51,7 @@ class MadeOf:
             elements: int64 `(n,)`.
             bounds: The elements of each row, for rows that are packed of several; else one each.
         """
-        items = np.zeros((len(elements), 3), np.int64)
+        items = np.zeros((len(elements), 5), np.int64)
         items[:, 1] = chain
         items[:, 2] = elements
         return cls(items, bounds)
@@ -93,20 +94,37 @@ class MadeOf:
     def ungrouped(self, counts: IntArray) -> MadeOf:
         """The rows of batches, which have `counts` rows.
 
-        If these are not the rows that were put into the batches, each has all items of its batch.
+        A batch that is an element of a chain has the rows of that element. Any other has the rows that
+        were put into it; if their number is another one, each row has all items of its batch.
         """
         bounds, parts = self._full()
         if not np.array_equal(parts, counts):
-            rows = self.spread(counts)._full()[0]
-            items = self.spread(counts).items.copy()
-            items[:, 0] = 0
-            return MadeOf(items, rows)
+            return self._unlike(bounds, parts, counts)
         before = np.cumsum(parts) - parts
         row = self.items[:, 0] + np.repeat(before, np.diff(bounds))
         items = self.items[np.argsort(row, kind="stable")]
         items[:, 0] = 0
         each = np.bincount(row, minlength=int(parts.sum()))
         return MadeOf(items, np.concatenate([[0], np.cumsum(each)]))
+
+    def _unlike(self, bounds: IntArray, parts: IntArray, counts: IntArray) -> MadeOf:
+        """`ungrouped` where some batches do not have the rows that were put into them."""
+        made = self.spread(counts)
+        items, ends = made.items.copy(), made._full()[0]
+        each = np.diff(ends)
+        batch = np.repeat(np.repeat(np.arange(len(counts)), counts), each)
+        number = np.repeat(
+            np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts), each
+        )
+        is_element = ((np.diff(bounds) == 1) & (parts == 1) & (counts > 1))[batch]
+        is_element &= items[:, 4] == 0
+        items[is_element, 3] = number[is_element]
+        items[is_element, 4] = counts[batch][is_element]
+        kept = (parts != counts)[batch] | (items[:, 0] == number)
+        row = np.repeat(np.arange(len(each)), each)[kept]
+        items[:, 0] = 0
+        found = np.bincount(row, minlength=len(each))
+        return MadeOf(items[kept], np.concatenate([[0], np.cumsum(found)]))
 
     def packed(self, rows: Sequence[Sequence[int]]) -> MadeOf:
         """Rows that are packed of some of these rows, each one part."""

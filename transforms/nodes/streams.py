@@ -485,10 +485,7 @@ def random_access_parts(node: Node) -> list[Node]:
 
 
 def undecided(node: Node) -> Node | None:
-    """The first node of a stream that decides by values which elements come; None without one.
-
-    Without one the stream has exactly the elements of `ordered`.
-    """
+    """The first node of a stream that decides by values which elements come; None without one."""
     for each in node.parents_first():
         if each.length != STREAM:
             continue
@@ -496,13 +493,6 @@ def undecided(node: Node) -> Node | None:
         if chain is not None:
             if may_be_absent(chain.parent) and not chain.allow_nones:
                 return next(part for part in chain.parent.parents_first() if part.drops)
-        elif each.drops or not each.has_order or (each.looks_at_values and not each.makes_values):
+        elif each.decides_by_values:
             return each
     return None
-
-
-def ordered(node: Node) -> Node:
-    """A node with random access that has exactly the elements of a stream that is not `undecided`."""
-    if node.length != STREAM:
-        return node
-    return node.order_over(tuple(map(ordered, node.parents)))

@@ -196,9 +196,9 @@ class Tail:
         """The node whose elements are the rows."""
         return self.node if self.batch is None else self.batch.parent
 
-    def fingerprint(self) -> str:
-        """Names the chain and its data, without the last batch: see `base.fingerprint`."""
-        return fingerprint_of(self.node, self.batch)
+    def fingerprint(self, *, earlier: bool = False) -> str:
+        """Names the chain and its data, without the last batch: see `fingerprint_of`."""
+        return fingerprint_of(self.node, self.batch, earlier=earlier)
 
 
 def tail_of(node: Node) -> Tail:

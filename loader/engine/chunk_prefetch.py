@@ -43,8 +43,6 @@ IntArray = npt.NDArray[np.int64]
 
 # One task reads several chunks smaller than this: handing over a task costs as much as reading one.
 _TASK_BYTES = 256 << 10
-# Threads that need no lock of the interpreter share the chunks of a call. Read batches wait for calls.
-_CALL_BYTES = 2 << 20
 # Neighbouring chunks of a remote store are one request: waiting for a request costs as much as
 # reading these bytes.
 _REMOTE_TASK_BYTES = 1 << 20
@@ -66,9 +64,6 @@ class ChunkPrefetcher:
         part, slots = room.part, room.slots
         self.room = room
         self._is_remote = is_remote_source(room.source)
-        self._task_bytes = _REMOTE_TASK_BYTES if self._is_remote else _TASK_BYTES
-        if not self._is_remote and reads_without_lock(part):
-            self._task_bytes = _CALL_BYTES
         self._counters = counters
         self._chunk_bytes = room.chunk_bytes
         self._record_bytes = room.record_bytes
@@ -243,7 +238,8 @@ class ChunkPrefetcher:
             chunk.slot, chunk.out = slot, out
             starting.append(chunk)
         self._started += len(starting)
-        per_task = max(1, self._task_bytes // self._chunk_bytes)
+        task_bytes = _REMOTE_TASK_BYTES if self._is_remote else _TASK_BYTES
+        per_task = max(1, task_bytes // self._chunk_bytes)
         for begin in range(0, len(starting), per_task):
             self._start(starting[begin : begin + per_task])
 

@@ -49,7 +49,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.shard import ShardBatchNode, Share, sharded, shared
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -180,6 +180,7 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
+    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",
@@ -226,6 +227,7 @@ __all__ = [
     "random_access_parts",
     "seed_for",
     "sharded",
+    "shared",
     "sliced",
     "tail_of",
     "token_sizes",

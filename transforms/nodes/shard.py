@@ -71,8 +71,9 @@ class ShardBatchNode(BatchNode):
     def group_size(self) -> int:
         return self.size // self.shards * len(self.parts)
 
-    def _rows(self) -> int | None:
-        whole = super()._rows()
+    @property
+    def fixed_rows(self) -> int | None:
+        whole = super().fixed_rows
         if whole is None or (whole != self.size and not self.is_even):
             return None
         return whole // self.shards * len(self.parts)

@@ -70,10 +70,7 @@ class Dataset(Generic[T]):
             >>> windrow.MapDataset.source([b"a", b"b"]).map(len).read_spec()
             ArraySpec(shape=(), dtype=dtype('int64'), dims=None)
         """
-        for element in _first_elements(self._node):
-            if element is not None:
-                return specs.spec_of(element)
-        raise specs.no_element()
+        return _read_spec(self._node)
 
     def to_jax(
         self,
@@ -95,7 +92,9 @@ class Dataset(Generic[T]):
 
         Args:
             sharding: One `jax.sharding.Sharding` for all leaves, a tree of them, or a function that
-                returns one for the path of a leaf: a tuple of keys, such as `("image",)`.
+                returns one for the path of a leaf: a tuple of keys, such as `("image",)`. If the
+                chain declares no spec, a function is asked for the leaves of the first rows, which
+                are read for it.
             prefetch: Batches on their way to the devices, at least 0.
             prefetch_bytes: The most bytes of this process's rows on their way. One batch is always
                 allowed.
@@ -130,7 +129,7 @@ class Dataset(Generic[T]):
         node = self._node
         if node.length != STREAM:
             node = nodes.ToStreamNode((node,), default_options(node))
-        return JaxDataset(node, sharding, prefetch, prefetch_bytes, host)
+        return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
     def explain(self) -> Explanation:
         """Describe the chain and its costs, before anything is read.
@@ -159,6 +158,14 @@ class Dataset(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({nodes.described(self._node)})"
+
+
+def _read_spec(node: Node) -> Any:
+    """Read the first element and return its spec: see `Dataset.read_spec`."""
+    for element in _first_elements(node):
+        if element is not None:
+            return specs.spec_of(element)
+    raise specs.no_element()
 
 
 def _first_elements(node: Node) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from windrow.devices.delivery import Delivery
@@ -31,6 +31,7 @@ class JaxDataset(Iterable[Any]):
         prefetch: int,
         prefetch_bytes: int,
         host: Iterable[str],
+        first_spec: Callable[[Node], Any],
     ) -> None:
         names = (host,) if isinstance(host, str) else tuple(host)
         if not all(isinstance(name, str) for name in names):
@@ -39,7 +40,7 @@ class JaxDataset(Iterable[Any]):
         self._prefetch_bytes = at_least(1, prefetch_bytes, "to_jax: prefetch_bytes")
         self._written = node
         self._placement = Placement(sharding, names)
-        self._plan = planned(node, self._placement)
+        self._plan = planned(node, self._placement, first_spec)
         spec = node.known_spec()
         narrow = [] if spec is None else narrowed_leaves(spec, self._placement)
         if narrow:

@@ -43,8 +43,7 @@ class Placement:
     host: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        is_function = callable(self.sharding) and not isinstance(self.sharding, Sharding)
-        if is_function:
+        if self.needs_leaves:
             return
         for path, leaf in trees.leaves(self.sharding, is_spec=True):
             if not isinstance(leaf, Sharding):
@@ -91,21 +90,20 @@ class Placement:
 
     # --- before anything is read -----------------------------------------------------------------
 
+    @property
+    def needs_leaves(self) -> bool:
+        """Whether the leaves must be known to find their shardings."""
+        return callable(self.sharding) and not isinstance(self.sharding, Sharding)
+
     def shardings(self, spec: Spec | None) -> list[tuple[Path, ArraySpec | None, Sharding]]:
         """The shardings of all leaves, with their specs where these are known.
 
         Raises:
-            PlanError: If a leaf is not an array, or leaves are not known and a function places them.
+            PlanError: If a leaf is not an array.
             ArgumentError: If a leaf has no sharding, or a name in `host` has no leaf.
         """
         if spec is not None:
             return list(self._of_spec(spec))
-        if callable(self.sharding) and not isinstance(self.sharding, Sharding):
-            raise PlanError(
-                "to_jax: a function gives the shardings, and the leaves of a batch are not known before"
-                " it is read; pass a tree of shardings, or give the functions of the chain a method"
-                " output_spec"
-            )
         return [(path, None, leaf) for path, leaf in trees.leaves(self.sharding, is_spec=True)]
 
     def _of_spec(self, spec: Spec) -> Iterator[tuple[Path, ArraySpec, Sharding]]:
@@ -178,15 +176,15 @@ def check_shape(path: Path, shape: Sequence[int], sharding: Sharding) -> None:
     Raises:
         PlanError: If it does not; it names the leaf, the axis and both sizes.
     """
+    parts = _axis_parts(sharding)
+    if len(parts) > len(shape):
+        raise PlanError(
+            f"to_jax: {shown(path)} has the global shape {tuple(shape)}, of {len(shape)} axes, and"
+            f" {sharding} names {len(parts)}; give a sharding of at most {len(shape)} axes"
+        )
     try:
         sharding.shard_shape(tuple(shape))
-    except ValueError as error:
-        parts = _axis_parts(sharding)
-        if len(parts) > len(shape):
-            raise PlanError(
-                f"to_jax: {shown(path)} has the global shape {tuple(shape)}, of {len(shape)} axes, and"
-                f" {sharding} shards {len(parts)}; give a sharding of at most {len(shape)} axes"
-            ) from error
+    except (ValueError, IndexError) as error:
         for axis, (size, count) in enumerate(zip(shape, parts, strict=False)):
             if size % count:
                 raise PlanError(
@@ -229,8 +227,12 @@ def whole_shape(leaf: ArraySpec | None, rows: int, sharding: Sharding) -> tuple[
     parts = _axis_parts(sharding)
     if leaf is not None:
         padded = (*parts, *(1 for _ in leaf.shape))
-        sizes = [padded[n] if size is None else size for n, size in enumerate(leaf.shape)]
-        return (rows, *sizes[1:]) if sizes else ()
+        known = (
+            (rows if leaf.shape[0] is None else leaf.shape[0], *leaf.shape[1:])
+            if leaf.shape
+            else ()
+        )
+        return tuple(padded[n] if size is None else size for n, size in enumerate(known))
     if parts or isinstance(sharding, NamedSharding):
         return (rows, *parts[1:])
     count = len(sharding.device_set)

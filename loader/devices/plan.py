@@ -29,6 +29,7 @@ from windrow.devices.placement import (
 from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms.nodes import BatchNode, Node, Share, Tail, shared, tail_of
+from windrow.transforms.specs import Spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,8 +47,14 @@ class DevicePlan:
     new_agreement: Callable[[], Agreement] | None
 
 
-def planned(node: Node, placement: Placement) -> DevicePlan:
+def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]) -> DevicePlan:
     """Plan a stream for devices.
+
+    Args:
+        node: The stream.
+        placement: Where leaves go.
+        first_spec: Reads the spec of the first element of a chain: asked where only that shows which
+            leaves a function of paths is called for.
 
     Raises:
         PlanError: If the chain has no last batch, a shape does not divide, or a leaf is not an array.
@@ -58,6 +65,8 @@ def planned(node: Node, placement: Placement) -> DevicePlan:
     batch = tail.batch
     if batch is None:
         raise PlanError(f"to_jax: {whole.label} has no last batch; write .batch(global_batch_size)")
+    if spec is None and placement.needs_leaves:
+        spec = _read_spec(tail, first_spec)
     found = placement.shardings(spec)
     if not found:
         raise PlanError("to_jax: no leaf goes to a device; iterate the dataset itself")
@@ -83,6 +92,17 @@ def planned(node: Node, placement: Placement) -> DevicePlan:
         node = shared(node, share)
     tail_of(node).run()  # checks that the shards can end together
     return DevicePlan(node, GlobalArrays(placement, parts, Narrowing()), agreement)
+
+
+def _read_spec(tail: Tail, first_spec: Callable[[Node], Spec]) -> Spec:
+    """The spec of a batch, of one that has a row of each lane."""
+
+    def any_rows(_: trees.Path, leaf: Any) -> Any:
+        is_array = isinstance(leaf, ArraySpec) and leaf.shape
+        return ArraySpec((None, *leaf.shape[1:]), leaf.dtype) if is_array else leaf
+
+    small = tail.with_batch_of(tail.lanes)
+    return trees.mapped(any_rows, first_spec(small), is_spec=True)
 
 
 def _batch_rows(tail: Tail, batch: BatchNode) -> list[int] | None:

@@ -107,6 +107,12 @@ class Tail:
             return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
         return _replaced(self.node, batch, self._joining(batch, checked=True))
 
+    def with_batch_of(self, size: int) -> Node:
+        """The same chain with a last batch of another size."""
+        if self.batch is None:
+            return self.node
+        return _replaced(self.node, self.batch, as_batch(self.batch, BatchNode, size=size))
+
     def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:
         if batch.size % self.lanes:
             fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]

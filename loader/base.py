@@ -84,7 +84,7 @@ class Dataset(Generic[T]):
 
         The batch size counts the rows of all processes. Each process reads only the rows that its
         addressable devices hold, each row once; nothing is sent between processes. The iterator has
-        all that iterators have, and its state is that of the batch given last.
+        all that iterators have, and its state is the state after the batch given last.
 
         A finite stream after a filter needs `batch(..., remainder="drop")`; its processes agree on
         the end through `jax.distributed`. Other functions than `map(..., batched=True)` belong
@@ -99,7 +99,7 @@ class Dataset(Generic[T]):
             prefetch_bytes: The most bytes of this process's rows on their way. One batch is always
                 allowed.
             host: Leaves, or trees of leaves, that stay in NumPy with the rows of this process, such
-                as strings: keys, with slashes between those of nested trees.
+                as strings: keys, or paths of keys with slashes.
 
         Returns:
             An iterable. Leaves of 64 bits become leaves of 32 bits unless `jax_enable_x64` is set.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class JaxDataset(Iterable[Any]):
-    """Batches as trees of global `jax.Array`s, of which each process makes the parts of its devices.
+    """Batches as trees of global `jax.Array`s. Each process makes the parts that its devices hold.
 
     `MapDataset.to_jax` and `IterDataset.to_jax` make it. Each `iter` begins anew.
     """

@@ -1,4 +1,4 @@
-"""Devices: batches as global arrays of JAX, of which each process makes the parts of its devices.
+"""Devices: batches as global arrays of JAX. Each process makes the parts that its devices hold.
 
 Batches take four steps:
 
@@ -13,7 +13,7 @@ Batches take four steps:
 4. `delivery` does step 3 on a thread of its own, a few batches ahead and within a budget of bytes.
 
 An iterator is the same `DatasetIterator` as without devices: only the blocks that it takes from the engine
-pass through a delivery. So its position, and all that follows from it, is that of the batch given last.
+pass through a delivery. So its position, and all that follows from it, belongs to the batch given last.
 
 Processes exchange nothing, except where a stream may end at another batch in each of them: `agreement`
 then lets them end together.

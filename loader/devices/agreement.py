@@ -1,7 +1,6 @@
 """Agreement: processes end a stream together, before the first batch that one of them lacks.
 
-A stream that a filter shortens has a number of batches that nobody knows, and each process runs its
-own lanes. So before each batch every process says whether it has it. That goes through the
+Metadata do not show how many batches a filter leaves, and each process runs its own lanes. So before each batch every process says whether it has it. That goes through the
 key-value store of `jax.distributed`, ahead of the loop: no device takes part, and no array is sent.
 
 Contract:
@@ -34,7 +33,7 @@ def store_of_jax() -> Any:
     """The client of the key-value store of `jax.distributed`.
 
     Raises:
-        PlanError: If there is none.
+        PlanError: If this process has no store.
     """
     from jax._src import distributed  # JAX has no public name for it
 

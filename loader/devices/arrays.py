@@ -84,7 +84,7 @@ class GlobalArrays:
     narrowing: Narrowing
 
     def of(self, batch: Any, records: Records) -> Any:
-        """The tree of a batch, with global arrays as leaves; those of `host` stay in NumPy.
+        """The tree of a batch, with global arrays as leaves; leaves named in `host` stay in NumPy.
 
         Raises:
             ElementError: If a leaf is not an array or its shape does not divide, or an integer does

@@ -61,7 +61,7 @@ class Placement:
         """The sharding of a leaf.
 
         Raises:
-            ArgumentError: If there is none.
+            ArgumentError: If it has no sharding.
         """
         found = self.sharding
         if callable(found) and not isinstance(found, Sharding):
@@ -220,7 +220,7 @@ def _axis_parts(sharding: Sharding) -> tuple[int, ...]:
 
 
 def whole_shape(leaf: ArraySpec | None, rows: int, sharding: Sharding) -> tuple[int, ...] | None:
-    """A global shape with so many rows; unknown sizes are chosen so that they divide.
+    """A global shape with this many rows; unknown sizes are chosen so that they divide.
 
     None for a sharding that has no shape of that kind.
     """
@@ -258,7 +258,7 @@ class RowParts:
     count: int = 1
 
     def joined(self, other: RowParts) -> RowParts:
-        """All rows of both, in parts of which both consist."""
+        """The rows that either has, in parts small enough for both."""
         count = math.lcm(self.count, other.count)
         return RowParts.of(self._split(count) | other._split(count), count)
 

@@ -169,7 +169,7 @@ def device_spec(spec: Any, placement: Placement) -> Any:
             return leaf
         if None in leaf.shape:
             raise PlanError(
-                f"element_spec: {trees.shown(path)} has shape {leaf.shape}, of which a size differs"
+                f"element_spec: {trees.shown(path)} has shape {leaf.shape}, and a None there differs"
                 " between batches"
             )
         dtype, sharding = narrowed(leaf.dtype), placement.sharding_of(path)

@@ -1,6 +1,6 @@
 """Trees of leaves with paths: specs, batches and shardings walked side by side.
 
-A path is a tuple of keys: those of dicts, names of fields, or positions in lists and tuples.
+A path is a tuple of keys of dicts, names of fields, or positions in lists and tuples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def items(tree: Any, *, is_spec: bool) -> list[tuple[str | int, Any]] | None:
     """Keys and children of a container; None for a leaf.
 
     Args:
-        tree: Of a spec or sharding, where each list is a container, or of columns, where a plain list is a leaf.
+        tree: A spec or a tree of shardings, where each list is a container, or columns, where a
+            plain list is a leaf.
         is_spec: Which of these it is.
     """
     if isinstance(tree, Mapping):

@@ -151,7 +151,7 @@ class ReadyQueue:
         self._count = self._rows = self.size_bytes = 0  # of the blocks in the queue
 
     def has_room(self, rows: int, size_bytes: int) -> bool:
-        """Whether a block of so many rows and bytes fits, or no more are wanted."""
+        """Whether a block of this many rows and bytes fits, or no more are wanted."""
         if not self._count or self._stopped.is_set():
             return True
         return (

@@ -257,7 +257,7 @@ class LaneBatchNode(ShardBatchNode):
         lanes, rows = self.own_lanes(), self.turn_rows
         pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
         slots = np.concatenate([n * rows + own for n, own in enumerate(self._own_rows())])
-        numbers = np.zeros(self.lanes, np.int64)  # of lanes, among those of this process
+        numbers = np.zeros(self.lanes, np.int64)  # of lanes, among the lanes of this process
         numbers[lanes] = np.arange(len(lanes))
         while self._has_more(before):
             sorted_rows, counts = (

@@ -17,11 +17,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
 from windrow.devices import trees
+from windrow.devices.extra import jax
 from windrow.devices.placement import (
     Placement,
     RowParts,
@@ -82,6 +82,7 @@ class GlobalArrays:
     placement: Placement
     parts: RowParts
     narrowing: Narrowing
+    _checked: dict[tuple[Path, tuple[int, ...]], Any] = dataclasses.field(default_factory=dict)
 
     def of(self, batch: Any, records: Records) -> Any:
         """The tree of a batch, with global arrays as leaves; leaves named in `host` stay in NumPy.
@@ -108,16 +109,17 @@ class GlobalArrays:
         return self._global(path, self._narrowed(path, np.asarray(array), records))
 
     def _global(self, path: Path, array: AnyArray) -> jax.Array:
-        sharding, parts = self.placement.sharding_of(path), self.parts
-        if not array.ndim:
-            shape: tuple[int, ...] = ()
-        else:
-            rows = len(array) // len(parts.numbers) * parts.count
-            shape = (rows, *array.shape[1:])
-        try:
-            check_shape(path, shape, sharding)
-        except PlanError as error:
-            raise ElementError(str(error)) from error
+        parts, shape = self.parts, array.shape
+        if shape:
+            shape = (shape[0] // len(parts.numbers) * parts.count, *shape[1:])
+        sharding = self._checked.get((path, shape))
+        if sharding is None:
+            sharding = self.placement.sharding_of(path)
+            try:
+                check_shape(path, shape, sharding)
+            except PlanError as error:
+                raise ElementError(str(error)) from error
+            self._checked[path, shape] = sharding
         pieces = _Pieces(array, parts, shape)
         made: jax.Array = jax.make_array_from_callback(
             shape, sharding, pieces.at, dtype=array.dtype

@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 
 from windrow.devices import trees
+from windrow.devices.extra import jax
 from windrow.devices.trees import Path, shown
-from windrow.errors import ArgumentError, PlanError, missing_extra
+from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.transforms.specs import Spec
 
-try:
-    import jax
-    from jax.sharding import NamedSharding, Sharding
-except ImportError as error:
-    raise missing_extra("to_jax", "jax") from error
-
+Sharding = jax.sharding.Sharding
 _MOST_AXES = 8
 
 
@@ -109,6 +105,8 @@ class Placement:
     def _of_spec(self, spec: Spec) -> Iterator[tuple[Path, ArraySpec, Sharding]]:
         found = list(trees.leaves(spec, is_spec=True))
         self.check_names([path for path, _ in found])
+        if not self.needs_leaves:
+            self._check_all_used([path for path, _ in found])
         for path, leaf in found:
             if self.is_kept(path):
                 continue
@@ -118,6 +116,14 @@ class Placement:
             if not is_supported(leaf.dtype):
                 raise PlanError(not_an_array(path, f"has dtype {leaf.dtype}"))
             yield path, leaf, self.sharding_of(path)
+
+    def _check_all_used(self, paths: Sequence[Path]) -> None:
+        for own, _ in trees.leaves(self.sharding, is_spec=True):
+            if not any(path[: len(own)] == own for path in paths):
+                raise ArgumentError(
+                    f"to_jax: the tree of shardings has {trees.name(own)!r}, but batches have the leaves"
+                    f" {[trees.name(path) for path in paths]}; leave it out"
+                )
 
     def check_names(self, paths: Sequence[Path]) -> None:
         """Check that each name of `host` is a leaf, or a tree of leaves.
@@ -209,7 +215,7 @@ def _remedy(axis: int, size: int, count: int) -> str:
 
 def _axis_parts(sharding: Sharding) -> tuple[int, ...]:
     """The number of parts of each axis, as far as a sharding says; axes after those have one part."""
-    if not isinstance(sharding, NamedSharding):
+    if not isinstance(sharding, jax.sharding.NamedSharding):
         return ()
     sizes: Mapping[str, int] = dict(sharding.mesh.shape)
     found = []
@@ -233,7 +239,7 @@ def whole_shape(leaf: ArraySpec | None, rows: int, sharding: Sharding) -> tuple[
             else ()
         )
         return tuple(padded[n] if size is None else size for n, size in enumerate(known))
-    if parts or isinstance(sharding, NamedSharding):
+    if parts or isinstance(sharding, jax.sharding.NamedSharding):
         return (rows, *parts[1:])
     count = len(sharding.device_set)
     for axes in range(_MOST_AXES):

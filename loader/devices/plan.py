@@ -18,6 +18,7 @@ from typing import Any
 from windrow.devices import trees
 from windrow.devices.agreement import Agreement, store_of_jax
 from windrow.devices.arrays import GlobalArrays, Narrowing, narrowed, narrowing_text
+from windrow.devices.extra import jax
 from windrow.devices.placement import (
     Placement,
     RowParts,
@@ -162,7 +163,6 @@ def device_spec(spec: Any, placement: Placement) -> Any:
     Raises:
         PlanError: If a size differs between batches.
     """
-    import jax
 
     def leaf_of(path: trees.Path, leaf: Any) -> Any:
         if placement.is_kept(path):

@@ -446,8 +446,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(make: Any, message
     [
         (P("data"), {}, "sharding must be a jax.sharding.Sharding"),
         ({"x": P("data")}, {}, "got .* at 'x'"),
-        ({"y": over("data")}, {}, r"tree of shardings has no 'x'; it has \['y'\]"),
-        ({"x": {"y": over("data")}}, {}, "has a tree where leaf 'x' is an array"),
+        ({"y": over("data")}, {}, r"tree of shardings has 'y', but"),
+        ({}, {}, r"tree of shardings has no 'x'; it has \[\]"),
+        ({"x": {}}, {}, "has a tree where leaf 'x' is an array"),
+        (
+            {"x": over("data"), "y": over("data")},
+            {},
+            r"tree of shardings has 'y', but batches have the leaves \['x'\]; leave it out",
+        ),
         (lambda path: None, {}, r"returned None for the path \('x',\)"),
         (over("data"), {"host": ("z",)}, r"host names 'z', but batches have the leaves \['x'\]"),
         (over("data"), {"host": (1,)}, "host must be names of leaves"),

@@ -51,7 +51,7 @@ def run(folder: Path, count: int, devices: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     array = zarr.create_array(
-        tmp_path / "rows.zarr", shape=(CHUNKS * 4, 8), chunks=(4, 8), dtype="f4"
+        tmp_path / "rows.zarr", shape=(CHUNKS * 4, 8), chunks=(4, 8), dtype="f4", compressors=None
     )
     array[:] = np.arange(CHUNKS * 4 * 8).reshape(-1, 8)
     return tmp_path

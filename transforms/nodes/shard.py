@@ -14,10 +14,11 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Step, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import lanes_of
+from windrow.transforms.nodes.streams import as_batch, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Step
 from windrow.transforms.tables import Listed, Table
 
 B = TypeVar("B", bound=BatchNode)
@@ -225,9 +226,10 @@ def shared(node: Node, share: Share) -> Node:
     Raises:
         PlanError: If there is no batch that has parts, or its size does not divide.
     """
-    if isinstance(node, BatchNode):
-        return _share_of(node, share)
-    has_parts = share.shards > 1 and _has_batch(node)
+    batch = as_batch(node)
+    if batch is not None:
+        return _share_of(batch, share)
+    has_parts = share.shards > 1 and topmost_batch(node) is not None
     if has_parts and node.functions and node.stream_step is not Step.GROUPS:
         raise PlanError(
             f"{share.who}: {node.written} comes after the last batch, and may read all of its rows;"
@@ -246,15 +248,9 @@ def shared(node: Node, share: Share) -> Node:
     return moved
 
 
-def _has_batch(node: Node) -> bool:
-    while len(node.parents) == 1 and not isinstance(node, BatchNode):
-        node = node.parent
-    return isinstance(node, BatchNode)
-
-
 def _share_of(node: BatchNode, share: Share) -> Node:
     who, shards = share.who, share.shards
-    if isinstance(node, ShardBatchNode) and node.shards > 1:
+    if node.shards > 1:
         raise PlanError(f"{who}: {node.written} is a shard already; call {who} once, without shard")
     if node.size % shards and not (share.is_even and node.length != STREAM):
         fits = [n for n in range(1, node.size + 1) if node.size % n == 0]
@@ -269,7 +265,7 @@ def _share_of(node: BatchNode, share: Share) -> Node:
             f"{who}: {node.written} makes a batch of all rows by a function; leave out batch_fn, and"
             " write it as map(..., batched=True) after the batch, for rows that are independent"
         )
-    return as_batch(
+    return another_batch(
         node,
         ShardBatchNode,
         parts=share.parts,
@@ -279,7 +275,7 @@ def _share_of(node: BatchNode, share: Share) -> Node:
     )
 
 
-def as_batch(node: BatchNode, kind: type[B], **more: Any) -> B:
+def another_batch(node: BatchNode, kind: type[B], **more: Any) -> B:
     """The same batch as a node of another class, with more fields."""
     names = {field.name for field in dataclasses.fields(kind) if field.init}
     given = {f.name: getattr(node, f.name) for f in dataclasses.fields(node) if f.init}

@@ -6,7 +6,7 @@ memory. JAX keeps a reference to memory until a transfer is done, or as long as 
 memory, as on CPU devices where its address is a multiple of 64.
 
 Axes other than the first are cut here, of whole samples. A source that could read parts of samples would
-make smaller leaves, and `_Pieces` would map global indices of those axes too.
+make smaller leaves, and `_DeviceCuts` would map global indices of those axes too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class GlobalArrays:
             except PlanError as error:
                 raise ElementError(str(error)) from error
             self._checked[path, shape] = sharding
-        pieces = _Pieces(array, parts, shape)
+        pieces = _DeviceCuts(array, parts, shape)
         made: jax.Array = jax.make_array_from_callback(
             shape, sharding, pieces.at, dtype=array.dtype
         )
@@ -139,7 +139,7 @@ class GlobalArrays:
         return found
 
 
-class _Pieces:
+class _DeviceCuts:
     """The pieces of a leaf that devices hold, by their indices in the global array."""
 
     def __init__(self, array: AnyArray, parts: RowParts, shape: tuple[int, ...]) -> None:

@@ -48,7 +48,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, Share, sharded, shared
+from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -144,6 +144,7 @@ __all__ = [
     "STREAM",
     "VAST",
     "BatchNode",
+    "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
     "ChunksNode",
@@ -182,7 +183,6 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
-    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",

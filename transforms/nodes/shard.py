@@ -1,4 +1,4 @@
-"""The batch node of one shard: of each batch only the rows that one process takes.
+"""The batch node of shards: of each batch only the rows that one process takes.
 
 Invariant: the rows of shards `0, ..., count - 1` of a batch, end to end, are the rows of the batch.
 """
@@ -188,7 +188,7 @@ def without_rows(batch: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class BatchParts:
     """The parts of each batch that a process takes.
 
     Args:
@@ -217,10 +217,10 @@ def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] |
         )
     if agree is not None and not callable(agree):
         raise ArgumentError(f"shard: agree must be a function of a bool, or None, got {agree!r}")
-    return shared(node, Share((shard,), shards, agree))
+    return shared(node, BatchParts((shard,), shards, agree))
 
 
-def shared(node: Node, share: Share) -> Node:
+def shared(node: Node, share: BatchParts) -> Node:
     """The chain that makes some parts of each batch of another chain.
 
     Raises:
@@ -248,7 +248,7 @@ def shared(node: Node, share: Share) -> Node:
     return moved
 
 
-def _share_of(node: BatchNode, share: Share) -> Node:
+def _share_of(node: BatchNode, share: BatchParts) -> Node:
     who, shards = share.who, share.shards
     if node.shards > 1:
         raise PlanError(f"{who}: {node.written} is a shard already; call {who} once, without shard")

@@ -210,6 +210,17 @@ def test_aligned_memory_is_taken_as_it_is() -> None:
     assert [place - batch.ctypes.data for place in places] == [0, 0, half, half]
 
 
+def test_rows_that_were_not_read_are_never_made_up() -> None:
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    parts = RowParts((0, 3), 4)  # as in a process that has two of four devices
+    for axes in ((None,), ("data",), (("data", "model"),)):
+        arrays = GlobalArrays(Placement(over(*axes)), parts, Narrowing())
+        with pytest.raises(ElementError, match="needs rows that this process did not read"):
+            arrays.of(rows, list)
+        with pytest.raises(ElementError, match="3 rows in this process, which takes 2 equal parts"):
+            arrays.of(rows[:3], list)
+
+
 def test_records_are_read_once_for_all_replicas() -> None:
     for axes in ((None,), ("data",), (("data", "model"),)):
         source = Noting(32)

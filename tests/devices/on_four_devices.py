@@ -188,6 +188,15 @@ def test_memory_of_old_batches_is_not_used_again() -> None:
     assert all(is_same(batch, expected) for batch, expected in pairs)
 
 
+def test_memory_of_workers_is_not_used_again() -> None:
+    x = np.arange(2**20, dtype=np.float32).reshape(64, -1)
+    mapped = MapDataset.source(x).shuffle(seed=2).map(lambda row: row + 1).repeat().batch(32)
+    with iter(mapped.mp_prefetch(1).to_jax(over("data"))) as batches, iter(mapped) as plain:
+        pairs = [(next(batches), np.array(next(plain))) for _ in range(12)]
+        assert batches.get_state()["rows"] == plain.get_state()["rows"]
+    assert all(is_same(batch, expected) for batch, expected in pairs)
+
+
 def test_old_batches_can_be_donated() -> None:
     x = np.arange(2**18, dtype=np.float32).reshape(64, -1)
     dataset = MapDataset.source(x).shuffle(seed=2).repeat().batch(16)

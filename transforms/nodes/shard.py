@@ -16,7 +16,7 @@ from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import as_batch, lanes_of, topmost_batch
+from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Step
 from windrow.transforms.tables import Listed, Table
@@ -62,11 +62,14 @@ class ShardBatchNode(BatchNode):
 
     @property
     def written(self) -> str:
-        shown = super().written
+        return ".".join(filter(None, [super().written, self.taken_part]))
+
+    @property
+    def taken_part(self) -> str:
         if self.shards == 1:
-            return shown
+            return ""
         own = self.parts[0] if len(self.parts) == 1 else self.parts
-        return f"{shown}.shard({own}, {self.shards})"
+        return f"shard({own}, {self.shards})"
 
     @property
     def group_size(self) -> int:
@@ -177,6 +180,8 @@ class ShardBatchNode(BatchNode):
         shown = f"lanes {mine[0]} to {mine[-1]}" if len(mine) > 1 else f"lane {mine[0]}"
         if len(mine) <= mine[-1] - mine[0]:
             shown = f"lanes {', '.join(map(str, mine))}"
+        if lanes > 1 and chain_of_rows(self.parent) is not None:
+            return f"{rows}, of {shown} of {lanes}; nothing is read for others"
         if lanes % self.shards:
             return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
         return f"{rows}, of {shown} of {lanes}; no other lane is run"

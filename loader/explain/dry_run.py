@@ -334,7 +334,7 @@ class _SlowLoop(BlockQueue):
 
     def _wait_for_room(self, rows: int, size_bytes: int) -> None:
         self.was_full = True
-        while not self._has_room(rows, size_bytes):
+        while not self._ready.has_room(rows, size_bytes):
             self.take()
 
     def take(self) -> None:
@@ -387,7 +387,7 @@ def _totals(
     node: Node,
     times: int,
     found: dict[int, tuple[ToStreamNode, int]],
-    lanes: tuple[range, int] | None = None,
+    lanes: tuple[Sequence[int], int] | None = None,
 ) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
     chain, lanes = as_chain(node), node.run_lanes or lanes

@@ -49,7 +49,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -147,6 +147,7 @@ __all__ = [
     "STREAM",
     "VAST",
     "BatchNode",
+    "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
     "ChunksNode",
@@ -235,6 +236,7 @@ __all__ = [
     "random_access_parts",
     "seed_for",
     "sharded",
+    "shared",
     "sliced",
     "tail_of",
     "token_sizes",

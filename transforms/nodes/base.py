@@ -396,7 +396,7 @@ class Node(DealtToLanes, abc.ABC):
         return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
     @property
-    def run_lanes(self) -> tuple[range, int] | None:
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
         """The lanes of its parents that it runs, and their number; None where it joins none."""
         return None
 

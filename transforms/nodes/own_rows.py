@@ -54,7 +54,7 @@ class OwnRowsBatchNode(ShardBatchNode):
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         index, seen = position
-        low, high = self.slots()
+        ((low, high),) = self.slots()  # `of_own_rows` takes neighbours only
         feed = Feed(inputs.blocks(0, [index], high - low))
         while True:
             index, rows = self._rows_of_all.index_after(index, self.size)

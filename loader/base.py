@@ -122,7 +122,7 @@ class Dataset(abc.ABC, Generic[T]):
         return explained(self._node)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({nodes.described(self._node)})"
+        return f"{type(self).__name__}({nodes.described(self._node, with_parts=True)})"
 
 
 def _first_elements(node: Node) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import as_batch, lanes_of, topmost_batch
+from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Step
 from windrow.transforms.tables import Listed, Table
@@ -50,8 +50,11 @@ class ShardBatchNode(BatchNode):
 
     @property
     def written(self) -> str:
-        shown = super().written
-        return shown if self.shards == 1 else f"{shown}.shard({self.shard}, {self.shards})"
+        return ".".join(filter(None, [super().written, self.taken_part]))
+
+    @property
+    def taken_part(self) -> str:
+        return f"shard({self.shard}, {self.shards})" if self.shards > 1 else ""
 
     @property
     def group_size(self) -> int:
@@ -125,6 +128,8 @@ class ShardBatchNode(BatchNode):
         lanes = lanes_of(self.parents, "batch")
         mine = range(low * lanes // self.size, -(-high * lanes // self.size))
         shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
+        if lanes > 1 and chain_of_rows(self.parent) is not None:
+            return f"{rows}, of {shown} of {lanes}; nothing is read for others"
         if lanes % self.shards:
             return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
         return f"{rows}, of {shown} of {lanes}; no other lane is run"

@@ -4,7 +4,8 @@ A state is JSON: rows and positions (a few integers), the chain's fingerprint, a
 the chain for the message that refuses the state elsewhere. It holds no data and no count of threads,
 workers, shards or hosts.
 
-Invariant: under 1 kB without lanes, and some 20 bytes more per lane and stateful node; the same for
+Invariant: under 1 kB without lanes, and some 20 bytes more per lane and stateful node, and 40 per named
+part of a mixture; the same for
 the same row of the same chain and data, whatever its last batch.
 """
 
@@ -16,7 +17,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow.errors import ArgumentError, StateError
 from windrow.transforms.nodes import (
@@ -27,8 +28,12 @@ from windrow.transforms.nodes import (
     earlier_source,
     fingerprint,
     function_names,
+    named_mixture,
     tail_of,
 )
+
+if TYPE_CHECKING:
+    from windrow.mixture_state import NamedParts
 
 VERSION = 2
 _WORDS = 500  # characters of JSON, of the chain's description that a state keeps
@@ -43,17 +48,20 @@ class Identity:
     fingerprint: str
     functions: str
     chain: str
+    parts: NamedParts | None = None
 
     @classmethod
     def of(cls, node: Node) -> Identity:
         """The identity of a chain."""
         names = hashlib.sha256("\n".join(function_names(node)).encode()).hexdigest()[:8]
         tail = tail_of(node)
-        return cls(tail, tail.fingerprint(), names, _shortened(described(node)))
+        return cls(tail, tail.fingerprint(), names, _shortened(described(node)), _parts_of(tail))
 
     def state(self, at: RowPosition) -> dict[str, Any]:
         """The state of an iterator at a position."""
-        after = {"after": at.after} if any(at.after) else {}
+        after: dict[str, Any] = {"after": at.after} if any(at.after) else {}
+        if self.parts is not None:
+            after["mixture"] = self.parts.to_json()
         return {
             "version": VERSION,
             "rows": at.rows,
@@ -77,6 +85,9 @@ class Identity:
         is_new = state["version"] == VERSION
         own = self.fingerprint if is_new else fingerprint(self.tail.node)
         if state["fingerprint"] not in (own, self._earlier(is_new=is_new, own=own, state=state)):
+            taken = self.parts.taken_over(state) if self.parts is not None else None
+            if taken is not None:
+                return self._row_position(taken)
             raise StateError(
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
@@ -128,6 +139,16 @@ class Identity:
                 " is damaged: restore another one."
             )
         return RowPosition(rows, found, _checked(given, after))
+
+
+def _parts_of(tail: Tail) -> NamedParts | None:
+    """The parts of the named mixture that a stream ends with, if it does."""
+    mixture = named_mixture(tail.node)
+    if mixture is None:
+        return None
+    from windrow.mixture_state import NamedParts  # few chains have one
+
+    return NamedParts.of(tail, mixture)
 
 
 def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -36,6 +36,17 @@ class RandomMap(abc.ABC):
         """The new element. `rng` depends on the seed and the element's index alone."""
 
 
+class TfRandomMap(abc.ABC):
+    """As `RandomMap`, under the name of a method that Grain shares with TensorFlow's loaders.
+
+    For `windrow.DataLoader` alone; a chain takes `RandomMap`.
+    """
+
+    @abc.abstractmethod
+    def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        """The new element."""
+
+
 class MapWithIndex(abc.ABC):
     """One element and its index in, one element out."""
 
@@ -97,6 +108,7 @@ Transformations: TypeAlias = Sequence[Transformation]
 _METHODS = {
     "Map": "map",
     "RandomMap": "random_map",
+    "TfRandomMap": "np_random_map",
     "MapWithIndex": "map_with_index",
     "FlatMap": "flat_map",
     "Filter": "filter",
@@ -104,6 +116,7 @@ _METHODS = {
 _OURS: dict[str, type] = {
     "Map": Map,
     "RandomMap": RandomMap,
+    "TfRandomMap": TfRandomMap,
     "MapWithIndex": MapWithIndex,
     "FlatMap": FlatMap,
     "Filter": Filter,

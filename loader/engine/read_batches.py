@@ -224,6 +224,8 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._read_batch_bytes = self._rest_bytes = (
             0  # of the last read batch, and of its rows that are not yielded
         )
+        dropping = () if node.allow_nones else node.parent.walk()
+        self._watch = run.drop_watch((*dropping, *stage.steps))
         run.maker.watch(self)
 
     def blocks(self) -> Blocks:
@@ -251,6 +253,8 @@ class ReadBatches(Iterator["ReadBatch"]):
                 elements = MadeOf.of_elements(self._chain_number, block.marks[:, 0] - 1)
                 known = Block(block.table, block.marks, elements)
                 yield dataclasses.replace(result, block=known)
+                if self._watch is not None:
+                    self._watch.saw(result.rows, len(known))
 
     def __next__(self) -> ReadBatch:
         # A filter may drop everything forever, so the loop checks here whether the run was stopped.

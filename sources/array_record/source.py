@@ -57,9 +57,9 @@ class ArrayRecordDataSource(LaidOutSource):
     def __init__(
         self,
         paths: Any,
+        reader_options: Mapping[str, str] | None = None,
         *,
         split: str | None = None,
-        reader_options: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
         direct: bool | None = None,
@@ -71,9 +71,9 @@ class ArrayRecordDataSource(LaidOutSource):
             paths: A path, a glob, a folder of `*.array_record` files, a folder that tfds wrote,
                 or a list of these. Also a URL of any protocol of fsspec, `path[10:20]` for records
                 10 to 19 of a file, or a FileInstruction of tfds.
-            split: The split of a tfds folder.
             reader_options: Options of the array_record package's reader. With these it reads local
                 files.
+            split: The split of a tfds folder.
             storage_options: Settings of fsspec's file systems, such as credentials.
             remote: Limits of reading from URLs.
             direct: Whether Windrow reads files itself instead of through the array_record package,

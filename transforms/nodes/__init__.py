@@ -51,6 +51,8 @@ from windrow.transforms.nodes.routing import (
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
 from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
+    MixingNode,
+    OptionsNode,
     ProcessNode,
     StreamLimitNode,
     StreamNode,
@@ -63,7 +65,9 @@ from windrow.transforms.nodes.streams import (
     chains_of,
     lane_share,
     lanes_of,
+    named_mixture,
     no_row,
+    options_of,
     origin,
     random_access_parts,
     topmost_batch,
@@ -89,11 +93,13 @@ from windrow.transforms.nodes.whole_chain import (
     function_names,
     may_be_absent,
     seed_for,
+    written_parents,
 )
 from windrow.transforms.row_blocks import Step
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
+    from windrow.transforms.nodes.cache import CacheNode
     from windrow.transforms.nodes.flatten import (
         FlatMapNode,
         FlattenNode,
@@ -119,6 +125,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "BEST_FIT": "packing",
     "BucketNode": "buckets",
+    "CacheNode": "cache",
     "ChunksNode": "pieces",
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
@@ -150,6 +157,7 @@ __all__ = [
     "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
+    "CacheNode",
     "ChunksNode",
     "ColumnMapNode",
     "ConcatenateNode",
@@ -167,7 +175,9 @@ __all__ = [
     "MapNode",
     "MapWithIndexNode",
     "MixNode",
+    "MixingNode",
     "Node",
+    "OptionsNode",
     "PackNode",
     "PieceNode",
     "PlannedNode",
@@ -229,7 +239,9 @@ __all__ = [
     "lengths_of",
     "may_be_absent",
     "mix_proportions",
+    "named_mixture",
     "no_row",
+    "options_of",
     "origin",
     "over_records",
     "pack_node",
@@ -242,6 +254,7 @@ __all__ = [
     "token_sizes",
     "topmost_batch",
     "undecided",
+    "written_parents",
 ]
 
 

@@ -138,6 +138,8 @@ class Node(DealtToLanes, abc.ABC):
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
+    is_half: ClassVar[bool] = False
+    """Whether one method of a dataset makes it, and the node after it."""
     packs: ClassVar[bool] = False
     """Whether a row is made of several elements one after the other; see `Block.made_of`."""
 

@@ -78,6 +78,8 @@ class FlatMapNode(EachNode):
     Its spec is a list that holds the spec of an item.
     """
 
+    is_half: ClassVar[bool] = True
+
     @property
     def label(self) -> str:
         return "flat_map"
@@ -187,6 +189,7 @@ class FlattenNode(SpreadNode):
 class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
+    is_half: ClassVar[bool] = True
     keeps_values: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
 
@@ -287,6 +290,8 @@ def _batch(node: Node) -> Node | None:
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotsNode(IndexNode):
     """Each element of the parent `slots` times in a row."""
+
+    is_half: ClassVar[bool] = True
 
     slots: int
 

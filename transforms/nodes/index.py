@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from windrow.errors import ArgumentError, PlanError
+from windrow.errors import ArgumentError, ArgumentValueError, PlanError
 from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
@@ -381,7 +381,7 @@ def sliced(node: Node, sl: Any) -> Node:
         return SliceNode((node,), start, step, len(range(start, stop, step)))
     indices = np.asarray(sl)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
-        raise ArgumentError(
+        raise (ArgumentError if indices.ndim else ArgumentValueError)(
             "slice: needs a slice or a sequence of integers, got"
             f" {type(sl).__name__} of shape {indices.shape} and dtype {indices.dtype}"
         )

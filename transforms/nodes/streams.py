@@ -12,6 +12,7 @@ Contract of every `blocks`:
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import math
@@ -37,7 +38,7 @@ from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleN
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
-from windrow.transforms.options import ReadOptions
+from windrow.transforms.options import DatasetOptions, ReadOptions
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
@@ -168,6 +169,34 @@ class StreamNode(Node):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return parents[0]
+
+
+class MixingNode(StreamNode):
+    """A mixture of streams, which may have names.
+
+    Its own integers are the elements that were given, and then as many for each parent as
+    `integers_of_part` says.
+    """
+
+    @property
+    @abc.abstractmethod
+    def part_names(self) -> tuple[str, ...] | None:
+        """The names of the parents; None if they have none."""
+
+    @property
+    @abc.abstractmethod
+    def rules(self) -> str:
+        """What decides the next parent, but for the weights and the parents themselves."""
+
+    @property
+    @abc.abstractmethod
+    def integers_of_part(self) -> int:
+        """How many of its own integers belong to each parent: 0 or 1."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether the integers of a parent mean the same among other parents."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -404,6 +433,40 @@ class ProcessNode(UnseenNode):
         return where.working(self)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OptionsNode(UnseenNode):
+    """Gives options to the whole stream."""
+
+    options: DatasetOptions
+
+    looks_at_values: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return "with_options"
+
+    @property
+    def stream_step(self) -> Step:
+        return Step.NOTHING
+
+    def position_after(
+        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
+    ) -> Moved:
+        return moves.after(0, position, count, unit)
+
+    def runs_as(self, where: Where) -> str:
+        return "options only"
+
+
+def options_of(node: Node) -> DatasetOptions:
+    """The options of a stream; of those given in several places the later ones count."""
+    found = DatasetOptions()
+    for each in node.walk():
+        if isinstance(each, OptionsNode):
+            found = found.merge(each.options)
+    return found
+
+
 def lane_share(count: int, lane: int, lanes: int) -> int:
     """How many of the rows `0, ..., count - 1` are `lane`, `lane + lanes`, ..."""
     return max(0, -((lane - count) // lanes))
@@ -496,3 +559,10 @@ def undecided(node: Node) -> Node | None:
         elif each.decides_by_values:
             return each
     return None
+
+
+def named_mixture(node: Node) -> MixingNode | None:
+    """The mixture with named parents that a stream is made of, with no other mixture around it."""
+    while node.length == STREAM and len(node.parents) == 1 and not isinstance(node, MixingNode):
+        node = node.parent
+    return node if isinstance(node, MixingNode) and node.part_names is not None else None

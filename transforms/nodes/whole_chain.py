@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import Any
 
 from windrow.errors import PlanError
@@ -44,6 +45,12 @@ def default_seed(node: Node) -> int | None:
         else:
             queue.extend((parent, depth + 1) for parent in before.parents)
     return random.default_seed(found) if found else None
+
+
+def written_parents(node: Node) -> list[Node]:
+    """The parents of a node as the user wrote them: `flat_map` and `rebatch` make two nodes."""
+    found = [each.parents if each.is_half else (each,) for each in node.parents]
+    return list(itertools.chain.from_iterable(found))
 
 
 def may_be_absent(node: Node) -> bool:

@@ -60,13 +60,15 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
 
     `length` may be an array too: the lengths of the nodes that the indices belong to.
     """
-    if (
-        indices.dtype != object
-        and indices.size
-        and indices.min() >= 0
-        and indices.max() < np.min(length)
-    ):
-        return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
+    if indices.dtype != object and indices.size:
+        low, high, least = int(indices.min()), int(indices.max()), int(np.min(length))
+        if low >= 0 and high < least:
+            return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
+        epoch = low // least
+        if isinstance(length, int) and low >= 0 and high - epoch * least < least:
+            # All in one epoch, as most read batches are: a division of each costs five times as much.
+            offsets = (indices - epoch * least).astype(np.int64, copy=False)
+            return Positions(np.full(len(indices), epoch), offsets)
     epochs = indices // length
     offsets = indices - epochs * length
     # Parts of endless datasets have epochs as long as those: beyond 64 bits they stay Python ints.

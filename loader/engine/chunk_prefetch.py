@@ -198,6 +198,8 @@ class ChunkPrefetcher:
         self._collect()
         records = sum(ticket.count for ticket in self._tickets.get(number, ()))
         if self._hands_out:
+            while self._idle:
+                self._forget(self._idle.popitem()[1])
             self._hand_out(2 * records)
         elif records:
             self._share = self._share_of(records)
@@ -522,13 +524,23 @@ class ChunkPrefetcher:
     def _rest(self, chunk: PlannedChunk) -> None:
         """Free a chunk's slot for another chunk if no read batch wants the chunk and its read is done."""
         if not chunk.uses and chunk.slot >= 0 and chunk.read is not None and chunk.read.done:
-            self._idle[chunk.number] = chunk
+            if self._hands_out:
+                self._forget(chunk)
+            else:
+                self._idle[chunk.number] = chunk
+
+    def _forget(self, chunk: PlannedChunk) -> None:
+        """Give up a chunk's slot: where chunks have no slots, copying from a few would cost more."""
+        del self._known[chunk.number]
+        self._release(chunk)
 
     def _column(self, ticket: Ticket) -> Any:
+        if ticket.chunks and len(ticket.served) == len(ticket.chunks):
+            return self._cache.finished(ticket.out, ticket.fragments)
         slots = np.array([chunk.slot for chunk in ticket.chunks], np.int64)[ticket.which]
         if not ticket.served:
             ticket.out = self._cache.gather(ticket.count, ticket.fragments, slots)
-        elif len(ticket.served) < len(ticket.chunks):
+        else:
             left = np.ones(len(ticket.chunks), np.bool_)
             left[list(ticket.served)] = False
             rest = np.flatnonzero(left[ticket.which])

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.core import buffer_pool
+from windrow.engine.fragments import Fragments, WantedChunks, fragments_of
 from windrow.sources.chunks import (
     ArrayPart,
     ListPart,
@@ -28,44 +29,10 @@ from windrow.sources.chunks import (
     Span,
     runs_of,
 )
-from windrow.sources.ragged_column import RaggedColumn, bounds_of, copy_runs
+from windrow.sources.ragged_column import RaggedColumn, copy_runs
 
 IntArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Fragments:
-    """Parts of records, each in one chunk, with the places to copy them from and to.
-
-    Fragment `k` is rows `[sources[k], sources[k] + lengths[k])` of its chunk and goes to rows
-    `[targets[k], ...)` of record `records[k]`; without `targets` it is one row, the whole record.
-    With `bounds`, the bounds of a `RaggedColumn`, `targets` are rows of its `values`.
-    """
-
-    records: IntArray
-    sources: IntArray
-    targets: IntArray | None = None
-    lengths: IntArray | None = None
-    bounds: IntArray | None = None
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def runs(self) -> tuple[IntArray, IntArray]:
-        """Their targets and lengths, in a column that is made of runs of rows."""
-        if self.targets is None or self.lengths is None:
-            raise TypeError("chunk cache: fragments that are whole records have no runs")
-        return self.targets, self.lengths
-
-    def taken(self, at: IntArray) -> Fragments:
-        """The fragments at `at`."""
-        if self.targets is None or self.lengths is None:
-            return Fragments(self.records[at], self.sources[at])
-        return Fragments(
-            self.records[at], self.sources[at], self.targets[at], self.lengths[at], self.bounds
-        )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -105,8 +72,8 @@ class ChunkCache(abc.ABC):
     """Slots for chunks of one part. All fragments of a chunk cache are of one kind."""
 
     @abc.abstractmethod
-    def fragments(self, indices: IntArray) -> tuple[Any, IntArray]:
-        """The fragments of the records at `indices`, and the chunk of each."""
+    def fragments(self, indices: IntArray) -> tuple[Any, WantedChunks]:
+        """The fragments of the records at `indices`, and the chunks that they lie in."""
 
     @abc.abstractmethod
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
@@ -162,22 +129,8 @@ class ArrayCache(ChunkCache):
         self._rows = np.empty((slots * part.chunk_rows, *part.row_shape), part.dtype)
         self._runs = runs_of(self._rows, part.size or 1)
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
-        part, needs = self._part, self._part.needs(indices)
-        records, chunks = needs.records, needs.chunks
-        first = part.first_rows(indices) + part.shift
-        begin = chunks * part.chunk_rows
-        if part.has_single_rows:
-            return Fragments(records, first - begin), chunks
-        sizes = part.sizes(indices)
-        first, stop = first[records], (first + sizes)[records]
-        low = np.maximum(first, begin)
-        lengths = np.minimum(stop, begin + part.chunk_rows) - low
-        if part.lengths is None:
-            return Fragments(records, low - begin, low - first, lengths), chunks
-        bounds = bounds_of(sizes)
-        targets = low - first + bounds[records]
-        return Fragments(records, low - begin, targets, lengths, bounds), chunks
+    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
+        return fragments_of(self._part, indices)
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.reader.start(list(map(self._span, places)), pool)
@@ -337,9 +290,10 @@ class ListCache(ChunkCache):
         self._part = part
         self._chunks: list[Sequence[Any]] = []  # by slot, up to the highest one in use
 
-    def fragments(self, indices: IntArray) -> tuple[Fragments, IntArray]:
+    def fragments(self, indices: IntArray) -> tuple[Fragments, WantedChunks]:
         needs = self._part.needs(indices)
-        return Fragments(needs.records, self._part.places(indices)), needs.chunks
+        chunks = WantedChunks.of(needs.chunks, self._part.chunk_count)
+        return Fragments(needs.records, self._part.places(indices)), chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         return self._part.start([place.number for place in places], pool)

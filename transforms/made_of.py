@@ -97,7 +97,7 @@ class MadeOf:
         """Batches of the rows between each two neighbouring `cuts`, which cover all rows."""
         at = np.asarray(cuts, np.int64)
         if self.chain is not None and self.bounds is None:
-            return MadeOf(self.found, at, np.diff(at), self.chain)
+            return MadeOf(self.found, at, at[1:] - at[:-1], self.chain)
         bounds, parts = self._full()
         before = np.concatenate([[0], np.cumsum(parts)])
         shift = before[:-1] - np.repeat(before[at[:-1]], np.diff(at))

@@ -60,14 +60,11 @@ def positions(indices: npt.NDArray[Any], length: int | IntArray) -> Positions:
 
     `length` may be an array too: the lengths of the nodes that the indices belong to.
     """
-    if indices.dtype != object and indices.size:
-        low, high, least = int(indices.min()), int(indices.max()), int(np.min(length))
-        if low >= 0 and high < least:
-            return Positions(np.zeros(len(indices), np.int64), indices.astype(np.int64, copy=False))
-        epoch = low // least
-        if isinstance(length, int) and low >= 0 and high - epoch * least < least:
-            # All in one epoch, as most read batches are: a division of each costs five times as much.
-            offsets = (indices - epoch * least).astype(np.int64, copy=False)
+    if isinstance(length, int) and indices.dtype == np.int64 and len(indices):
+        low, high = int(indices.min()), int(indices.max())
+        epoch = low // length
+        if low >= 0 and high // length == epoch:  # as in most reads
+            offsets = indices - epoch * length if epoch else indices
             return Positions(np.full(len(indices), epoch), offsets)
     epochs = indices // length
     offsets = indices - epochs * length

@@ -28,7 +28,8 @@ impl Divisor {
     /// The quotient and the rest.
     fn split(&self, number: u64) -> (u64, u64) {
         // The inverse is too small by at most 1 of 2**64, so the quotient by at most 1.
-        let quotient = (u128::from(number) * u128::from(self.inverse) >> 64) as u64;
+        let product = u128::from(number) * u128::from(self.inverse);
+        let quotient = (product >> 64) as u64;
         let rest = number - quotient * self.by;
         if rest < self.by { (quotient, rest) } else { (quotient + 1, rest - self.by) }
     }

@@ -62,9 +62,7 @@ class Block:
 
     def with_marks(self, own: IntArray) -> Block:
         """The same rows, with a last integer of its own, `own[r]`, in the mark of each row `r`."""
-        marks = np.empty((len(self), self.marks.shape[1] + 1), np.int64)
-        marks[:, :-1], marks[:, -1] = self.marks, own
-        return Block(self.table, marks, self.made_of)
+        return Block(self.table, np.column_stack([self.marks, own]), self.made_of)
 
     def with_table(self, table: Table) -> Block:
         """The first rows with the elements of `table`, made of the rows of this block in order."""

@@ -31,9 +31,6 @@ USUAL_KEPT = 0.25
 # The length of the horizon in chunks, where chunks need no slots. An order in windows of at most
 # half that length reads each chunk once.
 _LEAST_CHUNKS = 8
-# Bytes of chunks that are being read at a time at most, where chunks need no slots. Two cores decode as
-# much in some 5 ms, longer than planning a read batch keeps them waiting.
-_SCATTERED_BYTES = 12 * MIB
 # The largest share of a budget for chunks, if the store fits into it.
 MOST_KEPT = 0.75
 
@@ -93,11 +90,7 @@ class CacheBudget:
         if fits:
             return self
         more = min(self.in_flight_bytes, self.resident_bytes)
-        return CacheBudget(
-            resident_bytes=self.resident_bytes + more,
-            in_flight_bytes=min(self.in_flight_bytes, _SCATTERED_BYTES),
-            kept_share=0.0,
-        )
+        return dataclasses.replace(self, resident_bytes=self.resident_bytes + more, kept_share=0.0)
 
     def has_room_to_scatter(self, chunk_bytes: int) -> bool:
         """Whether the horizon is so long that no read batch needs a chunk to be read again."""

@@ -221,8 +221,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Resume from a state, as `get_state` gave it or after a round trip through JSON.
 
         Reads no records. Where a chain with random access ends in a batch, and its size has changed
-        since, the batches begin at the row of the state and are cut at the end of the chain. A chain whose position is one number (random access, map, filter and
-        batch) also takes a state of Grain, `{"next_index": n}`.
+        since, the batches begin at the row of the state and are cut at the end of the chain. A chain
+        whose position is one number (random access, map, filter and batch) also takes a state of
+        Grain, `{"next_index": n}`.
 
         Raises:
             StateError: If the state is invalid, or belongs to another chain or other data.

@@ -8,6 +8,8 @@ import pytest
 
 from tools import house
 
+# Modules that may dispatch on classes of nodes, and the places where all of them do.
+MOST_MODULES, MOST_ARMS = 6, 45
 SETTINGS = """
 [tool.setuptools.package-dir]
 windrow = "loader"
@@ -82,3 +84,14 @@ def test_names_and_arms_are_listed(toy: Path, capsys: pytest.CaptureFixture[str]
         "Box: windrow.run, windrow.core.tools",
         "windrow.run: 3 (lines 7, 9, 11)",
     ]
+
+
+def test_few_modules_dispatch_on_nodes() -> None:
+    found = house.House.of(house.HERE)
+    nodes = found.node_classes()
+    arms = {name: len(found.arms(module, nodes)) for name, module in found.modules.items()}
+    modules = {name for name, count in arms.items() if count}
+    # The walk of a chain has an arm for each kind of node with random access.
+    assert "windrow.engine.index_walk" in modules
+    assert len(modules) <= MOST_MODULES, sorted(modules)
+    assert sum(arms.values()) <= MOST_ARMS, arms

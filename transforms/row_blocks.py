@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import enum
 import itertools
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -72,6 +73,21 @@ class Block:
 
 
 Blocks: TypeAlias = Generator[Block, None, None]
+
+
+class Step(enum.Enum):
+    """How a node runs on a stream: on the blocks of its parent, or by itself."""
+
+    OWN = enum.auto()
+    """`blocks` makes the rows."""
+    NOTHING = enum.auto()
+    """The rows of the node are its parent's rows."""
+    ROWS = enum.auto()
+    """On blocks of any rows; their indices are places, which only error messages need."""
+    NUMBERED = enum.auto()
+    """On blocks of any rows, whose indices count the elements of the stream. Width 1."""
+    GROUPS = enum.auto()
+    """On whole groups of rows in one call. Width 1, for a `ValueNode`: the rows given of a group."""
 
 
 class RowCount(Protocol):

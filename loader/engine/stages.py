@@ -31,6 +31,7 @@ from windrow.transforms.nodes import (
     Step,
     ToStreamNode,
     ValueNode,
+    as_batch,
     as_chain,
 )
 from windrow.transforms.row_blocks import Block, joined, place_text, places
@@ -76,7 +77,7 @@ class ChainStage:
     @property
     def batch(self) -> BatchNode | None:
         """The first step, if it makes batches by a function."""
-        return self.first if isinstance(self.first, BatchNode) else None
+        return None if self.first is None else as_batch(self.first)
 
     @property
     def keeps_rows(self) -> bool:

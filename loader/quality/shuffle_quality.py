@@ -27,7 +27,7 @@ from windrow.errors import PlanError, RecordIndexError
 from windrow.quality.batch_sample import BatchSample, sample
 from windrow.stats.costs import Amount
 from windrow.transforms.arguments import integer
-from windrow.transforms.nodes import BatchNode, Node, RepeatNode
+from windrow.transforms.nodes import BatchNode, Node, topmost_batch
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -183,12 +183,10 @@ def batched(node: Node, size: int | None) -> Node | None:
     """Return the chain with batches of the given size, or of its own; None if it has no batches."""
     if size is None:
         return node if _has_batch(node) else None
-    below = node
-    while len(below.parents) == 1:
-        if isinstance(below, BatchNode):
-            return dataclasses.replace(below, size=integer(size, "shuffle_quality: batch_size"))
-        below = below.parent
-    return BatchNode((node,), size)
+    batch = topmost_batch(node)
+    if batch is None:
+        return BatchNode((node,), size)
+    return dataclasses.replace(batch, size=integer(size, "shuffle_quality: batch_size"))
 
 
 def _has_batch(node: Node) -> bool:
@@ -217,7 +215,8 @@ def quality(node: Node, block: int | IntArray | None, notes: tuple[str, ...]) ->
             blocks that the sources declare.
         notes: Remarks to print with the figures.
     """
-    found = sample(_reseeded(node), block)
+    # With another order in each epoch, so that more than one order is traced.
+    found = sample(node.reseeded(), block)
     everything = _figures(found, 0, found.records)
     if len(found.leaves) > 1:
         notes += (f"ranks run on over {len(found.leaves)} sources, one after the other",)
@@ -287,14 +286,6 @@ def _figures(found: BatchSample, number: int, records: float) -> _Figures:
         Amount.exactly(float(np.average(drawn, weights=often))),
         ratio,
     )
-
-
-def _reseeded(node: Node) -> Node:
-    """Return the chain with another order in each epoch, so that more than one order is traced."""
-    if not any(isinstance(each, RepeatNode) for each in node.walk()):
-        return node
-    moved = node.over(tuple(_reseeded(parent) for parent in node.parents))
-    return dataclasses.replace(moved, reseed=True) if isinstance(moved, RepeatNode) else moved
 
 
 def amount(values: FloatArray, runs: IntArray, *, is_exact: bool) -> Amount:

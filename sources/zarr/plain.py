@@ -460,12 +460,22 @@ class PlainChecks(Checks):
             if any(self._store.obstacle(at) is not None for at in run):
                 return None
             return self._in_store().check_run(first, stop)
-        wanted = [whole_chunk(self._plain, self.coords(number)) for number in range(first, stop)]
-        failures, missing = self._chunks.read_boxes(wanted)
-        if failures or missing:
+        if not self._read_run(self._chunks, first, stop):
             return None
-        check_presence(self._plain, missing)
+        check_presence(self._plain, missing=False)
         return 0, 0
+
+    def _read_run(self, chunks: NativeChunks, first: int, stop: int) -> bool:
+        """Whether the chunks `[first, stop)` are all stored and can be read."""
+        if math.prod(self.grid[1:]) > 1:
+            wanted = [whole_chunk(self._plain, self.coords(at)) for at in range(first, stop)]
+            failures, missing = chunks.read_boxes(wanted)
+            return not failures and not missing
+        begin, end = self.bounds(first)[0], self.bounds(stop - 1)[1]
+        size = end[0] - begin[0]
+        rows = buffer_pool.empty((size, *self._plain.shape[1:]), self._plain.dtype)
+        all_read, missing = chunks.gather(np.array([begin[0]]), size, rows)
+        return all_read and not missing
 
     def check(self, number: int) -> bool | None:
         at = self.coords(number)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import windrow
@@ -104,6 +104,13 @@ def lane_streams(draw: st.DrawFn) -> IterDataset[Any]:
     return stream  # type: ignore[no-any-return]
 
 
+def uneven_lanes() -> IterDataset[Any]:
+    """A mixture of which a lane has one stream less, and ends in the middle of a batch."""
+    parts = [M.range(4).repeat(2).to_iter_dataset(lanes=2), M.range(1).to_iter_dataset(lanes=2)]
+    return IterDataset.mix(parts, at_end="drop").batch(2, batch_fn=list)
+
+
+@example(stream=uneven_lanes(), start=0, count=5)
 @given(stream=lane_streams(), start=st.integers(0, 5), count=st.integers(0, 20))
 def test_lanes_skip_as_they_go_on(stream: Any, start: int, count: int) -> None:
     plain, skipped = iter(stream), iter(stream)

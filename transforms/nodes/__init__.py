@@ -16,7 +16,6 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
-    Step,
     Where,
     WorkerSettings,
 )
@@ -57,6 +56,7 @@ from windrow.transforms.nodes.streams import (
     StreamRepeatNode,
     StreamWindowShuffleNode,
     ToStreamNode,
+    as_batch,
     as_chain,
     chains_of,
     lane_share,
@@ -64,6 +64,7 @@ from windrow.transforms.nodes.streams import (
     ordered,
     origin,
     random_access_parts,
+    topmost_batch,
     undecided,
 )
 from windrow.transforms.nodes.tail import RowPosition, Tail, tail_of
@@ -86,6 +87,7 @@ from windrow.transforms.nodes.whole_chain import (
     may_be_absent,
     seed_for,
 )
+from windrow.transforms.row_blocks import Step
 
 if TYPE_CHECKING:
     from windrow.transforms.nodes.buckets import BucketNode
@@ -203,6 +205,7 @@ __all__ = [
     "WindowShuffleNode",
     "WorkerSettings",
     "ZipNode",
+    "as_batch",
     "as_chain",
     "batch_node",
     "chains_of",
@@ -229,6 +232,7 @@ __all__ = [
     "sliced",
     "tail_of",
     "token_sizes",
+    "topmost_batch",
     "undecided",
 ]
 

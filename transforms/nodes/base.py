@@ -40,6 +40,7 @@ Contract of a node:
 10. `spec`, `layout`, `elements`, `is_endless`, `element_bytes` and `runs_as` answer from metadata and
     lengths alone. So do `passes`, `takes_all`, `skips`, `may_end_early`, `first_epochs`, `most_records`
     and `order_cost`, by which `explain()` and `shuffle_quality` judge what reading a chain takes.
+    `chooses` and `made_from` say which one element each is made of, where it is one.
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
@@ -52,7 +53,6 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-import enum
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
-from windrow.transforms.row_blocks import Block, Blocks, Inputs
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
 
 IntArray = npt.NDArray[np.int64]
@@ -82,21 +82,6 @@ STREAM: Final = -1
 ENDLESS: Final = sys.maxsize
 # No chain is as long, unless it repeats for ever.
 VAST: Final = 2**48
-
-
-class Step(enum.Enum):
-    """How a node runs on a stream: on the blocks of its parent, or by itself."""
-
-    OWN = enum.auto()
-    """`blocks` makes the rows."""
-    NOTHING = enum.auto()
-    """The rows of the node are its parent's rows."""
-    ROWS = enum.auto()
-    """On blocks of any rows; their indices are places, which only error messages need."""
-    NUMBERED = enum.auto()
-    """On blocks of any rows, whose indices count the elements of the stream. Width 1."""
-    GROUPS = enum.auto()
-    """On whole groups of rows in one call. Width 1, for a `ValueNode`: the rows given of a group."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +144,8 @@ class Node(abc.ABC):
     """Whether one epoch of the node is one epoch of its parent, however often that repeats."""
     makes_values: ClassVar[bool] = False
     """Whether an element is made from the element of the parent at the same index."""
+    chooses: ClassVar[bool] = False
+    """Whether each element is some element of a parent, chosen by positions alone."""
     shuffles: ClassVar[bool] = False
     """Whether it changes the order of what the parent gives, and nothing else."""
     has_gaps: ClassVar[bool] = False
@@ -301,6 +288,13 @@ class Node(abc.ABC):
         raise PlanError(
             f"lengths: {self.label} makes elements of unknown length; plan from lengths before it"
         )
+
+    def made_from(self, at: Positions) -> tuple[Node, Positions] | None:
+        """The element that the element at one position is, or is made of: its node and position.
+
+        None if it is made of several elements, or of none.
+        """
+        return None
 
     def is_endless(self) -> bool:
         """Whether it repeats for ever, or is part of what does."""
@@ -466,6 +460,10 @@ class Node(abc.ABC):
     def may_end_early(self) -> bool:
         """Whether a stream may end before each of its parents has ended."""
         return len(self.parents) > 1
+
+    def reseeded(self) -> Node:
+        """The chain with another order in each epoch, however it repeats."""
+        return self.over(tuple(parent.reseeded() for parent in self.parents))
 
     def first_epochs(self, count: int) -> Node:
         """The stream that ends after `count` epochs of what it repeats for ever."""

@@ -23,12 +23,12 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     IntArray,
     Node,
-    Step,
     Where,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
+from windrow.transforms.row_blocks import Step
 from windrow.transforms.specs import Spec
 
 
@@ -36,6 +36,7 @@ class IndexNode(Node):
     """One parent; element `i` of the node is some element of the parent."""
 
     keeps_values: ClassVar[bool] = True
+    chooses: ClassVar[bool] = True
 
     @abc.abstractmethod
     def to_parent(self, at: Positions) -> Positions:
@@ -46,6 +47,9 @@ class IndexNode(Node):
 
     def lengths_of(self, at: Positions, known: RecordLengths) -> IntArray:
         return self.parent.lengths_of(self.to_parent(at), known)
+
+    def made_from(self, at: Positions) -> tuple[Node, Positions]:
+        return self.parent, self.to_parent(at)
 
     def layout(self) -> Layout:
         raise PlanError(
@@ -266,6 +270,9 @@ class RepeatNode(IndexNode):
         if not self.reseed:
             indices = indices % self.parent.length
         return positions(indices, self.parent.length)
+
+    def reseeded(self) -> Node:
+        return dataclasses.replace(self, parents=(self.parent.reseeded(),), reseed=True)
 
     def dealt(self, lanes: int) -> Node:
         return self.over((self.parent.dealt(lanes),))

@@ -23,7 +23,7 @@ from windrow.errors import PlanError
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
-from windrow.transforms.nodes.base import IntArray, Step
+from windrow.transforms.nodes.base import IntArray
 from windrow.transforms.nodes.shard import ShardBatchNode
 from windrow.transforms.nodes.streams import StreamNode, lane_share, origin
 from windrow.transforms.row_blocks import (
@@ -32,6 +32,7 @@ from windrow.transforms.row_blocks import (
     Feed,
     Inputs,
     JointRows,
+    Step,
     joined,
     made_of_all,
 )

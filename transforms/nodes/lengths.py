@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from windrow.errors import PlanError
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import IntArray, Node
-from windrow.transforms.nodes.index import IndexNode
-from windrow.transforms.nodes.routing import RoutingNode
-from windrow.transforms.nodes.values import ColumnMapNode, MapNode
 from windrow.transforms.positions import Positions
 
 
@@ -48,12 +45,13 @@ def over_records(node: Node) -> list[Node]:
     """
     found: dict[int, Node] = {}
     ways: dict[int, list[object]] = {}
-    waiting: list[tuple[Node, list[MapNode | ColumnMapNode]]] = [(node, [])]
+    waiting: list[tuple[Node, list[Node]]] = [(node, [])]
     while waiting:
         at, functions = waiting.pop()
         if at.data_source is not None:
-            key, way = id(at.data_source), [(type(each), id(each.function)) for each in functions]
-            if ways.setdefault(key, [*way]) != way:
+            key = id(at.data_source)
+            way: list[object] = [(type(each), *map(id, each.functions)) for each in functions]
+            if ways.setdefault(key, way) != way:
                 raise PlanError(
                     f"lengths: two ways lead to {at.data_source!r}, with different functions; count"
                     " the lengths of each by itself"
@@ -62,9 +60,9 @@ def over_records(node: Node) -> list[Node]:
             for each in reversed(functions):
                 chain = dataclasses.replace(each, parents=(chain,))
             found[key] = chain
-        elif isinstance(at, (MapNode, ColumnMapNode)):
+        elif at.makes_values and at.follows_batch:
             waiting.append((at.parent, [*functions, at]))
-        elif isinstance(at, (IndexNode, RoutingNode)):
+        elif at.chooses:
             waiting.extend((parent, functions) for parent in reversed(at.parents))
         else:
             raise PlanError(

@@ -174,7 +174,8 @@ class StreamMixNode(StreamNode):
             short = [k for k, n in enumerate(wanted) if moved[k].passed < n]
             if not short:
                 own = [n for each in moved for n in each.position]
-                return Moved([*own, stop, *ends], stop - given)
+                # What is found to have ended after the last element is found again from there.
+                return Moved([*own, stop, *(e if e <= stop else 0 for e in ends)], stop - given)
             for number in short:
                 have[number] = before[number] + moved[number].passed
             lengths = [VAST * VAST if math.isinf(n) else int(n) for n in have]

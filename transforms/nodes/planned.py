@@ -31,10 +31,8 @@ from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, IntArray, Node
-from windrow.transforms.nodes.index import IndexNode, SliceNode
+from windrow.transforms.nodes.index import SliceNode
 from windrow.transforms.nodes.regroup import RegroupNode
-from windrow.transforms.nodes.routing import RoutingNode
-from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.tables import Table
@@ -448,15 +446,9 @@ def _record_behind(node: Node, element: int) -> str:
     """The record that an element is made of, as text; empty if it is made of several."""
     at = positions(np.array([element], np.int64), node.length)
     while node.parents:
-        if isinstance(node, IndexNode):
-            at = node.to_parent(at)
-            node = node.parent
-        elif isinstance(node, RoutingNode):
-            which, at = node.route(at)
-            node = node.parents[int(which[0])]
-        elif isinstance(node, ValueNode):
-            node = node.parent
-        else:
+        before = node.made_from(at)
+        if before is None:
             return ""
+        node, at = before
     source = node.data_source
     return "" if source is None else f" (record {at.offsets[0]} of {source!r})"

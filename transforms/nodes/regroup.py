@@ -26,7 +26,6 @@ from windrow.transforms.nodes.base import (
     VAST,
     IntArray,
     Node,
-    Step,
     Where,
     fewest,
 )
@@ -38,6 +37,7 @@ from windrow.transforms.row_blocks import (
     Blocks,
     Feed,
     Inputs,
+    Step,
     cut,
     joined,
     place_text,
@@ -238,6 +238,16 @@ class BatchNode(RegroupNode):
     @property
     def group_size(self) -> int:
         return self.size
+
+    @property
+    def shards(self) -> int:
+        """Shards that each batch is cut into; the node makes one of them."""
+        return 1
+
+    @property
+    def agree(self) -> Callable[[bool], bool] | None:
+        """Decides with the other shards whether there is another batch."""
+        return None
 
     @property
     def is_padded(self) -> bool:

@@ -35,6 +35,7 @@ class RoutingNode(Node):
     """Several parents; element `i` of the node is some element of one of them."""
 
     keeps_values: ClassVar[bool] = True
+    chooses: ClassVar[bool] = True
 
     @abc.abstractmethod
     def route(self, at: Positions) -> tuple[IntArray, Positions]:
@@ -51,6 +52,10 @@ class RoutingNode(Node):
             rows = np.flatnonzero(which == number)
             found[rows] = parent.lengths_of(before.taken(rows), known)
         return found
+
+    def made_from(self, at: Positions) -> tuple[Node, Positions]:
+        which, before = self.route(at)
+        return self.parents[int(which[0])], before
 
     def most_records(self) -> int:
         return max(parent.most_records() for parent in self.parents)

@@ -14,10 +14,11 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Step, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import lanes_of
+from windrow.transforms.nodes.streams import as_batch, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
+from windrow.transforms.row_blocks import Step
 from windrow.transforms.tables import Listed, Table
 
 B = TypeVar("B", bound=BatchNode)
@@ -152,9 +153,15 @@ def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] |
 
 
 def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] | None) -> Node:
-    if isinstance(node, BatchNode):
-        return _shard_of(node, shard, shards, agree)
-    if shards > 1 and _has_batch(node) and node.functions and node.stream_step is not Step.GROUPS:
+    batch = as_batch(node)
+    if batch is not None:
+        return _shard_of(batch, shard, shards, agree)
+    if (
+        shards > 1
+        and topmost_batch(node) is not None
+        and node.functions
+        and node.stream_step is not Step.GROUPS
+    ):
         raise PlanError(
             f"shard: {node.written} comes after the last batch, and may read all of its rows;"
             " move it before batch, or write it as map(..., batched=True), which promises that"
@@ -171,16 +178,10 @@ def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], boo
     return moved
 
 
-def _has_batch(node: Node) -> bool:
-    while len(node.parents) == 1 and not isinstance(node, BatchNode):
-        node = node.parent
-    return isinstance(node, BatchNode)
-
-
 def _shard_of(
     node: BatchNode, shard: int, shards: int, agree: Callable[[bool], bool] | None
 ) -> Node:
-    if isinstance(node, ShardBatchNode) and node.shards > 1:
+    if node.shards > 1:
         raise PlanError(f"shard: {node.written} is a shard already; call shard once")
     if node.size % shards:
         fits = [n for n in range(1, node.size + 1) if node.size % n == 0]
@@ -195,10 +196,10 @@ def _shard_of(
             f"shard: {node.written} makes a batch of all rows by a function; leave out batch_fn, and"
             " write it as map(..., batched=True) after the batch, for rows that are independent"
         )
-    return as_batch(node, ShardBatchNode, shard=shard, shards=shards, agree=agree)
+    return another_batch(node, ShardBatchNode, shard=shard, shards=shards, agree=agree)
 
 
-def as_batch(node: BatchNode, kind: type[B], **more: Any) -> B:
+def another_batch(node: BatchNode, kind: type[B], **more: Any) -> B:
     """The same batch as a node of another class, with more fields."""
     names = {field.name for field in dataclasses.fields(kind) if field.init}
     given = {f.name: getattr(node, f.name) for f in dataclasses.fields(node) if f.init}

@@ -33,6 +33,7 @@ from windrow.transforms.nodes.base import (
     WorkerSettings,
 )
 from windrow.transforms.nodes.index import RepeatNode, SliceNode, WindowShuffleNode, first_elements
+from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent
 from windrow.transforms.options import ReadOptions
@@ -424,6 +425,18 @@ def chains_of(node: Node) -> list[ToStreamNode]:
     """The chains with random access that a stream is made of, one for each way to them."""
     found = map(as_chain, node.walk())
     return [chain for chain in found if chain is not None]
+
+
+def as_batch(node: Node) -> BatchNode | None:
+    """The node, if it makes batches of equally many elements."""
+    return node if isinstance(node, BatchNode) else None
+
+
+def topmost_batch(node: Node) -> BatchNode | None:
+    """The last batch of a chain up to where datasets meet, whatever follows it; None without one."""
+    while len(node.parents) == 1 and as_batch(node) is None:
+        node = node.parent
+    return as_batch(node)
 
 
 def random_access_parts(node: Node) -> list[Node]:

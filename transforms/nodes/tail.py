@@ -19,8 +19,8 @@ from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.shard import ShardBatchNode, as_batch
-from windrow.transforms.nodes.streams import lanes_of
+from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
+from windrow.transforms.nodes.streams import as_batch, lanes_of
 from windrow.transforms.nodes.whole_chain import fingerprint_of
 
 
@@ -59,12 +59,12 @@ class Tail:
     @property
     def shards(self) -> int:
         """The number of shards of each batch."""
-        return self.batch.shards if isinstance(self.batch, ShardBatchNode) else 1
+        return 1 if self.batch is None else self.batch.shards
 
     @property
     def agree(self) -> Callable[[bool], bool] | None:
         """Decides with the other shards whether there is another batch."""
-        return self.batch.agree if isinstance(self.batch, ShardBatchNode) else None
+        return None if self.batch is None else self.batch.agree
 
     @property
     def own_lanes(self) -> range:
@@ -89,7 +89,7 @@ class Tail:
         if self.is_indexed:
             if batch is None or not lead:
                 return self.node
-            return _replaced(self.node, batch, as_batch(batch, ShardBatchNode, lead=lead))
+            return _replaced(self.node, batch, another_batch(batch, ShardBatchNode, lead=lead))
         if batch is None:
             if self.lanes == 1:
                 return RowsNode((self.node,))
@@ -108,7 +108,7 @@ class Tail:
                 f" batch({more}), or lanes={near}"
             )
         counts = self._counts(batch) if checked else None
-        return as_batch(batch, LaneBatchNode, lanes=self.lanes, counts=counts)
+        return another_batch(batch, LaneBatchNode, lanes=self.lanes, counts=counts)
 
     def _counts(self, batch: BatchNode) -> tuple[int, int] | None:
         """The fewest and the most rows of a lane, where shards need them to end together."""
@@ -198,8 +198,9 @@ def tail_of(node: Node) -> Tail:
         has_index = has_index or each.parent.length != STREAM
         after += 0 if has_index else each.position_width
         each = each.parent
-    if isinstance(each, BatchNode):
-        return Tail(node, each, lanes, has_index, after)
+    batch = as_batch(each)
+    if batch is not None:
+        return Tail(node, batch, lanes, has_index, after)
     return Tail(node, None, lanes, has_index and node.width == 1, 0)
 
 

@@ -16,12 +16,12 @@ from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
-from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Step, Where
+from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.random import IndexedRandom
-from windrow.transforms.row_blocks import BLOCK_ROWS
+from windrow.transforms.row_blocks import BLOCK_ROWS, Step
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
 
@@ -61,6 +61,9 @@ class ValueNode(SameIndices):
                 f" keeps_length=True), else {GIVE_LENGTHS}"
             )
         return self.parent.lengths_of(at, known)
+
+    def made_from(self, at: Positions) -> tuple[Node, Positions]:
+        return self.parent, at
 
     @property
     def takes_all(self) -> bool:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
-from windrow.engine.fragments import WantedChunks
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.sources.boxes import BoxFragments, BoxPart, Cut, Fields
 from windrow.sources.chunks import Box
 

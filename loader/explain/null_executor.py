@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from windrow.core.machine import shared_bytes_of
 from windrow.engine.budgets import CacheRoom
-from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedRecords
+from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.engine.execute import Finish, Reader
 from windrow.engine.executors import Found, StageExecutor, W
-from windrow.engine.fragments import WantedChunks
 from windrow.engine.prefetch import cache_of
 from windrow.engine.stages import ChainStage, Result, WorkItem
 from windrow.sources.chunks import LaidOutSource, Part

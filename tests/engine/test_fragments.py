@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.laid_out import CountingRows
 from windrow.core import native
-from windrow.engine.fragments import Fragments, WantedChunks, fragments_of, in_numpy
+from windrow.engine.chunk_cache import Fragments, WantedChunks, fragments_of, in_numpy
 from windrow.sources.chunks import ArrayPart
 
 ROWS = 60

@@ -1,6 +1,6 @@
 //! A table of work: which chunks the rows of a read batch lie in, and where in these.
 //!
-//! The same in NumPy, and what the numbers mean, is in `windrow/engine/fragments.py`.
+//! The same in NumPy, and what the numbers mean, is in `windrow/engine/chunk_cache.py`.
 
 use std::slice;
 

@@ -4,9 +4,8 @@ A chunk cache has slots, each with room for one chunk. The slots of an array lie
 so one call gathers the records of a batch from any number of chunks. The memory is reserved as a
 whole, and the system provides the memory of a slot when the slot is first used.
 
-The native core finds the chunks of the records of a read batch in one call. NumPy does so where there
-is no core. NumPy releases the interpreter's lock in each of its many calls: a training loop of pure
-Python then runs for a few milliseconds before the thread that plans has the lock again.
+The native core finds the chunks of the records of a read batch in one call, and keeps the interpreter's
+lock meanwhile. Where there is no core, NumPy does so in many calls, which release it.
 
 Invariants: what `gather` returns or fills is never memory of the chunk cache. The core and NumPy make
 the same tables.

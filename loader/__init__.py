@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from windrow.grain_api.records import Record, RecordMetadata
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
+    from windrow.jax_dataset import JaxDataset
     from windrow.map_dataset import MapDataset
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
@@ -54,6 +55,7 @@ _MODULE_OF = {
     "DatasetIterator": "windrow.iterator",
     "Explanation": "windrow.explain.explanation",
     "IterDataset": "windrow.iter_dataset",
+    "JaxDataset": "windrow.jax_dataset",
     "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
     "Record": "windrow.grain_api.records",
@@ -94,6 +96,7 @@ __all__ = [
     "DatasetIterator",
     "Explanation",
     "IterDataset",
+    "JaxDataset",
     "MapDataset",
     "MultiprocessingOptions",
     "ReadOptions",

@@ -90,7 +90,8 @@ class CheckpointHandler(ocp.CheckpointHandler):
 
 
 def _item(item: Any, args: CheckpointSave | CheckpointRestore | None) -> Any:
-    found = item if args is None else args.item
+    given = item if args is None else args
+    found = given.item if isinstance(given, (CheckpointSave, CheckpointRestore)) else given
     _check_item(found, "CheckpointHandler")
     return found
 

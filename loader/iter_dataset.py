@@ -430,15 +430,15 @@ class IterDataset(Dataset[T]):
     def records_of(self, index: int) -> Records:
         """The records that element number `index` of the stream is made of, without reading.
 
-        See `MapDataset.records_of`. A map of a `MapDataset` that returns None, and so makes an
+        See `MapDataset.records_of`. Packed rows have a list for each row. A map of a `MapDataset` that returns None, and so makes an
         element absent, counts as one that does not.
 
         Args:
             index: At least 0.
 
         Raises:
-            PlanError: If values decide which elements come, as in a filter: iterate then, and ask
-                `DatasetIterator.records_of_last`.
+            PlanError: If values decide which elements come, as in a filter, a `flat_map` or a packer
+                of streams: iterate then, and ask `DatasetIterator.records_of_last`.
             RecordIndexError: If the stream has no such element.
 
         Example:

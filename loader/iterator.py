@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import dataclasses
-import json
+import functools
 import numbers
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow import own_nodes
+from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
 from windrow.engine.context import RunContext
 from windrow.engine.executors import Executors
@@ -30,7 +30,6 @@ from windrow.engine.prefetch_thread import Inline, PrefetchThread
 from windrow.errors import (
     ArgumentError,
     ClosedError,
-    PlanError,
     RecordIndexError,
     StateError,
     WorkerError,
@@ -44,6 +43,7 @@ from windrow.transforms.made_of import MadeOf
 from windrow.transforms.nodes import (
     Node,
     RowPosition,
+    Tail,
     has_own,
     origin,
     tail_of,
@@ -51,14 +51,14 @@ from windrow.transforms.nodes import (
 from windrow.transforms.own_states import OwnStates
 
 if TYPE_CHECKING:
-    from windrow import state_files
+    from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class DatasetIterator(Iterator[T_co], Generic[T_co]):
+class DatasetIterator(BaseIterator[T_co]):
     """Iterates over the elements of a dataset in order, with a state to resume from.
 
     Iterate a `MapDataset` or an `IterDataset` to get one. Use it from one thread at a time.
@@ -76,27 +76,30 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     """
 
     def __init__(
-        self, parents: Node | DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()
+        self,
+        parents: Node | DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = (),
+        delivery: Delivery | None = None,
     ) -> None:
-        self._parents: tuple[DatasetIterator[Any], ...] = ()
         self._is_own = not isinstance(parents, Node)
         _register_with_grain()
         if isinstance(parents, Node):
-            self._begin(parents)
+            self._begin(parents, delivery)
             return
         needed = ("__next__", "get_state", "set_state")
         own_nodes.check_methods(type(self), DatasetIterator, needed)
         self._parents = own_nodes.parents_given(parents, DatasetIterator, type(self))
 
-    def _begin(self, node: Node) -> None:
+    def _begin(self, node: Node, delivery: Delivery | None) -> None:
         self._node = node  # as the user wrote it
+        self._delivery = delivery  # puts elements on devices, and agrees on the end
         self._tail = tail_of(node)
         self._lead = 0
         self._running = self._tail.run()
         self._identity: Identity | None = None
         self._position = origin(self._running)
-        self._agree, self._is_over = self._tail.agree, False
-        self._blocks: Inline | PrefetchThread | None = None
+        self._agree = None if delivery is not None else self._tail.agree
+        self._is_over = False  # for all shards
+        self._blocks: Inline | PrefetchThread | Delivered | None = None
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
@@ -112,21 +115,6 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._own_states = OwnStates()
         self._has_own = has_own(self._running)
         _all.add(self)
-
-    @property
-    def _parent(self) -> DatasetIterator[Any]:
-        parent: DatasetIterator[Any] = own_nodes.parent_of(self, self._parents)
-        return parent
-
-    def _check_is_chain(self, who: str) -> None:
-        if self._is_own:
-            raise PlanError(
-                f"{who}: {type(self).__name__} is an iterator of your own, which has no such method;"
-                " define it there, or call it of the iterator of a dataset after it"
-            )
-
-    def __iter__(self) -> DatasetIterator[T_co]:
-        return self
 
     def __next__(self) -> T_co:
         if self._agree is not None:
@@ -170,6 +158,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._drop()  # the next call tries the same step again
             raise
         if handed is None:
+            self._is_over = self._tail.agree is not None
             self._end_workers()
             meter.stopped(is_over=True)
             self._notify(is_over=True)
@@ -208,7 +197,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_executors()
         self._executors = self._end_executors = None
 
-    def _started(self) -> Inline | PrefetchThread:
+    def _started(self) -> Inline | PrefetchThread | Delivered:
         self._check_open()
         if self._owner:
             raise WorkerError(
@@ -228,9 +217,15 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 self._running, self._executors, self._meter, own_states=self._own_states
             )
             rest = streams.blocks(self._running, self._position, run, None)
-            self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
+            made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
+            self._blocks = made
+            if self._delivery is not None:
+                rows_of = functools.partial(_rows_at, self._tail, self._lead)
+                self._blocks = self._delivery.started(
+                    made, run, self._running, rows_of, self._position
+                )
         return self._blocks
 
     def _begin_anew(self) -> None:
@@ -295,36 +290,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
         self._position, self._last, self._is_over = position, None, False
-
-    async def save(self, directory: Any) -> state_files.Pending:
-        """Write the state into a checkpoint of Orbax, which calls this for a checkpointable.
-
-        The state is the one of now, also where it is written later.
-
-        Args:
-            directory: A path that Orbax creates.
-
-        Returns:
-            A coroutine that writes it.
-        """
-        from windrow import state_files  # few processes save so
-
-        return state_files.written(directory, json.dumps(self.get_state()))
-
-    async def load(self, directory: Any) -> state_files.Pending:
-        """Restore the state in a checkpoint of Orbax, which calls this for a checkpointable.
-
-        The coroutine raises what `set_state` raises, and NotFoundError if there is no state.
-
-        Args:
-            directory: The path of the checkpointable.
-
-        Returns:
-            A coroutine that reads and restores it.
-        """
-        from windrow import state_files
-
-        return state_files.read_then(directory, self.has_lanes_of, self.set_state)
+        if self._delivery is not None:
+            self._delivery.moved()
 
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
@@ -332,6 +299,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         A state of one shard of a stream with lanes holds its own lanes only: see
         `windrow.merge_states`.
         """
+        if self._is_own:
+            return True  # its state is its own
         lanes = state.get("lanes") if isinstance(state, dict) else None
         if not isinstance(lanes, list) or len(lanes) != self._tail.lanes:
             return True  # `set_state` says what is wrong with it
@@ -341,9 +310,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Leave out the next `count` elements; the stream continues as if they had been given.
 
         Where metadata show the position, nothing is read: over random access, and through maps,
-        batches, shuffles, `limit`, `repeat`, `zip` and `mix`, in lanes and shards. Rows of
-        `MapDataset.pack` are planned from lengths. A filter, or another node that decides by values,
-        runs on the elements that are left out: their records are read, and the functions up to that
+        batches, shuffles, `limit`, `repeat`, `zip`, `mix`, `interleave` and `rebatch`, in lanes and
+        shards. Rows of `MapDataset.pack` are planned from lengths. A filter, or another node that
+        decides by values (`flat_map`, the packers of a stream), runs on the elements that are left out: their records are read, and the functions up to that
         node are called. `stats()` counts these reads, and no element.
 
         A map of a `MapDataset` that returns None, and so makes an element absent, counts as one that
@@ -411,7 +380,9 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
     def _after(self, node: Node, position: list[int], count: int) -> Moved:
         from windrow.engine import skipping  # few processes skip
 
-        return skipping.after(node, position, count, self._meter, own_states=self._own_states)
+        return skipping.after(
+            node, position, count, skipping.running(self._meter, self._own_states)
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -546,28 +517,12 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         self._meter.stopped(is_over=True)
         self._notify(is_over=True)
 
-    def __enter__(self) -> DatasetIterator[T_co]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.close()
-        except Exception as raised:
-            if error is None:
-                raise
-            error.add_note(f"windrow: closing the iterator raised too: {raised!r}")
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the chain and the position; prefetched elements are made again."""
         if self._is_own:
             return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
         self._keep_position()
-        return _restored, (self._node, self._found())
+        return _restored, (self._node, self._found(), self._delivery)
 
     def __repr__(self) -> str:
         if self._is_own:
@@ -601,8 +556,15 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
-def _restored(node: Node, found: RowPosition) -> DatasetIterator[Any]:
-    iterator: DatasetIterator[Any] = DatasetIterator(node)
+def _rows_at(tail: Tail, lead: int, position: Sequence[int]) -> int:
+    """The number of rows of the whole stream before a position."""
+    return tail.rows_of(position, lead).rows
+
+
+def _restored(
+    node: Node, found: RowPosition, delivery: Delivery | None = None
+) -> DatasetIterator[Any]:
+    iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._resume(found)
     return iterator
 

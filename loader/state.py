@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from windrow.transforms.nodes import (
     as_chain,
     chains_of,
     described,
+    earlier_source,
     fingerprint,
     function_names,
     named_mixture,
@@ -86,7 +88,7 @@ class Identity:
         _check_keys(state)
         is_new = state["version"] == VERSION
         own = self.fingerprint if is_new else fingerprint(self.tail.node)
-        if state["fingerprint"] != own:
+        if state["fingerprint"] not in (own, self._earlier(is_new=is_new, own=own, state=state)):
             taken = self.parts.taken_over(state) if self.parts is not None else None
             if taken is not None:
                 return self._row_position(taken)
@@ -94,7 +96,7 @@ class Identity:
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
                 f"  this run: {self.chain} [{own}]\n"
-                "Restore with the chain and data it was taken from, or start without a state."
+                f"{_hint(self.tail.node, str(state.get('chain')))}"
             )
         if state.get("functions") != self.functions:
             warnings.warn(
@@ -106,6 +108,16 @@ class Identity:
             position = _checked(state["position"], self.tail.node.width)
             return self.tail.position_of_version_1(position)
         return self._row_position(state)
+
+    def _earlier(self, *, is_new: bool, own: str, state: dict[str, Any]) -> str:
+        """The fingerprint of a chain that takes the first records of a source that has grown."""
+        if state["fingerprint"] == own:
+            return own  # most states are; the question costs more than the answer
+        return (
+            self.tail.fingerprint(earlier=True)
+            if is_new
+            else fingerprint(self.tail.node, earlier=True)
+        )
 
     def _row_position(self, state: dict[str, Any]) -> RowPosition:
         width, after = self.tail.widths
@@ -230,6 +242,26 @@ def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     f" {position}; give the states of one step of one run"
                 )
     return {**first, "lanes": lanes}
+
+
+def _hint(node: Node, taken_over: str) -> str:
+    """What to do with a state of another chain, whose description is `taken_over`."""
+    numbers = {int(digits) for digits in re.findall(r"\d{1,18}", taken_over)}
+    grown = []
+    for reading in node.parents_first():
+        # The offsets of ragged rows are one more than these.
+        lengths = sorted({n for m in numbers for n in (m - 1, m)}, reverse=True)
+        for length in lengths if reading.data_source is not None else ():
+            before = earlier_source(reading, length)
+            if before is not None and before in taken_over and reading.label not in taken_over:
+                grown.append(f"from {length:,} records to {reading.length:,}: [:{length}]")
+                break
+    if not grown:
+        return "Restore with the chain and data it was taken from, or start without a state."
+    return (
+        f"The data has grown since, {'; and '.join(grown)} right after that source restores on the"
+        " old length. Or start without a state."
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -165,7 +165,7 @@ def _staged(
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
-    watch = run.drop_watch(stage.steps)
+    drops = run.drop_watch(stage.steps)
     tasks = _tasks(stage, number, position, run, unit, lane)
     if not stage.takes_groups:
         tasks = (part for task in tasks for part in _parts(task, size))
@@ -180,8 +180,8 @@ def _staged(
                 size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
             if len(result.block):
                 yield result.block
-            if watch is not None:
-                watch.saw(result.rows if stage.batch is None else 1, len(result.block))
+            if drops is not None:
+                drops.saw(result.rows if stage.batch is None else 1, len(result.block))
 
 
 def _parts(task: BlockTask, size: BlockSize) -> Iterator[BlockTask]:

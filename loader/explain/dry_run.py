@@ -204,10 +204,9 @@ class DryRun(RunContext):
     def asked(self, records: int) -> None:
         self.spend(self._record_s * records)
 
-    def planned(self, part: Part, chunks: IntArray) -> None:
-        distinct = set(np.unique(chunks).tolist())
-        self.spend(_CHUNK_S * len(distinct))
-        self.wanted[id(part)] |= distinct
+    def planned(self, part: Part, chunks: Sequence[int]) -> None:
+        self.spend(_CHUNK_S * len(chunks))
+        self.wanted[id(part)].update(chunks)
 
     def spend(self, seconds: float) -> None:
         """Add seconds of planning; end the run if the sum is above its limit."""
@@ -334,7 +333,7 @@ class _SlowLoop(BlockQueue):
 
     def _wait_for_room(self, rows: int, size_bytes: int) -> None:
         self.was_full = True
-        while not self._has_room(rows, size_bytes):
+        while not self._ready.has_room(rows, size_bytes):
             self.take()
 
     def take(self) -> None:
@@ -387,7 +386,7 @@ def _totals(
     node: Node,
     times: int,
     found: dict[int, tuple[ToStreamNode, int]],
-    lanes: tuple[range, int] | None = None,
+    lanes: tuple[Sequence[int], int] | None = None,
 ) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
     chain, lanes = as_chain(node), node.run_lanes or lanes

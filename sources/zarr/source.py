@@ -136,6 +136,10 @@ class ZarrDataSource(LaidOutSource):
         """Names, dtypes, shapes and chunks of the arrays."""
         return f"zarr({self._tree.facts})"
 
+    def fingerprint_of_first(self, records: int) -> str:
+        """As `sources.base.KnowsEarlier`."""
+        return f"zarr({self._tree.facts_of_first([records] * len(self._tree.open()))})"
+
     @property
     def parts(self) -> Sequence[ArrayPart]:
         """One part per array, in the order of the tree; chunks are the chunks of the first axis.

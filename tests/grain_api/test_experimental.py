@@ -549,7 +549,7 @@ def test_a_filter_that_drops_nearly_everything_warns_and_raises(
 
 
 def test_an_endless_filter_that_drops_everything_can_raise() -> None:
-    endless = windrow.MapDataset.range(10).repeat().filter(lambda n: n > 99).to_iter_dataset()
+    endless = windrow.MapDataset.range(999).repeat().filter(lambda n: n > 999).to_iter_dataset()
     strict = ours.DatasetOptions(filter_raise_threshold_ratio=1.0)
     with pytest.raises(ElementError, match=r"left out 100.00% of the last"):
         next(iter(ours.WithOptionsIterDataset(endless, strict)))

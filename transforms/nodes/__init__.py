@@ -16,6 +16,7 @@ from windrow.transforms.nodes.base import (
     Indices,
     IntArray,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -56,7 +57,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
     MixingNode,
     OptionsNode,
@@ -75,7 +76,6 @@ from windrow.transforms.nodes.streams import (
     named_mixture,
     no_row,
     options_of,
-    ordered,
     origin,
     random_access_parts,
     topmost_batch,
@@ -95,6 +95,7 @@ from windrow.transforms.nodes.values import (
 from windrow.transforms.nodes.whole_chain import (
     default_seed,
     described,
+    earlier_source,
     fingerprint,
     follows_batch,
     function_names,
@@ -161,6 +162,7 @@ __all__ = [
     "STREAM",
     "VAST",
     "BatchNode",
+    "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
     "CacheNode",
@@ -205,6 +207,7 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
+    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",
@@ -238,6 +241,7 @@ __all__ = [
     "checked_too_long",
     "default_seed",
     "described",
+    "earlier_source",
     "fingerprint",
     "follows_batch",
     "function_names",
@@ -250,7 +254,6 @@ __all__ = [
     "named_mixture",
     "no_row",
     "options_of",
-    "ordered",
     "origin",
     "over_records",
     "own_numbers",
@@ -258,6 +261,7 @@ __all__ = [
     "random_access_parts",
     "seed_for",
     "sharded",
+    "shared",
     "sliced",
     "tail_of",
     "token_sizes",

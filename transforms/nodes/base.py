@@ -56,7 +56,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import DealtToLanes
+from windrow.transforms.nodes.where import Where as Where
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -98,30 +99,12 @@ class WorkerSettings:
     init: Callable[[int, int], None] | None
 
 
-class Where(Protocol):
-    """Describes where a node of a chain runs, for `Node.runs_as`."""
+class Share(NamedTuple):
+    """Rows `[low, high)` of each `size` rows."""
 
-    @property
-    def of_each(self) -> str:
-        """Where a function of one element is called."""
-        ...
-
-    @property
-    def of_many(self) -> str:
-        """Where a function of many elements is called."""
-        ...
-
-    def reading(self, source: Any) -> str:
-        """How a source is read."""
-        ...
-
-    def streaming(self) -> str:
-        """How the elements of a chain with random access are made, one after the other."""
-        ...
-
-    def working(self, node: Node) -> str:
-        """What workers do for the chain before `node`."""
-        ...
+    size: int
+    low: int
+    high: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,8 +138,6 @@ class Node(DealtToLanes, abc.ABC):
     """Whether its own integer only counts rows, which are its parent's."""
     is_unseen: ClassVar[bool] = False
     """Whether it changes only how elements are made, and not which elements come."""
-    has_order: ClassVar[bool] = True
-    """Whether `order_over` has exactly the elements of a stream, unless values decide them."""
     is_half: ClassVar[bool] = False
     """Whether one method of a dataset makes it, and the node after it."""
     hides_parents: ClassVar[bool] = False
@@ -232,6 +213,14 @@ class Node(DealtToLanes, abc.ABC):
     @property
     def given_seed(self) -> int | None:
         """The seed that it gives to nodes after it; None for a node that gives none."""
+        return None
+
+    @property
+    def earlier_label(self) -> str | None:
+        """The label of the source that the node takes the first elements of, when it had no more.
+
+        None for a node that takes other elements, or if the source does not know.
+        """
         return None
 
     # --- what comes out --------------------------------------------------------------------------
@@ -354,10 +343,6 @@ class Node(DealtToLanes, abc.ABC):
         """The order of this stream over parents with random access; by default the parent's order."""
         return parents[0]
 
-    def order_over(self, parents: tuple[Node, ...]) -> Node:
-        """As `over_random_access`, with exactly the elements of a stream that is not `undecided`."""
-        return self.over_random_access(parents)
-
     def indices_from(self, start: int, count: int) -> IntArray:
         """The next indices from `start` on at which a node with random access can have elements.
 
@@ -378,6 +363,13 @@ class Node(DealtToLanes, abc.ABC):
         passed = max(0, min(count, self.length - start))
         return start + passed, passed
 
+    def rows_at(self, indices: IntArray) -> IntArray | None:
+        """The number of rows of elements of a node with random access, where these are batches.
+
+        None if they are not, or a function of the user makes them.
+        """
+        return None
+
     @property
     def index_count(self) -> int:
         """The number of indices that `indices_from` has in all."""
@@ -396,6 +388,13 @@ class Node(DealtToLanes, abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
+    def of_shard(self, share: Share) -> Node | None:
+        """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
+
+        Where a batch has none of them, the stream has the batch's first row. It begins with a batch.
+        """
+        return None
+
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
         if self.length != STREAM:
@@ -403,7 +402,7 @@ class Node(DealtToLanes, abc.ABC):
         return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
 
     @property
-    def run_lanes(self) -> tuple[range, int] | None:
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
         """The lanes of its parents that it runs, and their number; None where it joins none."""
         return None
 
@@ -479,6 +478,16 @@ class Node(DealtToLanes, abc.ABC):
     def stream_step(self) -> Step:
         """How it runs on a stream."""
         return Step.OWN
+
+    @property
+    def decides_by_values(self) -> bool:
+        """Whether the elements of its parents, and not their numbers alone, decide which it has."""
+        return self.drops or (self.looks_at_values and not self.makes_values)
+
+    @property
+    def unapplied(self) -> Node:
+        """A node of a stream with the same rows that calls no function of the user in `blocks`."""
+        return self
 
     @property
     def workers(self) -> WorkerSettings | None:

@@ -27,6 +27,7 @@ from windrow.transforms.nodes.base import (
 )
 from windrow.transforms.nodes.dealing import runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
+from windrow.transforms.nodes.whole_chain import earlier_source
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
@@ -182,6 +183,11 @@ class SliceNode(IndexNode):
     @property
     def label(self) -> str:
         return f"slice(start={self.start}, step={self.step}, length={self.length})"
+
+    @property
+    def earlier_label(self) -> str | None:
+        is_first = self.start == 0 and self._used_step == 1
+        return earlier_source(self.parent, self.length) if is_first else None
 
     def to_parent(self, at: Positions) -> Positions:
         return Positions(at.epochs, self.start + at.offsets * self._used_step)

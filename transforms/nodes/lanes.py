@@ -198,13 +198,12 @@ class LaneBatchNode(ShardBatchNode):
         return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
 
     @property
-    def run_lanes(self) -> tuple[range, int]:
+    def run_lanes(self) -> tuple[Sequence[int], int]:
         return self.own_lanes(), self.lanes
 
-    def own_lanes(self) -> range:
+    def own_lanes(self) -> list[int]:
         """The lanes that have rows of the shard."""
-        low, high = self.slots()
-        return range(low // self.turn_rows, -(-high // self.turn_rows))
+        return self.lanes_taken(self.lanes)
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -227,12 +226,13 @@ class LaneBatchNode(ShardBatchNode):
             found[lane * width : (lane + 1) * width] = each.position
         return Moved(found, passed)
 
-    def _own_slots(self) -> list[tuple[int, int]]:
-        """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""
-        low, high = self.slots()
-        rows = self.turn_rows
-        starts = [lane * rows for lane in self.own_lanes()]
-        return [(max(low - start, 0), min(high - start, rows)) for start in starts]
+    def _own_rows(self) -> list[IntArray]:
+        """For each of these lanes, the rows of its turn that are the shard's."""
+        rows, found = self.turn_rows, list[IntArray]()
+        for first in (lane * rows for lane in self.own_lanes()):
+            inside = [(max(low - first, 0), min(high - first, rows)) for low, high in self.slots()]
+            found.append(np.concatenate([np.arange(low, max(low, high)) for low, high in inside]))
+        return found
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
@@ -296,8 +296,7 @@ class LaneBatchNode(ShardBatchNode):
 
     def _flat_slots(self) -> IntArray:
         """The shard's rows of the rows of these lanes in a turn, end to end."""
-        parts = enumerate(self._own_slots())
-        return np.concatenate([lane * self.turn_rows + np.arange(*own) for lane, own in parts])
+        return np.concatenate([n * self.turn_rows + own for n, own in enumerate(self._own_rows())])
 
     def _whole_turns(self, inputs: Inputs, at: IntArray) -> Turns | None:
         return inputs.turns(self.lanes, self._starts(at), self.turn_rows, self._flat_slots())
@@ -340,6 +339,8 @@ class LaneBatchNode(ShardBatchNode):
         """
         lanes, rows, slots = self.own_lanes(), self.turn_rows, self._flat_slots()
         pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
+        numbers = np.zeros(self.lanes, np.int64)  # of lanes, among the lanes of this process
+        numbers[lanes] = np.arange(len(lanes))
         while self._has_more(before):
             in_lanes, counts = np.argsort(of, kind="stable"), np.bincount(of, minlength=len(lanes))
             if (joint.hold(counts) & (counts < rows)).any():
@@ -350,7 +351,7 @@ class LaneBatchNode(ShardBatchNode):
                 return before, _feeds(inputs, self.lanes, self._starts(at))
             if block is None:
                 break
-            old, of = len(pool), np.concatenate([of, joint.lanes_of(block) - lanes.start])
+            old, of = len(pool), np.concatenate([of, numbers[joint.lanes_of(block)]])
             in_lanes, counts = np.argsort(of, kind="stable"), np.bincount(of, minlength=len(lanes))
             turns = self._most_turns(int(counts.min()) // rows, before)
             # The rows by turn (axis 0) and lane (axis 1).
@@ -447,22 +448,22 @@ class LaneBatchNode(ShardBatchNode):
     def _order(self, parts: Sequence[Block | None], turns: int) -> IntArray:
         """Where the shard's rows are in the joined parts of lanes, batch by batch."""
         found, start, rows = list[IntArray](), 0, self.turn_rows
-        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+        for part, own in zip(parts, self._own_rows(), strict=True):
             count = 0 if part is None else len(part)
             if count == turns * rows:
-                found.append((start + np.arange(count)).reshape(turns, rows)[:, low:high])
+                found.append((start + np.arange(count)).reshape(turns, rows)[:, own])
             else:  # the lane ends in this batch, the only one
-                found.append((start + np.arange(low, max(low, min(high, count))))[None])
+                found.append((start + own[own < count])[None])
             start += count
         return np.concatenate(found, axis=1)
 
     def _places(self, parts: Sequence[Block | None]) -> IntArray:
         """The rows of a batch that the rows of `_order` become, if each lane keeps its places."""
         found, start = list[IntArray](), 0
-        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+        for part, own in zip(parts, self._own_rows(), strict=True):
             count = 0 if part is None else len(part)
-            found.append(start + np.arange(max(0, min(high, count) - low)))
-            start += high - low
+            found.append(start + np.arange(np.count_nonzero(own < count)))
+            start += len(own)
         return np.concatenate(found)
 
     def _marks(
@@ -482,7 +483,7 @@ class LaneBatchNode(ShardBatchNode):
         """As `_marks`, where a lane's position after each turn is one integer: `(turns, own lanes)`."""
         lanes = self.own_lanes()
         marks = np.tile(at, (len(ends), 1, 1))
-        marks[:, lanes.start : lanes.stop, 0] = ends
+        marks[:, lanes, 0] = ends
         at[:] = marks[-1]
         return self._numbered(marks, before)
 

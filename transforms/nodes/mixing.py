@@ -63,9 +63,6 @@ class StreamMixNode(MixingNode):
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
         if self.sizes is None and not self.drops_out:
             return MixNode(parents, self.weights)
-        return self.order_over(parents)
-
-    def order_over(self, parents: tuple[Node, ...]) -> Node:
         return _StreamOrderNode(parents, self.weights, self.drops_out, self.sizes)
 
     @property

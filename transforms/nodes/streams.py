@@ -30,6 +30,7 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
+    Share,
     Where,
     WorkerSettings,
 )
@@ -61,13 +62,15 @@ class ToStreamNode(Node):
 
     Its own integer is the index of the next element. The engine reads them: see
     `windrow.engine.read_batches`. Each of several `lanes` takes a part of the elements:
-    `Node.lane_indices`. With `lane` it stands for the elements of one of them.
+    `Node.lane_indices`. With `lane` it stands for the elements of one of them. With `share` it has some
+    rows of each batch: see `Node.of_shard`.
     """
 
     read_options: ReadOptions
     allow_nones: bool = False
     lanes: int = 1
     lane: int | None = None
+    share: Share | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
@@ -115,6 +118,11 @@ class ToStreamNode(Node):
 
     def in_lane(self, lane: int, lanes: int) -> Node:
         return dataclasses.replace(self, lane=lane)
+
+    def of_shard(self, share: Share) -> Node | None:
+        # Where indices have gaps, rows are planned: none of them is absent.
+        is_planned = self.parent.has_gaps and self.lanes == 1
+        return dataclasses.replace(self, share=share) if is_planned else None
 
     def never_ends(self) -> bool:
         return self.parent.length >= ENDLESS
@@ -540,10 +548,7 @@ def random_access_parts(node: Node) -> list[Node]:
 
 
 def undecided(node: Node) -> Node | None:
-    """The first node of a stream that decides by values which elements come; None without one.
-
-    Without one the stream has exactly the elements of `ordered`.
-    """
+    """The first node of a stream that decides by values which elements come; None without one."""
     for each in node.parents_first():
         if each.length != STREAM:
             continue
@@ -551,16 +556,9 @@ def undecided(node: Node) -> Node | None:
         if chain is not None:
             if may_be_absent(chain.parent) and not chain.allow_nones:
                 return next(part for part in chain.parent.parents_first() if part.drops)
-        elif each.drops or not each.has_order or (each.looks_at_values and not each.makes_values):
+        elif each.decides_by_values:
             return each
     return None
-
-
-def ordered(node: Node) -> Node:
-    """A node with random access that has exactly the elements of a stream that is not `undecided`."""
-    if node.length != STREAM:
-        return node
-    return node.order_over(tuple(map(ordered, node.parents)))
 
 
 def named_mixture(node: Node) -> MixingNode | None:

@@ -109,7 +109,7 @@ def stored(tail: Tail, states: OwnStates, found: RowPosition) -> RowPosition:
         return found
     numbers = nodes.own_numbers(tail.row_node, lane)
     kept = [states.of(number) if number else None for number in numbers]
-    counts = iter([0 if each is None else each.count for each in kept])
+    counts = iter([0 if each is None else each.elements for each in kept])
     own = {str(k): each.value() for k, each in enumerate(kept) if each is not None}
     counted = nodes.with_own_numbers(tail.row_node, lane, counts)
     return found._replace(lanes=[counted], own=own)

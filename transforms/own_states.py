@@ -17,11 +17,11 @@ class Kept(NamedTuple):
     """The state of an own node after some elements.
 
     Args:
-        count: The elements before it.
+        elements: The number of elements before it.
         text: What the node returned, as JSON.
     """
 
-    count: int
+    elements: int
     text: str
 
     def value(self) -> Any:

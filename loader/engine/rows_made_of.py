@@ -30,6 +30,7 @@ from windrow.transforms.nodes import (
     origin,
     random_access_parts,
 )
+from windrow.transforms.own_states import OwnStates
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, JointRows
 from windrow.transforms.tables import Columnar, Listed, Table
 
@@ -148,6 +149,9 @@ class _Inputs:
         parent = self.node.parents[number]
         chain = as_chain(parent)
         return self.chains[id(parent if chain is None else chain.parent)]
+
+    def own_states(self) -> OwnStates:
+        return OwnStates()
 
     def row_count(self) -> _Growing:
         return _Growing()

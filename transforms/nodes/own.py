@@ -132,7 +132,7 @@ class OwnStreamNode(StreamNode):
             iterator = self._iterator()
             if position[-1]:
                 kept = states.of(position[-1])
-                count = kept.count
+                count = kept.elements
                 iterator.set_state(kept.value())
         try:
             while True:

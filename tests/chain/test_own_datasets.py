@@ -137,9 +137,9 @@ def test_what_an_own_iterator_has_not_is_said() -> None:
         iterator.skip(1)
     with pytest.raises(PlanError, match="stats: UnbatchIterator"):
         iterator.stats()
+    following = iter(WINDROW.Unbatch(MapDataset.range(4).batch(2).to_iter_dataset()).map(plus))
+    next(following)
     with pytest.raises(PlanError, match="does not say"):
-        following = iter(WINDROW.Unbatch(MapDataset.range(4).batch(2).to_iter_dataset()).map(plus))
-        next(following)
         following.records_of_last()
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from windrow import own_nodes
 from windrow.engine import execute
 from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError
@@ -34,9 +33,12 @@ class Dataset(abc.ABC, Generic[T]):
     """A chain, of one kind or the other."""
 
     def __init__(self, parents: Node | Dataset[Any] | Sequence[Dataset[Any]] = ()) -> None:
-        if isinstance(parents, Node):
-            self.__dict__["_node"] = parents
+        node = nodes.as_node(parents)
+        if node is not None:
+            self.__dict__["_node"] = node
             return
+        from windrow import own_nodes  # few processes have own nodes
+
         self._check_own_class()
         self._own_parents = own_nodes.parents_given(parents, Dataset, type(self))
 
@@ -63,6 +65,8 @@ class Dataset(abc.ABC, Generic[T]):
 
     @property
     def _parent(self) -> Any:
+        from windrow import own_nodes
+
         return own_nodes.parent_of(self, self._parents)
 
     @abc.abstractmethod

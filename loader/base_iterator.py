@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from windrow import own_nodes
 from windrow.errors import PlanError
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
 
     @property
     def _parent(self) -> Any:
+        from windrow import own_nodes  # few processes have own nodes
+
         parent: Any = own_nodes.parent_of(self, self._parents)
         return parent
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from windrow import own_nodes
 from windrow.base import Dataset, applied, nodes_of
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator
@@ -37,9 +36,13 @@ class IterDataset(Dataset[T]):
     """
 
     def _check_own_class(self) -> None:
+        from windrow import own_nodes  # few processes have own nodes
+
         own_nodes.check_methods(type(self), IterDataset, ("__iter__",))
 
     def _own_node(self) -> nodes.Node:
+        from windrow import own_nodes
+
         return own_nodes.stream_node(self)
 
     @classmethod

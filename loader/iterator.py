@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow import own_nodes
 from windrow.base_iterator import BaseIterator
 from windrow.engine import streams
 from windrow.engine.context import RunContext
@@ -44,6 +43,7 @@ from windrow.transforms.nodes import (
     Node,
     RowPosition,
     Tail,
+    as_node,
     has_own,
     origin,
     tail_of,
@@ -80,11 +80,14 @@ class DatasetIterator(BaseIterator[T_co]):
         parents: Node | DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = (),
         delivery: Delivery | None = None,
     ) -> None:
-        self._is_own = not isinstance(parents, Node)
+        node = as_node(parents)
+        self._is_own = node is None
         _register_with_grain()
-        if isinstance(parents, Node):
-            self._begin(parents, delivery)
+        if node is not None:
+            self._begin(node, delivery)
             return
+        from windrow import own_nodes  # few processes have own nodes
+
         needed = ("__next__", "get_state", "set_state")
         own_nodes.check_methods(type(self), DatasetIterator, needed)
         self._parents = own_nodes.parents_given(parents, DatasetIterator, type(self))
@@ -177,6 +180,8 @@ class DatasetIterator(BaseIterator[T_co]):
             rows = self._made_of
             self._last = (None if rows is None else rows.sliced(self._given - 1, self._given),)
             if self._has_own:
+                from windrow import own_nodes
+
                 at = self._tail.rows_of(self._position, self._lead)
                 own_nodes.forget(self._tail, self._own_states, at)
 
@@ -259,10 +264,16 @@ class DatasetIterator(BaseIterator[T_co]):
 
     def _found(self) -> RowPosition:
         found = self._tail.rows_of(self._position, self._lead)
-        return own_nodes.stored(self._tail, self._own_states, found) if self._has_own else found
+        if not self._has_own:
+            return found
+        from windrow import own_nodes
+
+        return own_nodes.stored(self._tail, self._own_states, found)
 
     def _resume(self, found: RowPosition) -> None:
         if self._has_own:
+            from windrow import own_nodes
+
             found = own_nodes.taken(self._tail, self._own_states, found)
         self._move(*self._tail.position_of(found))
 

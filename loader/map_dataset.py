@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from windrow import own_nodes
 from windrow.base import applied, nodes_of
 from windrow.engine import execute
 from windrow.engine.defaults import default_options, reads_records_alone
@@ -52,9 +51,13 @@ class MapDataset(PlannedByLengths[T]):
     """
 
     def _check_own_class(self) -> None:
+        from windrow import own_nodes  # few processes have own nodes
+
         own_nodes.check_methods(type(self), MapDataset, ("__len__", "__getitem__"))
 
     def _own_node(self) -> nodes.Node:
+        from windrow import own_nodes
+
         return own_nodes.map_node(self, self.__getitem__)
 
     # --- where elements come from ----------------------------------------------------------------

@@ -56,7 +56,7 @@ def parent_of(own: object, parents: tuple[Any, ...]) -> Any:
     """The only parent.
 
     Raises:
-        ArgumentError: If there is none, or are several.
+        ArgumentError: If it has no parent, or several.
     """
     if len(parents) != 1:
         raise ArgumentError(

@@ -48,7 +48,7 @@ class OwnStates:
 
     def forget_before(self, numbers: Iterable[int]) -> None:
         """Drop states that come before all of these, which belong to the present position."""
-        # A node at its start, 0, may have rows in hand that were made before those of others.
+        # A node at its start, 0, may have rows in hand that were made before the rows of other nodes.
         first = min(numbers, default=0)
         while self._kept and (oldest := next(iter(self._kept))) < first:
             del self._kept[oldest]

@@ -93,6 +93,7 @@ from windrow.transforms.nodes.values import (
     ValueNode,
 )
 from windrow.transforms.nodes.whole_chain import (
+    as_node,
     default_seed,
     described,
     earlier_source,
@@ -233,6 +234,7 @@ __all__ = [
     "ZipNode",
     "as_batch",
     "as_chain",
+    "as_node",
     "batch_node",
     "chain_of_rows",
     "chains_of",

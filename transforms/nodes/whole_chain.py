@@ -14,6 +14,11 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.nodes.base import STREAM, Node
 
 
+def as_node(value: object) -> Node | None:
+    """The value, if it is a node."""
+    return value if isinstance(value, Node) else None
+
+
 def seed_for(node: Node, seed: int | None, who: str, stop: int) -> int:
     """The seed of a node after `node`: the one given, in `[0, stop)`, or a derived one.
 

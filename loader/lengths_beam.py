@@ -1,7 +1,7 @@
 """`windrow.lengths` as a PTransform, for pipelines of your own.
 
     with beam.Pipeline() as pipeline:
-        pipeline | CountLengths(dataset, path="lengths.npz") | beam.Map(print)
+        pipeline | CountLengths(dataset, path="lengths.npz") | steps.Map(print)
 
 The steps have the one shape that all runners know: numbers, spread by `GroupByKey`, worked on, and
 collected (`windrow.converters.job.pipeline`).
@@ -65,18 +65,18 @@ class CountLengths(beam.PTransform[Any, Any]):
 
     def expand(self, pipeline: Any) -> Any:
         """The lengths of each source, after the last step."""
-        create: Any = beam.Create  # it has no types
+        steps: Any = beam  # they have no types
         if self._kept is not None:
-            return pipeline | create([self._kept])
+            return pipeline | steps.Create([self._kept])
         counting, items = self._counting, _items([chain.length for chain in self._counting.chains])
         return (
             pipeline
-            | create(range(_NUMBERS))
-            | "items" >> beam.FlatMap(lambda number: items.get(number, []))
-            | "spread" >> beam.GroupByKey()
-            | "count" >> beam.FlatMap(lambda group: _count(counting, *group))
-            | "collect" >> beam.GroupByKey()
-            | "keep" >> beam.Map(lambda group: _keep(counting, group[1]))
+            | steps.Create(range(_NUMBERS))
+            | "items" >> steps.FlatMap(lambda number: items.get(number, []))
+            | "spread" >> steps.GroupByKey()
+            | "count" >> steps.FlatMap(lambda group: _count(counting, *group))
+            | "collect" >> steps.GroupByKey()
+            | "keep" >> steps.Map(lambda group: _keep(counting, group[1]))
         )
 
 

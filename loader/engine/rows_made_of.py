@@ -31,7 +31,7 @@ from windrow.transforms.nodes import (
     random_access_parts,
 )
 from windrow.transforms.own_states import OwnStates
-from windrow.transforms.row_blocks import Block, Blocks, Inputs, JointRows
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, JointRows, KeptBlocks, Turns
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]
@@ -88,7 +88,8 @@ def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int
         if lane is None:
             found = parent.indices_from(start, wanted)
         else:
-            found = parent.lane_indices(start, wanted, *lane)
+            own, lanes = np.array([lane[0]]), lane[1]
+            found, _ = parent.lane_indices(np.array([start]), np.array([wanted]), own, lanes)
         if len(found):
             made_of = MadeOf.of_elements(number, found)
             yield Block(_elements_at(parent, found), found[:, None] + 1, made_of)
@@ -139,6 +140,11 @@ class _Inputs:
     def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
         return None
 
+    def turns(
+        self, lanes: int, starts: Mapping[int, Sequence[int]], rows: int, slots: IntArray
+    ) -> Turns | None:
+        return None
+
     def number(self, count: int) -> int:
         return count if self.lane is None else count * self.lane[1] + self.lane[0]
 
@@ -152,6 +158,9 @@ class _Inputs:
 
     def own_states(self) -> OwnStates:
         return OwnStates()
+
+    def kept(self) -> KeptBlocks:
+        return KeptBlocks()
 
     def row_count(self) -> _Growing:
         return _Growing()

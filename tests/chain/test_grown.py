@@ -36,7 +36,7 @@ class Store:
             ends = np.cumsum([n % 4 for n in range(self.records)])
             self._append("offsets", ends[-count:] if self.records > count else [0, *ends])
         elif self.kind == "array_record":
-            writer = ArrayRecordWriter(str(self.folder / f"{self.records:05}"), "group_size:1")  # type: ignore[no-untyped-call]
+            writer = ArrayRecordWriter(str(self.folder / f"{self.records:05}"), "group_size:1")
             for n in more.tolist():
                 writer.write(b"%d" % n)
             writer.close()

@@ -48,7 +48,7 @@ def test_a_pipeline_counts_the_same(tmp_path: Path, records: int) -> None:
     dataset = MapDataset.concatenate([words.map(str.split), MapDataset.source(WORDS)])
     expected, path = windrow.lengths(dataset, progress=False), tmp_path / "lengths.npz"
     for given in (path, path):  # counted and kept, read, counted
-        pipeline = beam.Pipeline(runner=FnApiRunner(bundle_repeat=1))
+        pipeline: Any = beam.Pipeline(runner=FnApiRunner(bundle_repeat=1))
         step: Any = beam.Map  # it has no types
         _ = pipeline | CountLengths(dataset, path=given) | step(lambda each: _write(tmp_path, each))
         pipeline.run().wait_until_finish()
@@ -69,7 +69,7 @@ def _write(folder: Path, lengths: list[Any]) -> None:
 
 def test_a_failed_pipeline_leaves_no_file(tmp_path: Path) -> None:
     dataset = MapDataset.source(WORDS).map(lambda word: word or None)
-    pipeline = beam.Pipeline(runner=FnApiRunner())
+    pipeline: Any = beam.Pipeline(runner=FnApiRunner())
     _ = pipeline | CountLengths(dataset, path=tmp_path / "lengths.npz")
     with pytest.raises(Exception, match=r"record 2 of .* is absent"):
         pipeline.run().wait_until_finish()

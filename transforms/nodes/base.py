@@ -64,12 +64,12 @@ import numpy.typing as npt
 from windrow.errors import PlanError
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
+from windrow.transforms.functions import Where as Where
 from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.dealing import DealtToLanes
-from windrow.transforms.nodes.where import Where as Where
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from windrow.errors import PlanError
 from windrow.transforms.nodes.base import STREAM, Node
 from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
-from windrow.transforms.nodes.own_rows import OwnRowsBatchNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_batch, lanes_of
@@ -111,6 +110,8 @@ class Tail:
             return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
         own = batch.of_own_rows() if self.lanes == 1 else None
         if own is not None:
+            from windrow.transforms.nodes.own_rows import OwnRowsBatchNode  # few chains need it
+
             alone = another_batch(batch, OwnRowsBatchNode, parents=(own,))
             return _replaced(self.node, batch, alone)
         return _replaced(self.node, batch, self._joining(batch, checked=True))

@@ -104,9 +104,11 @@ def test_rows_are_those_of_numpy_in_any_order(
         check(other.__getitems__(at), [rows[i] for i in at])
 
         dataset = MapDataset.source(source)
-        for at, name in enumerate(data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2))):
+        for number, name in enumerate(
+            data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2))
+        ):
             # Behind another order, what is stored together is not known.
-            hidden = at and name == "block_shuffle"
+            hidden = number and name == "block_shuffle"
             dataset = ORDERS["small blocks" if hidden else name](dataset)
         options = data.draw(st.sampled_from([None, TIGHT, SYNCHRONOUS]))
         wanted = [dataset[i] for i in range(len(dataset))]

@@ -48,7 +48,7 @@ from windrow.transforms.nodes import (
     origin,
     tail_of,
 )
-from windrow.transforms.own_states import OwnStates
+from windrow.transforms.row_blocks import OwnStates
 
 if TYPE_CHECKING:
     from windrow.devices.delivery import Delivered, Delivery

@@ -11,7 +11,7 @@ from windrow.errors import ArgumentError, StateError
 from windrow.transforms import nodes
 from windrow.transforms.nodes import STREAM, Node, RowPosition, Tail
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.own_states import OwnStates
+from windrow.transforms.row_blocks import OwnStates
 
 
 def parents_given(parents: Any, kind: type[Any], own: type[Any]) -> tuple[Any, ...]:

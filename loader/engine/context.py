@@ -29,8 +29,7 @@ from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, options_of, random_access_parts
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
-from windrow.transforms.own_states import OwnStates
-from windrow.transforms.row_blocks import KeptBlocks
+from windrow.transforms.row_blocks import KeptBlocks, OwnStates
 
 if TYPE_CHECKING:
     from windrow.engine.drop_watch import DropWatch

@@ -30,8 +30,15 @@ from windrow.transforms.nodes import (
     origin,
     random_access_parts,
 )
-from windrow.transforms.own_states import OwnStates
-from windrow.transforms.row_blocks import Block, Blocks, Inputs, JointRows, KeptBlocks, Turns
+from windrow.transforms.row_blocks import (
+    Block,
+    Blocks,
+    Inputs,
+    JointRows,
+    KeptBlocks,
+    OwnStates,
+    Turns,
+)
 from windrow.transforms.tables import Columnar, Listed, Table
 
 IntArray = npt.NDArray[np.int64]

@@ -18,8 +18,7 @@ from windrow.engine.executors import Executors
 from windrow.stats.profiler import Profiler
 from windrow.transforms.moves import Moved
 from windrow.transforms.nodes import Node, lane_share
-from windrow.transforms.own_states import OwnStates
-from windrow.transforms.row_blocks import Blocks
+from windrow.transforms.row_blocks import Blocks, OwnStates
 
 
 class _LaneRunsError(Exception):

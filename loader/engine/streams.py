@@ -26,7 +26,6 @@ from windrow.engine.stages import BlockItem, BlockTask, ChainStage, RowWatch, st
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
-from windrow.transforms.own_states import OwnStates
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
@@ -35,6 +34,7 @@ from windrow.transforms.row_blocks import (
     IntArray,
     JointRows,
     KeptBlocks,
+    OwnStates,
     Turns,
     check_inside,
     groups,

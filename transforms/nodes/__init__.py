@@ -32,14 +32,6 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.own import (
-    OwnIndicesNode,
-    OwnMapNode,
-    OwnStreamNode,
-    has_own,
-    own_numbers,
-    with_own_numbers,
-)
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -71,6 +63,7 @@ from windrow.transforms.nodes.streams import (
     as_chain,
     chain_of_rows,
     chains_of,
+    has_own,
     lane_share,
     lanes_of,
     named_mixture,
@@ -119,6 +112,13 @@ if TYPE_CHECKING:
     from windrow.transforms.nodes.interleave import StreamInterleaveNode
     from windrow.transforms.nodes.lengths import lengths_of, over_records
     from windrow.transforms.nodes.mixing import StreamMixNode, TokenMixNode, token_sizes
+    from windrow.transforms.nodes.own import (
+        OwnIndicesNode,
+        OwnMapNode,
+        OwnStreamNode,
+        own_numbers,
+        with_own_numbers,
+    )
     from windrow.transforms.nodes.packing import (
         BEST_FIT,
         PackNode,
@@ -139,6 +139,9 @@ _MODULE_OF: Final = {
     "FitPackNode": "stream_packing",
     "FlatMapNode": "flatten",
     "FlattenNode": "flatten",
+    "OwnIndicesNode": "own",
+    "OwnMapNode": "own",
+    "OwnStreamNode": "own",
     "PackNode": "packing",
     "PlannedNode": "planned",
     "SlotMapNode": "flatten",
@@ -153,8 +156,10 @@ _MODULE_OF: Final = {
     "checked_too_long": "packing",
     "lengths_of": "lengths",
     "over_records": "lengths",
+    "own_numbers": "own",
     "pack_node": "stream_packing",
     "token_sizes": "mixing",
+    "with_own_numbers": "own",
 }
 
 __all__ = [

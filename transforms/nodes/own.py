@@ -22,9 +22,8 @@ from windrow.transforms.nodes.base import STREAM, VAST, Indices, Node, Where
 from windrow.transforms.nodes.leaves import LeafNode
 from windrow.transforms.nodes.streams import StreamNode, lanes_of, origin
 from windrow.transforms.nodes.values import EachNode
-from windrow.transforms.own_states import OwnStates
 from windrow.transforms.positions import Positions
-from windrow.transforms.row_blocks import Block, Blocks, Inputs
+from windrow.transforms.row_blocks import Block, Blocks, Inputs, OwnStates
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
@@ -211,8 +210,3 @@ def with_own_numbers(node: Node, position: Sequence[int], numbers: Iterator[int]
     for parent, part in zip(node.parents, parts, strict=True):
         found += with_own_numbers(parent, part, numbers) if parent.width else part
     return [*found, *own]
-
-
-def has_own(node: Node) -> bool:
-    """Whether a stream has a user's own nodes whose states are JSON."""
-    return any(each.hides_parents and each.length == STREAM for each in node.walk())

@@ -568,3 +568,8 @@ def named_mixture(node: Node) -> MixingNode | None:
             return None
         node = node.parent
     return node if isinstance(node, MixingNode) and node.part_names is not None else None
+
+
+def has_own(node: Node) -> bool:
+    """Whether a stream has a user's own nodes whose states are JSON."""
+    return any(each.hides_parents and each.length == STREAM for each in node.walk())

@@ -1,1 +1,0 @@
-from transforms.own_states import *

@@ -86,7 +86,7 @@ def _rows(
         case Step.GROUPS if node.group_size is None:
             return _grouped(_rows(node.parent, position[:-1], chains, lane), position[-1])
         case _:
-            return node.unapplied.blocks(position, _Inputs(node, chains, lane), None)
+            return node.unapplied.blocks(position, _UnreadInputs(node, chains, lane), None)
 
 
 def _elements(chain: ToStreamNode, start: int, number: int, lane: tuple[int, int] | None) -> Blocks:
@@ -129,7 +129,7 @@ def _grouped(rows: Blocks, given: int) -> Blocks:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Inputs:
+class _UnreadInputs:
     """The inputs of a node that makes its own blocks: see `transforms.row_blocks.Inputs`."""
 
     node: Node

@@ -99,7 +99,7 @@ class WorkerSettings:
     init: Callable[[int, int], None] | None
 
 
-class Share(NamedTuple):
+class RowShare(NamedTuple):
     """Rows `[low, high)` of each `size` rows."""
 
     size: int
@@ -388,7 +388,7 @@ class Node(DealtToLanes, abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
-    def of_shard(self, share: Share) -> Node | None:
+    def of_shard(self, share: RowShare) -> Node | None:
         """The stream of some rows of each batch, which no other rows are made for; None if it needs all.
 
         Where a batch has none of them, the stream has the batch's first row. It begins with a batch.

@@ -108,7 +108,10 @@ class StreamInterleaveNode(StreamNode):
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
     ) -> Moved:
         *parts, own = self.split_position(position)
-        cycle, taken = _Cycle(self, list(own)), [_Taken(moves, n, at) for n, at in enumerate(parts)]
+        cycle, taken = (
+            _Cycle(self, list(own)),
+            [_PartMoves(moves, n, at) for n, at in enumerate(parts)],
+        )
         left, last = count, list(own)
         while left and (place := cycle.next_place()) is not None:
             order = cycle.whole_turn()
@@ -163,7 +166,7 @@ class StreamInterleaveNode(StreamNode):
         return f"blocks of {self.places} streams at a time, put together in turn"
 
 
-class _Taken:
+class _PartMoves:
     """Rows that a move takes from one stream; it asks for no more than it may need."""
 
     def __init__(self, moves: Moves, number: int, position: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
-from windrow.transforms.nodes.base import STREAM, IntArray, Node, Share, Where
+from windrow.transforms.nodes.base import STREAM, IntArray, Node, RowShare, Where
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
@@ -112,7 +112,7 @@ class ShardBatchNode(BatchNode):
     def of_own_rows(self) -> Node | None:
         """The stream of the shard's rows alone; None if the rows of others must be made, too."""
         ranges = self.slots()
-        return self.parent.of_shard(Share(self.size, *ranges[0])) if len(ranges) == 1 else None
+        return self.parent.of_shard(RowShare(self.size, *ranges[0])) if len(ranges) == 1 else None
 
     def first_row(self, batch: int) -> int:
         """The row of the parent at which a batch begins."""

@@ -30,7 +30,7 @@ from windrow.transforms.nodes.base import (
     ENDLESS,
     STREAM,
     Node,
-    Share,
+    RowShare,
     Where,
     WorkerSettings,
 )
@@ -70,7 +70,7 @@ class ToStreamNode(Node):
     allow_nones: bool = False
     lanes: int = 1
     lane: int | None = None
-    share: Share | None = None
+    share: RowShare | None = None
 
     position_width: ClassVar[int] = 1
     looks_at_values: ClassVar[bool] = False
@@ -119,7 +119,7 @@ class ToStreamNode(Node):
     def in_lane(self, lane: int, lanes: int) -> Node:
         return dataclasses.replace(self, lane=lane)
 
-    def of_shard(self, share: Share) -> Node | None:
+    def of_shard(self, share: RowShare) -> Node | None:
         # Where indices have gaps, rows are planned: none of them is absent.
         is_planned = self.parent.has_gaps and self.lanes == 1
         return dataclasses.replace(self, share=share) if is_planned else None

@@ -37,7 +37,7 @@ from windrow.stats.profiler import PLANNING, READING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
-from windrow.transforms.nodes import Node, Share, Step, ToStreamNode
+from windrow.transforms.nodes import Node, RowShare, Step, ToStreamNode
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.options import ReadOptions
 from windrow.transforms.positions import Positions, positions
@@ -166,7 +166,7 @@ class _InOrder:
 class _InShare:
     """The elements of some rows of each batch: see `Node.of_shard`."""
 
-    def __init__(self, node: Node, following: int, share: Share) -> None:
+    def __init__(self, node: Node, following: int, share: RowShare) -> None:
         self._node, self._following, self._share = node, following, share
         self.is_over = following >= node.length
 

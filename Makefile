@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Only the files that have tests with a mark: looking through all of them takes half a minute.
 marked = $$(grep -rlw "mark[.]$(1)" tests --include="test_*.py")
 
-.PHONY: help demo era5 far convert tokens tfds test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
+.PHONY: help demo era5 far convert tokens tfds sharded test test-plain test-native test-jobs test-brief test-report test-tfds soak hunt \
 	fuzz lint format bench bench-small bench-steady shuffling wheel coverage clean
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make convert   TFRecord to ArrayRecord to Zarr, killed in the middle and gone on with, trained on"
 	@echo "make tokens    speeches to tokens to packed rows to a model; killed on 2 processes, then on 1 and 4"
 	@echo "make tfds      a dataset built with Zarr beside it, the Grain guide's programs on it, in JAX"
+	@echo "make sharded   global arrays of JAX in 1, 2 and 4 processes: what each reads, checkpoints in between"
 	@echo "make test      all tests but those of the targets listed next, with the same examples every time"
 	@echo "make test-plain the tests of readers and engine without the native core"
 	@echo "make test-native the tests and the checks of the native core's own code, with cargo"
@@ -80,6 +81,10 @@ tokens: $(READY)
 
 tfds: $(TFDS_READY)
 	@$(TFDS_PY) examples/train_tfds.py
+
+# Four processes of JAX at once.
+sharded: $(READY)
+	@$(PY) -m pytest -q -m jobs tests/devices
 
 test: $(READY)
 	@$(PY) -m pytest -q -n 2 -m "not jobs and not report and not tfds"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from windrow.formats.inspect import inspect
     from windrow.iter_dataset import IterDataset
     from windrow.iterator import DatasetIterator
+    from windrow.jax_dataset import JaxDataset
     from windrow.map_dataset import MapDataset
     from windrow.order_quality import shuffle_quality
     from windrow.quality.shuffle_quality import ShuffleQuality
@@ -38,6 +39,7 @@ _MODULE_OF = {
     "DatasetIterator": "windrow.iterator",
     "Explanation": "windrow.explain.explanation",
     "IterDataset": "windrow.iter_dataset",
+    "JaxDataset": "windrow.jax_dataset",
     "MapDataset": "windrow.map_dataset",
     "MultiprocessingOptions": "windrow.transforms.options",
     "RecordOf": "windrow.engine.record_names",
@@ -61,6 +63,7 @@ __all__ = [
     "DatasetIterator",
     "Explanation",
     "IterDataset",
+    "JaxDataset",
     "MapDataset",
     "MultiprocessingOptions",
     "ReadOptions",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from windrow.engine import execute
+from windrow.engine.defaults import default_options
 from windrow.errors import ArgumentError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
@@ -19,6 +20,7 @@ from windrow.transforms.positions import positions
 
 if TYPE_CHECKING:
     from windrow.explain.explanation import Explanation
+    from windrow.jax_dataset import JaxDataset
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Dataset[Any]")
@@ -68,10 +70,66 @@ class Dataset(Generic[T]):
             >>> windrow.MapDataset.source([b"a", b"b"]).map(len).read_spec()
             ArraySpec(shape=(), dtype=dtype('int64'), dims=None)
         """
-        for element in _first_elements(self._node):
-            if element is not None:
-                return specs.spec_of(element)
-        raise specs.no_element()
+        return _read_spec(self._node)
+
+    def to_jax(
+        self,
+        sharding: Any,
+        *,
+        prefetch: int = 2,
+        prefetch_bytes: int = 1 << 30,
+        host: Iterable[str] = (),
+    ) -> JaxDataset:
+        """Batches as trees of global `jax.Array`s, after the last `batch`.
+
+        The batch size counts the rows of all processes. Each process reads only the rows that its
+        addressable devices hold, each row once; nothing is sent between processes. The iterator has
+        all that iterators have, and its state is the state after the batch given last.
+
+        A finite stream after a filter needs `batch(..., remainder="drop")`; its processes agree on
+        the end through `jax.distributed`. Other functions than `map(..., batched=True)` belong
+        before the batch, unless each process has all rows.
+
+        Args:
+            sharding: One `jax.sharding.Sharding` for all leaves, a tree of them, or a function that
+                returns one for the path of a leaf: a tuple of keys, such as `("image",)`. If the
+                chain declares no spec, a function is asked for the leaves of the first rows, which
+                are read for it.
+            prefetch: Batches on their way to the devices, at least 0.
+            prefetch_bytes: The most bytes of this process's rows on their way. One batch is always
+                allowed.
+            host: Leaves, or trees of leaves, that stay in NumPy with the rows of this process, such
+                as strings: keys, or paths of keys with slashes.
+
+        Returns:
+            An iterable. Leaves of 64 bits become leaves of 32 bits unless `jax_enable_x64` is set.
+
+        Raises:
+            PlanError: If the chain does not end in a batch, the sharding does not divide a shape, or
+                a leaf is not an array.
+            ArgumentError: If an argument has the wrong type, or names no leaf.
+            MissingExtraError: If JAX is not installed.
+            ElementError: On iteration, for a shape or leaf that the spec did not show, and for
+                integers that do not fit into 32 bits.
+
+        Example:
+            >>> import jax, numpy as np, windrow
+            >>> from jax.sharding import NamedSharding, PartitionSpec
+            >>> mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+            >>> sharding = NamedSharding(mesh, PartitionSpec("data"))
+            >>> dataset = windrow.MapDataset.source({"x": np.arange(6, dtype=np.float32)}).batch(3)
+            >>> for batch in dataset.to_jax(sharding):
+            ...     print(type(batch["x"]).__name__, batch["x"].sharding == sharding, batch["x"])
+            ArrayImpl True [0. 1. 2.]
+            ArrayImpl True [3. 4. 5.]
+        """
+        # Few processes ask: a worker does not load JAX.
+        from windrow.jax_dataset import JaxDataset
+
+        node = self._node
+        if node.length != STREAM:
+            node = nodes.ToStreamNode((node,), default_options(node))
+        return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
     def explain(self) -> Explanation:
         """Describe the chain and its costs, before anything is read.
@@ -100,6 +158,14 @@ class Dataset(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({nodes.described(self._node)})"
+
+
+def _read_spec(node: Node) -> Any:
+    """Read the first element and return its spec: see `Dataset.read_spec`."""
+    for element in _first_elements(node):
+        if element is not None:
+            return specs.spec_of(element)
+    raise specs.no_element()
 
 
 def _first_elements(node: Node) -> Iterator[Any]:

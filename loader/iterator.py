@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import numbers
 import os
 import sys
@@ -42,6 +43,7 @@ from windrow.transforms.nodes import (
 )
 
 if TYPE_CHECKING:
+    from windrow.devices.delivery import Delivered, Delivery
     from windrow.engine.record_names import Records
     from windrow.transforms.moves import Moved
 
@@ -65,15 +67,17 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         True
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, delivery: Delivery | None = None) -> None:
         self._node = node  # as the user wrote it
+        self._delivery = delivery  # puts elements on devices, and agrees on the end
         self._tail = tail_of(node)
         self._lead = 0
         self._running = self._tail.run()
         self._identity: Identity | None = None
         self._position = origin(self._running)
-        self._agree, self._is_over = self._tail.agree, False
-        self._blocks: Inline | PrefetchThread | None = None
+        self._agree = None if delivery is not None else self._tail.agree
+        self._is_over = False  # for all shards
+        self._blocks: Inline | PrefetchThread | Delivered | None = None
         self._executors: Executors | None = None
         self._end_executors: weakref.finalize[..., Any] | None = None
         self._elements: list[Any] = []
@@ -134,6 +138,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._drop()  # the next call tries the same step again
             raise
         if handed is None:
+            self._is_over = self._tail.agree is not None
             self._end_workers()
             meter.stopped(is_over=True)
             self._notify(is_over=True)
@@ -169,7 +174,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_executors()
         self._executors = self._end_executors = None
 
-    def _started(self) -> Inline | PrefetchThread:
+    def _started(self) -> Inline | PrefetchThread | Delivered:
         self._check_open()
         if self._owner:
             raise WorkerError(
@@ -187,9 +192,15 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
                 self._executors.start()  # they start while the first records are read
             run = RunContext(self._running, self._executors, self._meter)
             rest = streams.blocks(self._running, self._position, run, None)
-            self._blocks = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
+            made = PrefetchThread(rest, run) if run.ahead else Inline(rest, run)
             if run.ahead:
                 _with_threads.add(self)
+            self._blocks = made
+            if self._delivery is not None:
+                rows_of = functools.partial(_rows_at, self._tail, self._lead)
+                self._blocks = self._delivery.started(
+                    made, run, self._running, rows_of, self._position
+                )
         return self._blocks
 
     def _begin_anew(self) -> None:
@@ -241,6 +252,8 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
             self._end_workers()  # they have the nodes of the chain that ran
             self._lead, self._running = lead, self._tail.run(lead)
         self._position, self._last, self._is_over = position, None, False
+        if self._delivery is not None:
+            self._delivery.moved()
 
     def has_lanes_of(self, state: Any) -> bool:
         """Whether a state holds all lanes that this iterator runs, so that it needs no other.
@@ -473,7 +486,7 @@ class DatasetIterator(Iterator[T_co], Generic[T_co]):
         """Pickle the chain and the position; prefetched elements are made again."""
         self._keep_position()
         found = self._tail.rows_of(self._position, self._lead)
-        return _restored, (self._node, found)
+        return _restored, (self._node, found, self._delivery)
 
     def __repr__(self) -> str:
         return f"DatasetIterator({self._named().chain})"
@@ -533,8 +546,15 @@ def _check_length(row: int, length: int) -> None:
         )
 
 
-def _restored(node: Node, found: RowPosition) -> DatasetIterator[Any]:
-    iterator: DatasetIterator[Any] = DatasetIterator(node)
+def _rows_at(tail: Tail, lead: int, position: Sequence[int]) -> int:
+    """The number of rows of the whole stream before a position."""
+    return tail.rows_of(position, lead).rows
+
+
+def _restored(
+    node: Node, found: RowPosition, delivery: Delivery | None = None
+) -> DatasetIterator[Any]:
+    iterator: DatasetIterator[Any] = DatasetIterator(node, delivery)
     iterator._move(*iterator._tail.position_of(found))
     return iterator
 

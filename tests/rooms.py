@@ -67,9 +67,10 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "windrow.converters.beam": (*_BASE, *_PATHS, *_CONVERSIONS[:5]),
     "windrow.stats": (*_BASE, *_SOURCES, "windrow.transforms", "windrow.transforms.nodes"),
     "windrow.engine": _BELOW_CHAIN[:-1],
+    "windrow.devices": _BELOW_CHAIN,
     "windrow.quality": _BELOW_CHAIN,
     "windrow.explain": (*_BELOW_CHAIN, "windrow.quality"),
-    "windrow": (*_BELOW_CHAIN, "windrow.quality", "windrow.explain"),
+    "windrow": (*_BELOW_CHAIN, "windrow.devices", "windrow.quality", "windrow.explain"),
     "windrow.inspection": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow"),
     "windrow.verification": (*_BELOW_CHAIN, *_CONVERSIONS, "windrow", "windrow.inspection"),
     "windrow.formats": (

@@ -82,6 +82,9 @@ class Inline:
             self._maker.pause(begun)
         return ReadyBlock(block, tables.nbytes(block.table), None)
 
+    def end(self) -> None:
+        """Do nothing: no thread works."""
+
     def stop(self) -> None:
         """Drop the block in progress."""
         self._blocks.close()
@@ -109,9 +112,13 @@ class PrefetchThread:
     def __next__(self) -> ReadyBlock:
         return self._shared.get()
 
+    def end(self) -> None:
+        """Let the thread end soon, and drop what it has made. Any thread may call this."""
+        self._end()  # once: a later call would interrupt the workers of their next user
+
     def stop(self) -> None:
         """End the thread and drop what it has made."""
-        self._end()  # once: a later call would interrupt the workers of their next user
+        self.end()
         self._thread.join(_STOP_S)
 
 
@@ -126,64 +133,57 @@ class _StreamEnd:
         self.error = error
 
 
-class BlockQueue:
-    """A bounded queue, which knows neither the consumer nor the thread."""
+class ReadyQueue:
+    """A bounded queue of blocks from one thread to another, which knows neither of them."""
 
-    def __init__(self, run: RunContext) -> None:
-        self._run = run
-        self._owner = os.getpid()
-        self._options = run.options
+    def __init__(self, most_rows: int, most_bytes: int, stopped: threading.Event) -> None:
+        """Start empty. One block always fits.
+
+        Args:
+            most_rows: The most rows that wait here.
+            most_bytes: The most bytes that wait here.
+            stopped: Set when no more blocks are wanted.
+        """
+        self._most_rows, self._most_bytes, self._stopped = most_rows, most_bytes, stopped
         # The consumer waits in native code: waking it costs a tenth of what a condition does.
         self._queue: queue.SimpleQueue[ReadyBlock | _StreamEnd] = queue.SimpleQueue()
         self._room = threading.Condition()
-        self._count = self._rows = self._bytes = 0  # of the blocks in the queue
-        self._waiting_bytes = 0  # of a block that does not fit
+        self._count = self._rows = self.size_bytes = 0  # of the blocks in the queue
 
-    def put(self, block: Block) -> bool:
-        """Hand a block over once there is room; False when the consumer has stopped."""
-        size_bytes, maker = tables.nbytes(block.table), self._run.maker
-        made = maker.made_block()
-        self._waiting_bytes = size_bytes
-        maker.weigh()
+    def has_room(self, rows: int, size_bytes: int) -> bool:
+        """Whether a block of this many rows and bytes fits, or no more are wanted."""
+        if not self._count or self._stopped.is_set():
+            return True
+        return (
+            self._rows + rows <= self._most_rows
+            and self.size_bytes + size_bytes <= self._most_bytes
+        )
+
+    def wait_for_room(self, rows: int, size_bytes: int) -> None:
+        """Wait until it fits, or no more are wanted."""
         with self._room:
-            if not self._has_room(len(block), size_bytes):
-                maker.weigh(always=True)
-                with doing(ROOM):
-                    self._wait_for_room(len(block), size_bytes)
-                maker.begin_block()
-            if self._stopped():
+            self._room.wait_for(lambda: self.has_room(rows, size_bytes))
+
+    def put(self, ready: ReadyBlock) -> bool:
+        """Hand a block over; False when the consumer has stopped."""
+        with self._room:
+            if self._stopped.is_set():
                 return False
             self._count += 1
-            self._rows += len(block)
-            self._bytes += size_bytes
-            self._waiting_bytes = 0
-            self._queue.put(ReadyBlock(block, size_bytes, made))
+            self._rows += len(ready.block)
+            self.size_bytes += ready.size_bytes
+            self._queue.put(ready)
             return True
-
-    def _wait_for_room(self, rows: int, size_bytes: int) -> None:
-        self._room.wait_for(lambda: self._stopped() or self._has_room(rows, size_bytes))
-
-    def bytes_by(self) -> dict[str, int]:
-        """Bytes of the blocks that wait here."""
-        return {"queue": self._bytes, "rounds": self._waiting_bytes}
 
     @property
     def is_ready(self) -> bool:
         """Whether a block is there."""
         return not self._queue.empty()
 
-    def _has_room(self, rows: int, size_bytes: int) -> bool:
-        if not self._count:
-            return True
-        return (
-            self._rows + rows <= self._options.prefetch_buffer_size
-            and self._bytes + size_bytes <= self._options.prefetch_bytes
-        )
-
     def finish(self, error: Callable[[], BaseException]) -> None:
         """End the queue: the consumer then gets the exception that `error` makes."""
         with self._room:
-            if not self._stopped():
+            if not self._stopped.is_set():
                 self._queue.put(_StreamEnd(error))
 
     def get(self) -> ReadyBlock:
@@ -195,24 +195,66 @@ class BlockQueue:
         with self._room:
             self._count -= 1
             self._rows -= len(found.block)
-            self._bytes -= found.size_bytes
+            self.size_bytes -= found.size_bytes
             self._room.notify_all()
         return found
 
     def stop(self) -> None:
-        """Stop the thread: no more blocks are wanted."""
-        if os.getpid() != self._owner:  # locks may be held by threads that are not here
-            return
+        """Drop all blocks and wake both sides: no more blocks are wanted."""
         with self._room:
-            self._run.stop()
+            self._stopped.set()
             self._room.notify_all()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
         self._queue.put(_StreamEnd(_closed))
 
-    def _stopped(self) -> bool:
-        return self._run.stopped.is_set()
+
+class BlockQueue:
+    """The queue of a prefetch thread, which counts what the thread does."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._owner = os.getpid()
+        options = run.options
+        self._ready = ReadyQueue(options.prefetch_buffer_size, options.prefetch_bytes, run.stopped)
+        self.get, self.finish = self._ready.get, self._ready.finish
+        self._waiting_bytes = 0  # of a block that does not fit
+
+    def put(self, block: Block) -> bool:
+        """Hand a block over once there is room; False when the consumer has stopped."""
+        size_bytes, maker = tables.nbytes(block.table), self._run.maker
+        made = maker.made_block()
+        self._waiting_bytes = size_bytes
+        maker.weigh()
+        if not self._ready.has_room(len(block), size_bytes):
+            maker.weigh(always=True)
+            with doing(ROOM):
+                self._wait_for_room(len(block), size_bytes)
+            maker.begin_block()
+        if not self._ready.put(ReadyBlock(block, size_bytes, made)):
+            return False
+        self._waiting_bytes = 0
+        return True
+
+    def _wait_for_room(self, rows: int, size_bytes: int) -> None:
+        self._ready.wait_for_room(rows, size_bytes)
+
+    def bytes_by(self) -> dict[str, int]:
+        """Bytes of the blocks that wait here."""
+        return {"queue": self._ready.size_bytes, "rounds": self._waiting_bytes}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a block is there."""
+        return self._ready.is_ready
+
+    def stop(self) -> None:
+        """Stop the thread: no more blocks are wanted."""
+        if os.getpid() != self._owner:  # locks may be held by threads that are not here
+            return
+        self._run.stop()
+        self._ready.stop()
 
 
 def _same(error: BaseException) -> BaseException:

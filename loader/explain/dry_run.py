@@ -334,7 +334,7 @@ class _SlowLoop(BlockQueue):
 
     def _wait_for_room(self, rows: int, size_bytes: int) -> None:
         self.was_full = True
-        while not self._has_room(rows, size_bytes):
+        while not self._ready.has_room(rows, size_bytes):
             self.take()
 
     def take(self) -> None:

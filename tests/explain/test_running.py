@@ -494,7 +494,7 @@ def test_streams_that_are_mixed_come_in_blocks(tmp_path: Path) -> None:
 
 def _is_full(iterator: Any, before_s: float) -> bool:
     """Whether something waits, and the loader has waited for room, or does."""
-    return bool(iterator._blocks._shared._rows and iterator.stats().blocked_s > before_s)
+    return bool(iterator._blocks._shared._ready._rows and iterator.stats().blocked_s > before_s)
 
 
 def until_full(iterator: Any) -> list[int]:
@@ -502,7 +502,7 @@ def until_full(iterator: Any) -> list[int]:
     waiting = []
     for _ in iterator:
         assert until(functools.partial(_is_full, iterator, iterator.stats().blocked_s))
-        waiting.append(iterator._blocks._shared._rows)
+        waiting.append(iterator._blocks._shared._ready._rows)
         if len(waiting) == 20:
             return waiting
     raise AssertionError("the stream has ended")
@@ -530,7 +530,7 @@ def test_without_a_queue_of_elements_workers_make_one_block_ahead() -> None:
     with iter(dataset) as iterator:
         for _ in range(3):
             next(iterator)
-            assert until(lambda: iterator._blocks._shared._count == 1)
+            assert until(lambda: iterator._blocks._shared._ready._count == 1)
 
 
 def _same(element: Any) -> Any:

@@ -48,7 +48,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, sharded
+from windrow.transforms.nodes.shard import ShardBatchNode, Share, sharded, shared
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -182,6 +182,7 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
+    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",
@@ -229,6 +230,7 @@ __all__ = [
     "random_access_parts",
     "seed_for",
     "sharded",
+    "shared",
     "sliced",
     "tail_of",
     "token_sizes",

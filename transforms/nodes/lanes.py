@@ -186,10 +186,9 @@ class LaneBatchNode(ShardBatchNode):
         """Rows of each lane in a batch."""
         return self.size // self.lanes
 
-    def own_lanes(self) -> range:
+    def own_lanes(self) -> list[int]:
         """The lanes that have rows of the shard."""
-        low, high = self.slots()
-        return range(low // self.turn_rows, -(-high // self.turn_rows))
+        return self.lanes_taken(self.lanes)
 
     def position_after(
         self, position: Sequence[int], count: int, moves: Moves, unit: int | None
@@ -212,12 +211,13 @@ class LaneBatchNode(ShardBatchNode):
             found[lane * width : (lane + 1) * width] = each.position
         return Moved(found, passed)
 
-    def _own_slots(self) -> list[tuple[int, int]]:
-        """For each of these lanes, the rows `[start, stop)` of its turn that are the shard's."""
-        low, high = self.slots()
-        rows = self.turn_rows
-        starts = [lane * rows for lane in self.own_lanes()]
-        return [(max(low - start, 0), min(high - start, rows)) for start in starts]
+    def _own_rows(self) -> list[IntArray]:
+        """For each of these lanes, the rows of its turn that are the shard's."""
+        rows, found = self.turn_rows, list[IntArray]()
+        for first in (lane * rows for lane in self.own_lanes()):
+            inside = [(max(low - first, 0), min(high - first, rows)) for low, high in self.slots()]
+            found.append(np.concatenate([np.arange(low, max(low, high)) for low, high in inside]))
+        return found
 
     def blocks(self, position: Sequence[int], inputs: Inputs, unit: int | None) -> Blocks:
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
@@ -257,9 +257,9 @@ class LaneBatchNode(ShardBatchNode):
         """
         lanes, rows = self.own_lanes(), self.turn_rows
         pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
-        slots = [
-            number * rows + n for number, own in enumerate(self._own_slots()) for n in range(*own)
-        ]
+        slots = np.concatenate([n * rows + own for n, own in enumerate(self._own_rows())])
+        numbers = np.zeros(self.lanes, np.int64)  # of lanes, among the lanes of this process
+        numbers[lanes] = np.arange(len(lanes))
         while self._has_more(before):
             sorted_rows, counts = (
                 np.argsort(of, kind="stable"),
@@ -273,7 +273,7 @@ class LaneBatchNode(ShardBatchNode):
                 inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
                 grid = sorted_rows[starts[:, None] + inside]
                 at_ends = np.tile(at, (turns, 1, 1))
-                at_ends[:, lanes.start : lanes.stop] = pool.marks[grid[:, :, -1]]
+                at_ends[:, lanes] = pool.marks[grid[:, :, -1]]
                 at[:] = at_ends[-1]
                 order = grid.reshape(turns, -1)[:, slots]
                 yield from self._made(
@@ -301,7 +301,7 @@ class LaneBatchNode(ShardBatchNode):
             if block is None:
                 break
             pool = joined([part for part in (pool, block) if len(part)] or [pool])
-            of = np.concatenate([of, joint.lanes_of(block) - lanes.start])
+            of = np.concatenate([of, numbers[joint.lanes_of(block)]])
         feeds = []
         for number, lane in enumerate(lanes):
             own = np.flatnonzero(of == number)
@@ -371,22 +371,22 @@ class LaneBatchNode(ShardBatchNode):
     def _order(self, parts: Sequence[Block | None], turns: int) -> IntArray:
         """Where the shard's rows are in the joined parts of lanes, batch by batch."""
         found, start, rows = list[IntArray](), 0, self.turn_rows
-        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+        for part, own in zip(parts, self._own_rows(), strict=True):
             count = 0 if part is None else len(part)
             if count == turns * rows:
-                found.append((start + np.arange(count)).reshape(turns, rows)[:, low:high])
+                found.append((start + np.arange(count)).reshape(turns, rows)[:, own])
             else:  # the lane ends in this batch, the only one
-                found.append((start + np.arange(low, max(low, min(high, count))))[None])
+                found.append((start + own[own < count])[None])
             start += count
         return np.concatenate(found, axis=1)
 
     def _places(self, parts: Sequence[Block | None]) -> IntArray:
         """The rows of a batch that the rows of `_order` become, if each lane keeps its places."""
         found, start = list[IntArray](), 0
-        for part, (low, high) in zip(parts, self._own_slots(), strict=True):
+        for part, own in zip(parts, self._own_rows(), strict=True):
             count = 0 if part is None else len(part)
-            found.append(start + np.arange(max(0, min(high, count) - low)))
-            start += high - low
+            found.append(start + np.arange(np.count_nonzero(own < count)))
+            start += len(own)
         return np.concatenate(found)
 
     def _marks(

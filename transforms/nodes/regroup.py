@@ -262,9 +262,9 @@ class BatchNode(RegroupNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         if self.padding is not None:
-            return self.padding.spec(self._rows(), parents[0])
+            return self.padding.spec(self.fixed_rows, parents[0])
         if self.batch_fn is None:
-            return specs.stacked(self._rows(), parents[0])
+            return specs.stacked(self.fixed_rows, parents[0])
         name = name_of(self.batch_fn)
         own = self.batch_fn
         function = own.func if isinstance(own, functools.partial) else own
@@ -276,7 +276,8 @@ class BatchNode(RegroupNode):
         declared = function.output_spec(parents[0], self.size, self.drop_remainder)
         return specs.checked(declared, f"output_spec of {name}")
 
-    def _rows(self) -> int | None:
+    @property
+    def fixed_rows(self) -> int | None:
         """Elements of every batch; None where the last one may have fewer."""
         length = self.parent.length
         if self.drop_remainder or self.size == 1 or self.is_padded:

@@ -26,49 +26,85 @@ B = TypeVar("B", bound=BatchNode)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardBatchNode(BatchNode):
-    """Rows `[shard * size / shards, (shard + 1) * size / shards)` of each batch.
+    """Some of the equal parts of each batch.
+
+    Part `k` of `shards` is the rows `[k * size / shards, (k + 1) * size / shards)` of a batch.
 
     Args:
-        shard: Number of the shard, in `[0, shards)`.
-        shards: Number of shards; it divides `size`.
+        parts: Numbers of the parts that are taken, in `[0, shards)` and ascending.
+        shards: Number of parts; it divides `size`.
         lead: Rows of batch 0, if that is not a whole batch: a run that was restored inside a
             batch, after its size was changed, begins there. Less than `size`.
         agree: Decides with the other shards whether there is another batch: see `IterDataset.shard`.
+        is_even: Whether a shorter batch has equal parts too; else its parts keep the rows that they
+            have in a whole batch.
     """
 
-    shard: int = 0
+    parts: tuple[int, ...] = (0,)
     shards: int = 1
     lead: int = 0
     agree: Callable[[bool], bool] | None = None
+    is_even: bool = False
 
     def count(self) -> int:
         whole = super().count()
-        if whole == STREAM or not self.lead:
+        if whole == STREAM:
             return whole
         rest = self.parent.length - self.lead
+        if self.is_even and not self.drop_remainder and rest % self.size % self.shards:
+            raise PlanError(
+                f"batch({self.size}): the last batch has {rest % self.size} rows, which have no equal"
+                f" parts for {self.shards} shards; write remainder='drop' or 'pad', or repeat before it"
+            )
+        if not self.lead:
+            return whole
         return 1 + (rest // self.size if self.drop_remainder else -(-rest // self.size))
 
     @property
     def written(self) -> str:
         shown = super().written
-        return shown if self.shards == 1 else f"{shown}.shard({self.shard}, {self.shards})"
+        if self.shards == 1:
+            return shown
+        own = self.parts[0] if len(self.parts) == 1 else self.parts
+        return f"{shown}.shard({own}, {self.shards})"
 
     @property
     def group_size(self) -> int:
-        return self.size // self.shards
+        return self.size // self.shards * len(self.parts)
 
-    def _rows(self) -> int | None:
-        whole = super()._rows()
-        return self.size // self.shards if whole == self.size else None
+    @property
+    def fixed_rows(self) -> int | None:
+        whole = super().fixed_rows
+        if whole is None or (whole != self.size and not self.is_even):
+            return None
+        return whole // self.shards * len(self.parts)
 
     def element_bytes(self) -> Amount | None:
         whole = super().element_bytes()
-        return whole if whole is None or self.shards == 1 else whole.times(1 / self.shards)
+        if whole is None or self.shards == 1:
+            return whole
+        return whole.times(len(self.parts) / self.shards)
 
-    def slots(self) -> tuple[int, int]:
-        """The rows `[start, stop)` that the shard takes of each batch."""
+    def _runs(self) -> list[tuple[int, int]]:
+        """The parts as runs `[start, stop)` of neighbours."""
+        found: list[tuple[int, int]] = []
+        for part in self.parts:
+            if found and found[-1][1] == part:
+                found[-1] = found[-1][0], part + 1
+            else:
+                found.append((part, part + 1))
+        return found
+
+    def slots(self) -> list[tuple[int, int]]:
+        """The ranges of rows `[start, stop)` that are taken of each whole batch."""
         part = self.size // self.shards
-        return self.shard * part, (self.shard + 1) * part
+        return [(start * part, stop * part) for start, stop in self._runs()]
+
+    def lanes_taken(self, lanes: int) -> list[int]:
+        """The lanes that have these rows, if a batch has the rows of `lanes`, lane after lane."""
+        rows = self.size // lanes
+        found = {n for start, stop in self.slots() for n in range(start // rows, -(-stop // rows))}
+        return sorted(found)
 
     def first_row(self, batch: int) -> int:
         """The row of the parent at which a batch begins."""
@@ -82,26 +118,40 @@ class ShardBatchNode(BatchNode):
         A batch without rows of the shard gets its first row, which `gather_at` takes away again.
         """
         starts, counts = self._spans(at)
-        taken = np.maximum(counts, 1)
-        bounds = np.concatenate([[0], np.cumsum(taken)])
-        inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], taken)
-        return Positions(np.repeat(at.epochs, taken), np.repeat(starts, taken) + inside), bounds
+        counts[:, 0] += counts.sum(axis=1) == 0
+        taken = counts.sum(axis=1)
+        flat, bounds = counts.ravel(), np.concatenate([[0], np.cumsum(taken)])
+        inside = np.arange(bounds[-1]) - np.repeat(np.cumsum(flat) - flat, flat)
+        return Positions(
+            np.repeat(at.epochs, taken), np.repeat(starts.ravel(), flat) + inside
+        ), bounds
 
     def _spans(self, at: Positions) -> tuple[IntArray, IntArray]:
+        """Where each run of parts begins, and its rows, for each batch: both `(batches, runs)`.
+
+        A run without rows begins with the batch.
+        """
         length = self.parent.length
-        # The given size may not fit into int64.
-        size, (low, high) = min(self.size, length), (min(n, length) for n in self.slots())
+        size = min(self.size, length)  # the given size may not fit into int64
         begins = at.offsets * size
         ends = np.minimum(begins + size, length)
         if self.lead:
             begins = np.maximum(begins - (size - self.lead), 0)
             ends = np.where(at.offsets == 0, self.lead, np.minimum(begins + size, length))
-        counts = np.clip(ends - begins - low, 0, high - low)
-        return np.where(counts > 0, begins + low, begins), counts
+        rows = (ends - begins)[:, None]
+        if self.is_even:
+            low, high = (
+                np.array(bounds) * (rows // self.shards)
+                for bounds in zip(*self._runs(), strict=True)
+            )
+        else:
+            low, high = np.array([[min(n, length) for n in slot] for slot in self.slots()]).T
+        counts = np.clip(rows - low, 0, high - low)
+        return begins[:, None] + np.where(counts > 0, low, 0), counts
 
     def gather_at(self, table: Table, bounds: Sequence[int], at: Positions) -> Table:
         made = self.gather(table, bounds)
-        empty = np.flatnonzero(self._spans(at)[1] == 0)
+        empty = np.flatnonzero(self._spans(at)[1].sum(axis=1) == 0)
         if not len(empty) or not isinstance(made, Listed):
             return made
         batches = list(made.elements)
@@ -118,13 +168,15 @@ class ShardBatchNode(BatchNode):
     def runs_as(self, where: Where) -> str:
         if self.shards == 1:
             return super().runs_as(where)
-        low, high = self.slots()
-        rows = f"rows {low} to {high - 1} of each batch of {self.size}"
+        slots = " and ".join(f"{start} to {stop - 1}" for start, stop in self.slots())
+        rows = f"rows {slots} of each batch of {self.size}"
         if self.length != STREAM:
             return f"{rows}, nothing is read for others"
         lanes = lanes_of(self.parents, "batch")
-        mine = range(low * lanes // self.size, -(-high * lanes // self.size))
-        shown = f"lane {mine[0]}" if len(mine) == 1 else f"lanes {mine[0]} to {mine[-1]}"
+        mine = self.lanes_taken(lanes)
+        shown = f"lanes {mine[0]} to {mine[-1]}" if len(mine) > 1 else f"lane {mine[0]}"
+        if len(mine) <= mine[-1] - mine[0]:
+            shown = f"lanes {', '.join(map(str, mine))}"
         if lanes % self.shards:
             return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
         return f"{rows}, of {shown} of {lanes}; no other lane is run"
@@ -133,6 +185,22 @@ class ShardBatchNode(BatchNode):
 def without_rows(batch: Any) -> Any:
     """A batch of no rows: the tree, dtypes and shapes of another batch."""
     return columns.map_columns(lambda column: column[:0], batch)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """The parts of each batch that a process takes.
+
+    Args:
+        parts, shards, agree, is_even: See `ShardBatchNode`.
+        who: The method that asks, for errors.
+    """
+
+    parts: tuple[int, ...]
+    shards: int
+    agree: Callable[[bool], bool] | None = None
+    is_even: bool = False
+    who: str = "shard"
 
 
 def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] | None) -> Node:
@@ -149,54 +217,62 @@ def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] |
         )
     if agree is not None and not callable(agree):
         raise ArgumentError(f"shard: agree must be a function of a bool, or None, got {agree!r}")
-    return _over_shard(node, shard, shards, agree)
+    return shared(node, Share((shard,), shards, agree))
 
 
-def _over_shard(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] | None) -> Node:
+def shared(node: Node, share: Share) -> Node:
+    """The chain that makes some parts of each batch of another chain.
+
+    Raises:
+        PlanError: If there is no batch that has parts, or its size does not divide.
+    """
     batch = as_batch(node)
     if batch is not None:
-        return _shard_of(batch, shard, shards, agree)
-    if (
-        shards > 1
-        and topmost_batch(node) is not None
-        and node.functions
-        and node.stream_step is not Step.GROUPS
-    ):
+        return _share_of(batch, share)
+    has_parts = share.shards > 1 and topmost_batch(node) is not None
+    if has_parts and node.functions and node.stream_step is not Step.GROUPS:
         raise PlanError(
-            f"shard: {node.written} comes after the last batch, and may read all of its rows;"
+            f"{share.who}: {node.written} comes after the last batch, and may read all of its rows;"
             " move it before batch, or write it as map(..., batched=True), which promises that"
             " rows are independent"
         )
     if not node.follows_batch:
+        call = "shard(index, count)" if share.who == "shard" else f"{share.who}(...)"
         raise PlanError(
-            f"shard: needs a batch that ends the chain, to take rows of it, but {node.written}"
-            " comes there; write .batch(global_batch_size).shard(index, count)"
+            f"{share.who}: needs a batch that ends the chain, to take rows of it, but {node.written}"
+            f" comes there; write .batch(global_batch_size).{call}"
         )
-    moved = node.over((_over_shard(node.parent, shard, shards, agree),))
+    moved = node.over((shared(node.parent, share),))
     if moved.length != STREAM:
         object.__setattr__(moved, "length", moved.parent.length)
     return moved
 
 
-def _shard_of(
-    node: BatchNode, shard: int, shards: int, agree: Callable[[bool], bool] | None
-) -> Node:
-    if node.shards > 1:
-        raise PlanError(f"shard: {node.written} is a shard already; call shard once")
-    if node.size % shards:
+def _share_of(node: BatchNode, share: Share) -> Node:
+    who, shards = share.who, share.shards
+    if isinstance(node, ShardBatchNode) and node.shards > 1:
+        raise PlanError(f"{who}: {node.written} is a shard already; call {who} once, without shard")
+    if node.size % shards and not (share.is_even and node.length != STREAM):
         fits = [n for n in range(1, node.size + 1) if node.size % n == 0]
         near = min(fits, key=lambda n: abs(n - shards))
         more = -(-node.size // shards) * shards
         raise PlanError(
-            f"shard: batch({node.size}) has no equal parts for {shards} shards; choose a batch of"
+            f"{who}: batch({node.size}) has no equal parts for {shards} shards; choose a batch of"
             f" {more} rows, or {near} shards"
         )
     if shards > 1 and node.batch_fn is not None:
         raise PlanError(
-            f"shard: {node.written} makes a batch of all rows by a function; leave out batch_fn, and"
+            f"{who}: {node.written} makes a batch of all rows by a function; leave out batch_fn, and"
             " write it as map(..., batched=True) after the batch, for rows that are independent"
         )
-    return another_batch(node, ShardBatchNode, shard=shard, shards=shards, agree=agree)
+    return another_batch(
+        node,
+        ShardBatchNode,
+        parts=share.parts,
+        shards=shards,
+        agree=share.agree,
+        is_even=share.is_even,
+    )
 
 
 def another_batch(node: BatchNode, kind: type[B], **more: Any) -> B:

@@ -67,11 +67,20 @@ class Tail:
         return None if self.batch is None else self.batch.agree
 
     @property
-    def own_lanes(self) -> range:
+    def own_lanes(self) -> Sequence[int]:
         """The lanes that this process runs."""
         if self.is_indexed or self.lanes == 1 or self.batch is None or self.shards == 1:
             return range(self.lanes)
         return self._joining(self.batch).own_lanes()
+
+    @property
+    def lane_rows(self) -> list[int] | None:
+        """The number of rows of each lane; None where metadata do not have it, or a lane is endless."""
+        rows = self.row_node
+        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
+        if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
+            return None
+        return [round(found.high) for found in lanes]
 
     # --- the chain that runs ---------------------------------------------------------------------
 
@@ -98,6 +107,12 @@ class Tail:
             return _replaced(self.node, batch, batch.over((RowsNode(batch.parents),)))
         return _replaced(self.node, batch, self._joining(batch, checked=True))
 
+    def with_batch_of(self, size: int) -> Node:
+        """The same chain with a last batch of another size."""
+        if self.batch is None:
+            return self.node
+        return _replaced(self.node, self.batch, another_batch(self.batch, BatchNode, size=size))
+
     def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:
         if batch.size % self.lanes:
             fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]
@@ -116,14 +131,13 @@ class Tail:
         ends_by_agreement = self.agree is not None and batch.drop_remainder
         if self.shards == 1 or rows.never_ends() or ends_by_agreement:
             return None
-        lanes = [rows.in_lane(n, self.lanes).elements(once=False) for n in range(self.lanes)]
-        if not all(found.is_exact and not math.isinf(found.high) for found in lanes):
+        counts = self.lane_rows
+        if counts is None:
             raise PlanError(
                 f"shard: how many rows the stream before {batch.label} has is not known before it"
                 " is read, so the shards could not end at the same batch; write .repeat() before"
-                " the batch, or batch(..., drop_remainder=True) and shard(..., agree=...)"
+                " the batch, or batch(..., drop_remainder=True) with to_jax or shard(..., agree=...)"
             )
-        counts = [round(found.high) for found in lanes]
         if not min(counts) and not batch.drop_remainder:
             raise PlanError(
                 f"shard: lane {counts.index(0)} of {self.lanes} has no element, so a shard would have"

@@ -1,0 +1,194 @@
+"""Arrays: one batch, as the engine makes it, as a tree of global arrays of JAX.
+
+Each leaf has the rows that this process takes, in ascending order. It is cut to the pieces of the
+addressable devices, and each piece goes to its device. Devices that hold the same piece get the same
+memory. JAX keeps a reference to memory until a transfer is done, or as long as an array is that
+memory, as on CPU devices where its address is a multiple of 64.
+
+Axes other than the first are cut here, of whole samples. A source that could read parts of samples would
+make smaller leaves, and `_Pieces` would map global indices of those axes too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.devices import trees
+from windrow.devices.extra import jax
+from windrow.devices.placement import (
+    Placement,
+    RowParts,
+    check_shape,
+    is_supported,
+    not_an_array,
+)
+from windrow.devices.trees import Path, shown
+from windrow.errors import ElementError, PlanError
+from windrow.transforms import columns
+
+AnyArray = npt.NDArray[Any]
+Records = Callable[[], Sequence[Any]]
+"""Returns the records of a batch, row by row."""
+
+
+class Narrowing:
+    """The one warning that leaves of 64 bits become leaves of 32 bits."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_given = threading.Lock(), False
+
+    def warn(self, leaves: Sequence[str], stacklevel: int) -> None:
+        """Warn, if that was not done before."""
+        with self._lock:
+            is_given, self._is_given = self._is_given, True
+        if not is_given:
+            warnings.warn(
+                f"to_jax: leaves of 64 bits become leaves of 32 bits, as JAX has no others unless"
+                f" jax_enable_x64 is set: {', '.join(leaves)}",
+                stacklevel=stacklevel + 1,
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Narrowing, ()
+
+
+def narrowed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that JAX has in place of another one."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
+
+
+def narrowing_text(path: Path, dtype: np.dtype[Any]) -> str:
+    """A leaf that becomes a leaf of fewer bits, for the warning."""
+    return f"{trees.name(path) or 'the batch'} ({dtype} to {narrowed(dtype)})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GlobalArrays:
+    """Makes global arrays of the rows of a process.
+
+    Args:
+        placement: Where leaves go.
+        parts: The rows of each batch that this process takes.
+        narrowing: The warning, given once for a dataset.
+    """
+
+    placement: Placement
+    parts: RowParts
+    narrowing: Narrowing
+    _checked: dict[tuple[Path, tuple[int, ...]], Any] = dataclasses.field(default_factory=dict)
+
+    def of(self, batch: Any, records: Records) -> Any:
+        """The tree of a batch, with global arrays as leaves; leaves named in `host` stay in NumPy.
+
+        Raises:
+            ElementError: If a leaf is not an array or its shape does not divide, or an integer does
+                not fit into 32 bits.
+        """
+        tree = columns.columns_in(batch)
+        if self.placement.host:
+            self.placement.check_names([path for path, _ in trees.leaves(tree, is_spec=False)])
+        return trees.mapped(lambda path, leaf: self._leaf(path, leaf, records), tree, is_spec=False)
+
+    def _leaf(self, path: Path, leaf: Any, records: Records) -> Any:
+        if self.placement.is_kept(path):
+            return _kept(leaf)
+        array = columns.as_array(leaf)
+        if array is None:
+            kind = type(leaf[0] if isinstance(leaf, list) and leaf else leaf).__name__
+            held = f"holds values of type {kind}" if isinstance(leaf, list) else f"is a {kind}"
+            raise ElementError(not_an_array(path, held))
+        if not is_supported(array.dtype):
+            raise ElementError(not_an_array(path, f"has dtype {array.dtype}"))
+        return self._global(path, self._narrowed(path, np.asarray(array), records))
+
+    def _global(self, path: Path, array: AnyArray) -> jax.Array:
+        parts, shape = self.parts, array.shape
+        if shape:
+            shape = (shape[0] // len(parts.numbers) * parts.count, *shape[1:])
+        sharding = self._checked.get((path, shape))
+        if sharding is None:
+            sharding = self.placement.sharding_of(path)
+            try:
+                check_shape(path, shape, sharding)
+            except PlanError as error:
+                raise ElementError(str(error)) from error
+            self._checked[path, shape] = sharding
+        pieces = _Pieces(array, parts, shape)
+        made: jax.Array = jax.make_array_from_callback(
+            shape, sharding, pieces.at, dtype=array.dtype
+        )
+        return made
+
+    def _narrowed(self, path: Path, array: AnyArray, records: Records) -> AnyArray:
+        dtype = narrowed(array.dtype)
+        if dtype == array.dtype:
+            return array
+        if dtype.itemsize < array.dtype.itemsize:
+            self.narrowing.warn([narrowing_text(path, array.dtype)], stacklevel=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = array.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(found, array):
+            raise ElementError(_too_large(path, array, found, records))
+        return found
+
+
+class _Pieces:
+    """The pieces of a leaf that devices hold, by their indices in the global array."""
+
+    def __init__(self, array: AnyArray, parts: RowParts, shape: tuple[int, ...]) -> None:
+        self._array, self._cut = array, dict[Any, AnyArray]()
+        self._each = shape[0] // parts.count if shape else 1
+        # The first row, in `array`, of each part.
+        self._place = {part: n * self._each for n, part in enumerate(parts.numbers)}
+
+    def at(self, index: tuple[slice, ...] | None) -> AnyArray:
+        """The piece at global indices."""
+        if not index:
+            return self._array
+        key = tuple((each.start, each.stop) for each in index)
+        piece = self._cut.get(key)
+        if piece is None:
+            piece = self._cut[key] = np.ascontiguousarray(self._array[self._local(index)])
+        return piece
+
+    def _local(self, index: tuple[slice, ...]) -> tuple[slice, ...]:
+        rows, *others = index
+        if not self._each:  # no rows
+            return (slice(0, 0), *others)
+        start, stop = rows.start or 0, rows.stop
+        # Parts of one piece are neighbours here too: all of its rows are taken.
+        part, inside = divmod(start, self._each)
+        first = self._place[part] + inside
+        count = len(self._array) if stop is None else stop - start
+        return (slice(first, first + count), *others)
+
+
+def _kept(leaf: Any) -> Any:
+    if not isinstance(leaf, list):
+        return leaf
+    found = np.empty(len(leaf), object)
+    found[:] = leaf
+    return found
+
+
+def _too_large(path: Path, array: AnyArray, found: AnyArray, records: Records) -> str:
+    place = np.argwhere(found != array)[0].tolist()
+    value, limits = array[tuple(place)], np.iinfo(found.dtype)
+    row, where = (place[0] if place else 0), ""
+    try:
+        names = records()
+        where = f", which is made of {names[row]}" if len(names) == len(array) else ""
+    except PlanError:  # a node of the user's does not say what its rows are made of
+        pass
+    return (
+        f"to_jax: {shown(path)} has the value {value} in row {row} of this process's rows{where}; it does"
+        f" not fit into {found.dtype}, which holds {limits.min} to {limits.max}. Make it smaller in a"
+        " map, keep the leaf in NumPy with host=, or set jax_enable_x64"
+    )

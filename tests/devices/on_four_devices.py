@@ -1,0 +1,503 @@
+"""Batches on four virtual CPU devices of one process. `test_four_devices.py` runs this in a process of its own."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import threading
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import windrow
+from tests.devices.cases import Noting, are_same, is_same
+from tests.processes import is_left, left, until
+from windrow import MapDataset, ReadOptions
+from windrow.devices.arrays import GlobalArrays, Narrowing
+from windrow.devices.placement import Placement, RowParts
+from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError
+
+P = PartitionSpec
+DEVICES = jax.devices()
+SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
+X = np.arange(64 * 24, dtype=np.float32).reshape(64, 4, 6)
+
+
+def mesh(*shape: int, devices: Any = DEVICES) -> Mesh:
+    count = int(np.prod(shape))
+    return Mesh(np.array(devices[:count]).reshape(shape), ("data", "model")[: len(shape)])
+
+
+def over(*axes: Any, shape: tuple[int, ...] = (2, 2)) -> NamedSharding:
+    return NamedSharding(mesh(*shape), P(*axes))
+
+
+def test_there_are_four_devices() -> None:
+    assert len(DEVICES) == 4
+
+
+# --- the same batches ------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+def chain_of(data: st.DataObject) -> Any:
+    """A chain with a last batch."""
+    size = data.draw(st.sampled_from([4, 8, 16]), "size")
+    source = MapDataset.source({"x": X, "n": np.arange(64, dtype=np.int32)})
+    source = source.shuffle(seed=data.draw(st.integers(0, 3), "seed"))
+    options = data.draw(st.sampled_from([SYNCHRONOUS, ReadOptions(), ReadOptions(2, 3)]), "options")
+    match data.draw(st.sampled_from(["plain", "map", "tree", "lanes", "filter", "pad", "short"])):
+        case "plain":
+            return source.batch(size).to_iter_dataset(options)
+        case "map":
+            chain = source.map(lambda r: {**r, "x": r["x"] * 2}).to_iter_dataset(options)
+            return chain.batch(size)
+        case "tree":
+            chain = source.map(lambda r: {"x": Pair(r["x"], (r["x"], r["x"])), "n": r["n"]})
+            return chain.batch(size).to_iter_dataset(options)
+        case "lanes":
+            chain = source.to_iter_dataset(options, lanes=4).window_shuffle(7, seed=1)
+            return chain.batch(size)
+        case "filter":
+            chain = source.to_iter_dataset(options, lanes=2).filter(lambda r: r["n"] % 3)
+            return chain.batch(size, remainder="drop")
+        case "pad":
+            chain = source.to_iter_dataset(options).filter(lambda r: r["n"] % 3)
+            return chain.batch(size, remainder="pad")
+        case _:
+            return source[:60].batch(size).to_iter_dataset(options)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_shards_are_the_batches_of_the_plain_iterator(data: st.DataObject) -> None:
+    dataset = chain_of(data)
+    order = data.draw(st.permutations(DEVICES), "order")
+    shape = data.draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)]), "mesh")
+    here = mesh(*shape, devices=order)
+    rows = data.draw(st.sampled_from([None, "data", "model", ("data", "model")]), "rows")
+    others = [name for name in ("data", "model") if name not in np.atleast_1d(str(rows))]
+    if isinstance(rows, tuple):
+        others = []
+    # Axis 1 has 4 cells, axis 2 has 6: only the first is a multiple of every mesh.
+    second = data.draw(st.sampled_from([None, *others]), "second axis")
+    wide = NamedSharding(here, P(rows, second))
+    flat = NamedSharding(here, P(rows))
+
+    def sharding(path: tuple[Any, ...]) -> NamedSharding:
+        return wide if "x" in path else flat
+
+    prefetch = data.draw(st.integers(0, 3), "prefetch")
+    plain = iter(dataset)
+    expected, states, names = [], [plain.get_state()], []
+    for batch in plain:
+        expected.append(batch)
+        states.append(plain.get_state())
+        names.append(plain.records_of_last())
+    is_one = second is None and data.draw(st.booleans(), "one for all")
+    try:
+        devices = dataset.to_jax(flat if is_one else sharding, prefetch=prefetch)
+    except PlanError as error:
+        message = str(error)  # checked after the block
+        devices = None
+    if devices is None:
+        assert "is not a multiple of" in message
+        cut = np.prod([here.shape[name] for name in np.atleast_1d(str(rows)) if name in here.shape])
+        count = here.size if isinstance(rows, tuple) else cut
+        assert any(len(jax.tree.leaves(batch)[-1]) % count for batch in expected)
+        return
+    cut = data.draw(st.integers(0, len(expected)), "cut")
+    with iter(devices) as iterator:
+        held = []
+        for number in range(cut):
+            held.append(next(iterator))
+            assert iterator.get_state() == states[number + 1]
+            assert iterator.records_of_last() == names[number]
+        state = json.loads(json.dumps(iterator.get_state()))
+    with iter(devices) as again:
+        again.set_state(state)
+        held += list(again)
+        assert again.get_state() == states[-1]
+    # All at once, at the end: memory of old batches was not used again.
+    assert len(held) == len(expected)
+    assert all(map(are_same, held, expected))
+
+
+def test_one_device_and_a_tree_of_shardings() -> None:
+    dataset = MapDataset.source({"x": X, "deep": {"a": X, "b": X[:, 0]}}).batch(8)
+    one = SingleDeviceSharding(DEVICES[2])
+    for batch, plain in zip(dataset.to_jax(one), dataset, strict=True):
+        assert are_same(batch, plain)
+        assert batch["x"].devices() == {DEVICES[2]}
+    given = {"x": over("data", None, "model"), "deep": over("model")}
+    for batch, plain in zip(dataset.to_jax(given), dataset, strict=True):
+        assert are_same(batch, plain)
+        assert batch["x"].sharding == given["x"]
+        assert batch["deep"]["b"].sharding == given["deep"]
+
+
+def test_packed_rows_and_a_map_of_whole_batches() -> None:
+    documents = [np.full(n % 7 + 1, n, np.int32) for n in range(60)]
+    packed = MapDataset.source(documents).repeat().pack(8).batch(4)
+    plain = list(itertools.islice(packed, 3))
+    with iter(packed.to_jax(over("data"))) as batches:
+        assert all(are_same(next(batches), batch) for batch in plain)
+    halves = MapDataset.source(X).batch(8).map(lambda batch: batch / 2)
+    assert all(map(is_same, halves.to_jax(over("data", "model")), halves))
+
+
+def test_a_batch_goes_through_jit_and_shard_map() -> None:
+    dataset = MapDataset.source({"x": X, "n": np.arange(64, dtype=np.int32)}).batch(16)
+    sharding = over("data")
+    here = dataset.to_jax(sharding)
+    step = jax.jit(lambda batch: batch["x"].sum() + batch["n"].sum())
+    compiled = step.lower(here.element_spec).compile()
+    for batch, plain in zip(here, dataset, strict=True):
+        assert float(compiled(batch)) == float(plain["x"].sum() + plain["n"].sum())
+    each = jax.shard_map(
+        lambda x: jax.lax.psum(x.sum(keepdims=True), "data"),
+        mesh=sharding.mesh,
+        in_specs=P("data"),
+        out_specs=P(None),
+    )
+    assert float(jax.jit(each)(batch["x"])[0, 0, 0]) == float(plain["x"].sum())
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+def test_memory_of_old_batches_is_not_used_again() -> None:
+    x = np.arange(2**20, dtype=np.float32).reshape(64, -1)  # batches come from the buffer pool
+    dataset = MapDataset.source(x).shuffle(seed=2).repeat().batch(32)
+    with iter(dataset.to_jax(over("data"))) as batches, iter(dataset) as plain:
+        pairs = [(next(batches), np.array(next(plain))) for _ in range(20)]
+    assert all(is_same(batch, expected) for batch, expected in pairs)
+
+
+def test_old_batches_can_be_donated() -> None:
+    x = np.arange(2**18, dtype=np.float32).reshape(64, -1)
+    dataset = MapDataset.source(x).shuffle(seed=2).repeat().batch(16)
+    scaled = jax.jit(lambda batch: batch * 0 - 1, donate_argnums=0)
+    for sharding in (over("data"), over(None), over(None, "model")):
+        with iter(dataset.to_jax(sharding)) as batches, iter(dataset) as plain:
+            for _ in range(8):
+                batch, expected = next(batches), next(plain)
+                assert is_same(batch, expected)
+                donated = scaled(batch)
+                assert bool((donated == -1).all())
+
+
+def test_aligned_memory_is_taken_as_it_is() -> None:
+    x = np.arange(64 * 1024, dtype=np.float32).reshape(64, -1)
+    batch = next(iter(MapDataset.source(x).shuffle(seed=1).batch(16)))
+    assert batch.ctypes.data % 64 == 0
+    whole = GlobalArrays(Placement(over("data")), RowParts(), Narrowing())
+    found = whole.of(batch, list)
+    # Two devices have each half; they get the same memory.
+    places = sorted(shard.data.unsafe_buffer_pointer() for shard in found.addressable_shards)
+    half = batch.nbytes // 2
+    assert [place - batch.ctypes.data for place in places] == [0, 0, half, half]
+
+
+def test_records_are_read_once_for_all_replicas() -> None:
+    for axes in ((None,), ("data",), (("data", "model"),)):
+        source = Noting(32)
+        list(MapDataset.source(source).batch(8).to_jax(over(*axes)))
+        assert sorted(source.indices) == list(range(32))
+
+
+def test_few_batches_are_on_their_way() -> None:
+    taken = threading.Semaphore(0)
+    made: list[int] = []
+
+    class Slow(GlobalArrays):
+        def of(self, batch: Any, records: Any) -> Any:
+            made.append(len(made))
+            taken.release()
+            return super().of(batch, records)
+
+    dataset = MapDataset.source(X).repeat().batch(8)
+    for prefetch, size_bytes, ahead in ((2, 1 << 30, 2), (8, 2 * X[:8].nbytes, 2), (8, 1, 1)):
+        devices = dataset.to_jax(over("data"), prefetch=prefetch, prefetch_bytes=size_bytes)
+        plan = devices._plan
+        object.__setattr__(
+            plan, "arrays", Slow(plan.arrays.placement, plan.arrays.parts, Narrowing())
+        )
+        with iter(devices) as batches:
+            for given in range(1, 4):
+                next(batches)
+                assert until(lambda given=given, ahead=ahead: len(made) >= given + ahead)
+                assert len(made) == given + ahead
+            assert batches.stats().elements == 3
+        made.clear()
+
+
+def test_nothing_remains_of_many_iterators() -> None:
+    meshes = [mesh(2, 2), mesh(4, 1), mesh(1, 2), mesh(2, 1, devices=DEVICES[::-1])]
+    dataset = MapDataset.source(Noting(64)).to_iter_dataset(lanes=4).filter(lambda r: r["n"] % 5)
+    stream = dataset.repeat().batch(8)
+    state: Any = None
+
+    def rebuilt(number: int) -> Any:
+        iterator = iter(stream.to_jax(NamedSharding(meshes[number % 4], P("data"))))
+        if state is not None:
+            iterator.set_state(state)
+        next(iterator)
+        return iterator
+
+    with rebuilt(0) as iterator:
+        state = iterator.get_state()
+    gc.collect()
+    before, arrays = left(), len(jax.live_arrays())
+    for number in range(50):
+        iterator = rebuilt(number)
+        state = iterator.get_state()
+        if number % 2:  # or it is only forgotten
+            iterator.close()
+        del iterator
+    gc.collect()
+    assert until(lambda: not is_left(before))
+    assert until(lambda: len(jax.live_arrays()) <= arrays)
+    assert state["rows"] == 51 * 8
+
+
+# --- moves, errors, the end ------------------------------------------------------------------------
+
+
+def test_skip_and_seek_move_without_the_batches_on_their_way() -> None:
+    source = Noting(64)
+    dataset = MapDataset.source(source).shuffle(seed=3).batch(8)
+    expected = [batch["n"].tolist() for batch in dataset]
+    with iter(dataset.to_jax(over("data"))) as batches:
+        assert next(batches)["n"].tolist() == expected[0]
+        assert batches.skip(2) == 2
+        assert next(batches)["n"].tolist() == expected[3]
+        batches.seek(1)
+        assert [batch["n"].tolist() for batch in batches] == expected[1:]
+        assert batches.skip(1) == 0
+    with pytest.raises(ClosedError, match="was closed"):
+        next(batches)
+
+
+def test_a_failed_read_comes_after_the_batches_before_it_and_is_tried_again() -> None:
+    for options in (SYNCHRONOUS, ReadOptions(1, 2)):
+        source = Noting(32, fails_at=17)
+        dataset = MapDataset.source(source).to_iter_dataset(options).batch(8)
+        iterator = iter(dataset.to_jax(over("data")))
+        assert [next(iterator)["n"].tolist()[0] for _ in range(2)] == [0, 8]
+        with pytest.raises(OSError, match="disk is away"):
+            next(iterator)
+        source.fails_at = None
+        assert [batch["n"].tolist()[0] for batch in iterator] == [16, 24]
+
+
+def test_stats_and_their_callback() -> None:
+    seen: list[int] = []
+    iterator = iter(MapDataset.source(X).batch(8).to_jax(over("data")))
+    iterator.on_stats(lambda stats: seen.append(stats.elements), every_s=0)
+    assert len(list(iterator)) == 8
+    assert seen[-1] == iterator.stats().elements == 8
+    assert "given to the loop" in str(iterator.stats())
+
+
+def test_explain_reads_nothing() -> None:
+    source = Noting(64)
+    devices = MapDataset.source(source).batch(8).to_jax(over("data"))
+    assert devices.explain().batches.middle == 8
+    assert "batch(8)" in repr(devices)
+    assert source.indices == []
+
+
+# --- leaves ----------------------------------------------------------------------------------------
+
+
+def test_leaves_of_the_host_stay_in_numpy() -> None:
+    rows = [{"x": np.float32(n), "name": f"r{n}", "deep": {"key": b"k", "n": n}} for n in range(8)]
+    dataset = MapDataset.source(rows).batch(4)
+    devices = dataset.to_jax(over("data"), host=("name", "deep"))
+    for batch, plain in zip(devices, dataset, strict=True):
+        assert is_same(batch["x"], plain["x"])
+        assert isinstance(batch["name"], np.ndarray)
+        assert batch["name"].tolist() == plain["name"]
+        assert batch["deep"]["key"].tolist() == plain["deep"]["key"]
+        assert batch["deep"]["n"].dtype == np.int64
+    with pytest.raises(
+        ElementError, match=r"leaf 'name' holds values of type str.*host=\('name',\)"
+    ):
+        next(iter(dataset.to_jax(over("data"), host=("deep",))))
+    with pytest.raises(ArgumentError, match=r"host names 'nam', but batches have .*'name'"):
+        next(iter(dataset.to_jax(over("data"), host="nam")))
+
+
+def test_leaves_of_64_bits_become_leaves_of_32_with_one_warning() -> None:
+    leaves = {"a": np.arange(16), "b": np.arange(16) / 3, "c": np.arange(16, dtype=np.uint64)}
+    dataset = MapDataset.source(leaves).batch(4)
+    with pytest.warns(UserWarning, match=r"a \(int64 to int32\), b \(float64 to float32\), c"):
+        devices = dataset.to_jax(over("data"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches = [*devices, *devices]
+    for batch, plain in zip(batches[:4], dataset, strict=True):
+        assert is_same(batch["a"], plain["a"].astype(np.int32))
+        assert is_same(batch["b"], plain["b"].astype(np.float32))
+        assert is_same(batch["c"], plain["c"].astype(np.uint32))
+    unknown = MapDataset.range(16).map(lambda n: {"n": n}).batch(4)
+    with pytest.warns(UserWarning, match=r"n \(int64 to int32\)") as seen:
+        list(unknown.to_jax(over("data")))
+    assert len(seen) == 1
+
+
+def test_an_integer_that_does_not_fit_names_leaf_and_record() -> None:
+    n = np.arange(32)
+    n[21] = -(2**31) - 1
+    dataset = MapDataset.source({"n": n}).shuffle(seed=1).batch(8)
+    with pytest.warns(UserWarning, match="32 bits"):
+        iterator = iter(dataset.to_jax(over("data")))
+    message = (
+        r"leaf 'n' has the value -2147483649 in row \d.*record=21\); it does not fit into int32"
+    )
+    with pytest.raises(ElementError, match=message):
+        list(iterator)
+
+
+def test_other_dtypes_are_kept() -> None:
+    kinds = [np.bool_, np.int8, np.uint16, np.float16, np.complex64, jax.numpy.bfloat16]
+    leaves = {np.dtype(kind).name: np.arange(8).astype(kind) for kind in kinds}
+    leaves["swapped"] = np.arange(8).astype(">f4")
+    dataset = MapDataset.source(leaves).batch(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = list(dataset.to_jax(over("data")))
+    assert found[1]["swapped"].tolist() == [4, 5, 6, 7]
+    for batch, plain in zip(found, dataset, strict=True):
+        assert all(is_same(batch[name], plain[name]) for name in leaves if name != "swapped")
+
+
+# --- what is refused before anything is read -------------------------------------------------------
+
+
+SHORT = MapDataset.source({"x": X}).slice(slice(61))
+REFUSED = [
+    (
+        lambda s: MapDataset.source(s).to_jax(over("data")),
+        r"to_jax: needs a batch that ends the chain",
+    ),
+    (lambda s: MapDataset.source(s).batch(8).repeat().to_jax(over("data")), "repeat.* comes there"),
+    (
+        lambda s: MapDataset.source({"x": X}).batch(6).to_jax(over("data", shape=(4, 1))),
+        r"leaf 'x' has the global shape \(6, 4, 6\); axis 0 of size 6 is not a multiple of the 4 parts"
+        r".*batch of 8 rows",
+    ),
+    (
+        lambda s: (
+            MapDataset.source({"x": X}).batch(8).to_jax(over(None, None, "data", shape=(4, 1)))
+        ),
+        r"leaf 'x' .*axis 2 of size 6 is not a multiple of the 4 parts",
+    ),
+    (
+        lambda s: MapDataset.source({"y": X[:, 0, 0]}).batch(8).to_jax(over("data", "model")),
+        r"leaf 'y' has the global shape \(8,\), of 1 axes, .* names 2",
+    ),
+    (lambda s: SHORT.batch(8).to_jax(over("data")), r"axis 0 of size 5 is not a multiple of the 2"),
+    (
+        lambda s: SHORT.to_iter_dataset(lanes=4).batch(8).to_jax(over("data")),
+        r"last batch of the stream may have fewer than 8 rows.*remainder='drop'",
+    ),
+    (
+        lambda s: (
+            MapDataset.source({"t": np.array(["2020"] * 4, "M8[D]")}).batch(2).to_jax(over("data"))
+        ),
+        r"leaf 't' has dtype datetime64\[D\], which JAX has no array for",
+    ),
+    (
+        lambda s: MapDataset.source({"s": np.array(["a"] * 4)}).batch(2).to_jax(over("data")),
+        r"leaf 's' is a list, which JAX has no array for.*host=\('s',\)",
+    ),
+    (
+        lambda s: (
+            MapDataset.source({"s": np.array(["a"] * 4)}).batch(2).to_jax(over("data"), host="s")
+        ),
+        r"no leaf goes to a device",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_before_anything_is_read(make: Any, message: str) -> None:
+    source = Noting(64)
+    with pytest.raises(PlanError, match=message):
+        make(source)
+    assert source.indices == []
+
+
+@pytest.mark.parametrize(
+    ("sharding", "more", "message"),
+    [
+        (P("data"), {}, "sharding must be a jax.sharding.Sharding"),
+        ({"x": P("data")}, {}, "got .* at 'x'"),
+        ({"y": over("data")}, {}, r"tree of shardings has 'y', but"),
+        ({}, {}, r"tree of shardings has no 'x'; it has \[\]"),
+        ({"x": {}}, {}, "has a tree where leaf 'x' is an array"),
+        (
+            {"x": over("data"), "y": over("data")},
+            {},
+            r"tree of shardings has 'y', but batches have the leaves \['x'\]; leave it out",
+        ),
+        (lambda path: None, {}, r"returned None for the path \('x',\)"),
+        (over("data"), {"host": ("z",)}, r"host names 'z', but batches have the leaves \['x'\]"),
+        (over("data"), {"host": (1,)}, "host must be names of leaves"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused(sharding: Any, more: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        MapDataset.source({"x": X}).batch(8).to_jax(sharding, **more)
+    with pytest.raises(PlanError, match="prefetch_bytes"):
+        MapDataset.source({"x": X}).batch(8).to_jax(over("data"), prefetch_bytes=0)
+
+
+def test_a_shape_that_no_spec_showed_is_refused_at_its_batch() -> None:
+    ragged = MapDataset.range(8).map(lambda n: np.zeros(5, np.float32)).batch(4)
+    with pytest.raises(ElementError, match=r"the batch has the global shape \(4, 5\); axis 1"):
+        next(iter(ragged.to_jax(over("data", "model"))))
+
+
+def test_a_function_is_asked_for_leaves_that_only_reading_shows() -> None:
+    source = Noting(64)
+    paths: list[Any] = []
+
+    def sharding(path: Any) -> Any:
+        paths.append(path)
+        return over("data") if path == ("n",) else over(None, "data")
+
+    for dataset in (
+        MapDataset.source(source).batch(16),
+        MapDataset.source(source).to_iter_dataset(lanes=4).filter(bool).repeat().batch(16),
+    ):
+        devices = dataset.map(lambda batch: batch, batched=True).to_jax(sharding)
+        assert set(paths) == {("x",), ("n",)}
+        with iter(devices) as found, iter(dataset) as plain:
+            assert are_same(next(found), next(plain))
+
+
+def test_a_short_last_batch_that_no_axis_cuts_is_given() -> None:
+    stream = SHORT.to_iter_dataset(lanes=4).batch(8)
+    assert all(map(are_same, stream.to_jax(over(None, "data")), stream))
+    even = MapDataset.source({"x": X}).slice(slice(62)).batch(8)
+    assert [batch["x"].shape[0] for batch in even.to_jax(over("data"))] == [8] * 7 + [6]
+
+
+def test_a_shard_has_no_devices() -> None:
+    with pytest.raises(PlanError, match="is a shard already; call to_jax once, without shard"):
+        MapDataset.source(X).batch(8).shard(0, 2).to_jax(over("data"))
+    assert isinstance(MapDataset.source(X).batch(8).to_jax(over("data")), windrow.JaxDataset)

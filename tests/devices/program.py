@@ -1,0 +1,162 @@
+"""One of several processes that share devices: what it gets and reads, as JSON.
+
+`python -m tests.devices.program FOLDER INDEX COUNT DEVICES PORT`: process INDEX of COUNT, each with
+DEVICES virtual CPU devices. It restores the newest checkpoint in FOLDER, if there is one, and saves another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FOLDER, INDEX, COUNT, HERE, PORT = Path(sys.argv[1]), *map(int, sys.argv[2:6])
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={HERE}"
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import orbax.checkpoint as ocp  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+
+from tests.devices.cases import Noting, are_same  # noqa: E402
+from windrow import MapDataset  # noqa: E402
+from windrow.checkpoint import CheckpointRestore, CheckpointSave  # noqa: E402
+from windrow.errors import PlanError  # noqa: E402
+from windrow.sources import ZarrDataSource  # noqa: E402
+
+if COUNT > 1:
+    jax.distributed.initialize(f"localhost:{PORT}", COUNT, INDEX)
+
+P = PartitionSpec
+DEVICES = jax.devices()
+TREE = {"x": P("data"), "n": P(("data", "model"))}
+ROWS = 64
+STORE = FOLDER / "rows.zarr"
+
+
+def shardings(mesh: Mesh, specs: Any) -> Any:
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+
+
+def chain(source: Any) -> Any:
+    return MapDataset.source(source).shuffle(seed=5).batch(16)
+
+
+def stream(source: Any) -> Any:
+    return MapDataset.source(source).to_iter_dataset(lanes=8).filter(lambda r: r["n"] % 5)
+
+
+def compared(dataset: Any, plain: Any, sharding: Any, most: int | None = None) -> dict[str, Any]:
+    """Whether all batches are those of the plain iterator, and the records that were read for them."""
+    iterator, source = dataset
+    batches = list(itertools.islice(iterator.to_jax(sharding), most))
+    expected = list(itertools.islice(plain, most))
+    same = len(batches) == len(expected) and all(map(are_same, batches, expected))
+    return {"same": same, "batches": len(batches), "read": sorted(source.indices)}
+
+
+def random_access(mesh: Mesh, specs: Any) -> dict[str, Any]:
+    source = Noting(ROWS)
+    return compared((chain(source), source), chain(Noting(ROWS)), shardings(mesh, specs))
+
+
+def finite_stream(mesh: Mesh) -> dict[str, Any]:
+    source = Noting(ROWS)
+    dataset = stream(source).batch(8, remainder="drop")
+    plain = stream(Noting(ROWS)).batch(8, remainder="drop")
+    found = compared((dataset, source), plain, shardings(mesh, TREE))
+    with iter(dataset.to_jax(shardings(mesh, TREE))) as again, iter(plain) as expected:
+        again.seek(2)
+        expected.seek(2)
+        found["same"] &= all(map(are_same, again, expected))
+        # Each process has its own lanes, and all of them end at one row.
+        found["end"], found["after"] = again.get_state()["rows"], again.skip(1)
+    return found
+
+
+def stored_chunks(mesh: Mesh) -> dict[str, Any]:
+    dataset = (
+        MapDataset.source(ZarrDataSource(STORE)).block_shuffle(seed=3).to_iter_dataset(lanes=4)
+    )
+    sharding = NamedSharding(mesh, P("data"))
+    with iter(dataset.batch(16).to_jax(sharding)) as batches:
+        same = all(map(are_same, batches, dataset.batch(16)))
+        (costs,) = batches.stats().sources
+    return {"same": same, "chunks": costs.chunks.high, "bytes": costs.stored_bytes.high}
+
+
+def part_of_the_devices() -> str:
+    """What a process says whose devices are not in the mesh."""
+    mesh = Mesh(np.array(DEVICES[:HERE]).reshape(HERE, 1), ("data", "model"))
+    try:
+        return str(random_access(mesh, TREE)["same"])
+    except PlanError as error:
+        return str(error)
+
+
+def checkpointed(mesh: Mesh) -> dict[str, Any]:
+    """Restores parameters and the iterator, compares two batches, saves after the first of them."""
+    plain, dataset = (stream(Noting(ROWS)).repeat().batch(16) for _ in range(2))
+    iterator = iter(dataset.to_jax(shardings(mesh, TREE)))
+    sharding = NamedSharding(mesh, P("data"))
+    found: dict[str, Any] = {}
+    with ocp.CheckpointManager(FOLDER / "steps") as manager:
+        step = manager.latest_step() or 0
+        weights = jax.make_array_from_callback((16,), sharding, lambda at: np.zeros(16, "f4")[at])
+        params = {"weights": weights}
+        if step:
+            args = ocp.args.Composite(
+                params=ocp.args.StandardRestore(
+                    jax.tree.map(ocp.utils.to_shape_dtype_struct, params)
+                ),
+                data=CheckpointRestore(iterator),
+            )
+            restored = manager.restore(step, args=args)
+            params, iterator = restored["params"], restored["data"]
+            shards = params["weights"].addressable_shards
+            found["params"] = [float(shard.data[0]) for shard in shards]
+        with iter(plain) as expected:
+            expected.seek(step)
+            found["same"] = are_same(next(iterator), next(expected))
+            params = {"weights": jax.jit(lambda w: w + 1)(params["weights"])}
+            args = ocp.args.Composite(
+                params=ocp.args.StandardSave(params), data=CheckpointSave(iterator)
+            )
+            manager.save(step + 1, args=args)
+            found["same"] &= are_same(next(iterator), next(expected))
+            manager.wait_until_finished()
+    iterator.close()
+    return {**found, "step": step}
+
+
+def main() -> None:
+    data = Mesh(np.array(DEVICES).reshape(-1, 1), ("data", "model"))
+    rows = np.array(DEVICES).reshape(COUNT, HERE)
+    found: dict[str, Any] = {
+        "rows": random_access(data, TREE),
+        # Neighbouring rows are of different processes.
+        "permuted": random_access(Mesh(rows.T.reshape(-1, 1), ("data", "model")), TREE),
+        "replicated": random_access(data, {"x": P(), "n": P()}),
+        "another axis": random_access(
+            Mesh(rows, ("data", "model")), {"x": P(None, "data"), "n": P()}
+        ),
+        "stream": finite_stream(data),
+        "chunks": stored_chunks(data),
+        "part": part_of_the_devices(),
+        "checkpoint": checkpointed(data),
+    }
+    with contextlib.suppress(FileExistsError):
+        name = FOLDER / f"{INDEX}-of-{COUNT}.json"
+        with tempfile.NamedTemporaryFile("w", dir=FOLDER, delete=False) as file:
+            json.dump(found, file)
+        os.replace(file.name, name)
+
+
+if __name__ == "__main__":
+    main()

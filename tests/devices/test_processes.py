@@ -1,0 +1,102 @@
+"""Several processes with `jax.distributed` on this machine: each reads only what its devices hold."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 150
+CHUNKS = 32
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
+def run(folder: Path, count: int, devices: int) -> list[dict[str, Any]]:
+    """What `count` processes of some devices each have found."""
+    port = free_port()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.devices.program", str(folder)]
+            + [str(n) for n in (index, count, devices, port)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(count)
+    ]
+    try:
+        said = [process.communicate(timeout=LIMIT_S)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0] * count, "\n".join(said)
+    return [json.loads((folder / f"{n}-of-{count}.json").read_text()) for n in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    array = zarr.create_array(
+        tmp_path / "rows.zarr", shape=(CHUNKS * 4, 8), chunks=(4, 8), dtype="f4", compressors=None
+    )
+    array[:] = np.arange(CHUNKS * 4 * 8).reshape(-1, 8)
+    return tmp_path
+
+
+def check(folder: Path, count: int, devices: int, step: int) -> None:
+    found, rows = run(folder, count, devices), list(range(64))
+    for name in ("rows", "permuted", "replicated", "another axis", "stream", "chunks"):
+        assert [each[name]["same"] for each in found] == [True] * count, name
+    for name in ("rows", "permuted"):
+        read = [each[name]["read"] for each in found]
+        assert [len(own) for own in read] == [64 // count] * count
+        assert sorted(n for own in read for n in own) == rows
+    for name in ("replicated", "another axis"):  # once in each process, whatever its devices
+        assert [each[name]["read"] for each in found] == [rows] * count
+    check_streams(found, sum(path.stat().st_size for path in folder.glob("rows.zarr/c/*/*")))
+    parts = [each["part"] for each in found]
+    assert parts[0] == "True"
+    assert all("none of the" in part and "belongs to this process" in part for part in parts[1:])
+    steps = [each["checkpoint"] for each in found]
+    assert [(each["same"], each["step"]) for each in steps] == [(True, step)] * count
+    for each in steps:
+        assert set(each.get("params", [])) <= {float(step)}
+
+
+def check_streams(found: list[dict[str, Any]], stored_bytes: int) -> None:
+    count = len(found)
+    ends = [each["stream"] for each in found]
+    assert len({(end["batches"], end["end"], end["after"]) for end in ends}) == 1
+    assert (ends[0]["end"], ends[0]["after"]) == (8 * ends[0]["batches"], 0)
+    for index, end in enumerate(ends):
+        lanes = {n % 8 for n in end["read"]}
+        assert lanes == set(range(index * 8 // count, (index + 1) * 8 // count))
+    assert sum(each["chunks"]["chunks"] for each in found) == CHUNKS
+    read = [each["chunks"]["bytes"] for each in found]
+    assert sum(read) == stored_bytes  # each chunk by one process, once
+    assert max(read) <= 1.1 * stored_bytes / count
+
+
+def test_two_processes_and_then_one(folder: Path) -> None:
+    check(folder, 2, 2, step=0)
+    check(folder, 1, 4, step=1)
+
+
+@pytest.mark.jobs
+def test_one_process_then_four_and_two(folder: Path) -> None:
+    for step, (count, devices) in enumerate([(1, 2), (4, 2), (2, 4), (4, 1)]):
+        check(folder, count, devices, step)

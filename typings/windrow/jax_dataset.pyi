@@ -1,0 +1,1 @@
+from loader.jax_dataset import *

@@ -15,9 +15,11 @@ import tensorstore as ts
 from windrow.core.process import refuse_forked
 from windrow.errors import SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
+from windrow.sources.cells import Boxes, numbered
 from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
+from windrow.sources.zarr.part_source import ZarrPartSource
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, read_rows
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree
@@ -135,6 +137,12 @@ class ZarrDataSource(LaidOutSource):
     def fingerprint(self) -> str:
         """Names, dtypes, shapes and chunks of the arrays."""
         return f"zarr({self._tree.facts})"
+
+    def narrowed(self, boxes: Boxes) -> ZarrPartSource:
+        """The source that reads only these boxes of the rows."""
+        numbers = numbered(self._tree.assembled(list(range(len(self._tree.open())))))
+        by_number = {numbers[path]: box for path, box in boxes.items()}
+        return ZarrPartSource(self, self._tree, by_number)
 
     @property
     def parts(self) -> Sequence[ArrayPart]:

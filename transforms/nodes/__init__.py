@@ -31,6 +31,7 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
+from windrow.transforms.nodes.parts import narrowed
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -77,6 +78,7 @@ from windrow.transforms.nodes.values import (
     RandomColumnMapNode,
     RandomMapNode,
     ValueNode,
+    locality_after,
 )
 from windrow.transforms.nodes.whole_chain import (
     default_seed,
@@ -221,8 +223,10 @@ __all__ = [
     "lane_share",
     "lanes_of",
     "lengths_of",
+    "locality_after",
     "may_be_absent",
     "mix_proportions",
+    "narrowed",
     "ordered",
     "origin",
     "over_records",

@@ -44,7 +44,9 @@ Contract of a node:
     The defaults are safe: they say that nothing is known. What a node says of itself is believed.
 11. `lengths_of(at, known)` says how long elements at positions are, or raises a PlanError. It reads
     nothing and calls no function. It checks that lengths are known for no positions, too.
-12. `functions` are the functions of the user that the node calls. A node that has some runs in the
+12. Boxes of elements: `boxes_of_parents(boxes)` says what boxes of the parents' elements make boxes of
+    the node's own; None where it takes whole elements. Boxes never change which elements come.
+13. `functions` are the functions of the user that the node calls. A node that has some runs in the
     worker processes of an `mp_prefetch` after it, so it must pickle.
 """
 
@@ -62,6 +64,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
+from windrow.sources.cells import Boxes
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.functions import name_of
@@ -142,6 +145,8 @@ class Node(abc.ABC):
     """Whether its elements are its parents' elements, in another order or in containers."""
     keeps_epochs: ClassVar[bool] = False
     """Whether one epoch of the node is one epoch of its parent, however often that repeats."""
+    keeps_elements: ClassVar[bool] = False
+    """Whether each element is, as it is, an element of a parent."""
     makes_values: ClassVar[bool] = False
     """Whether an element is made from the element of the parent at the same index."""
     chooses: ClassVar[bool] = False
@@ -247,6 +252,27 @@ class Node(abc.ABC):
             return self.element_spec()
         except Exception:  # of a method `output_spec`, too: a chain runs without
             return None
+
+    def grid_spec(self) -> Spec:
+        """The spec of an element; where a local map declares none, dtypes may be others.
+
+        Raises:
+            PlanError: If shapes are not known before an element is made.
+        """
+        return self.spec(specs.Lazy([parent.grid_spec for parent in self.parents]))
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        """What makes boxes of elements: see `windrow.transforms.nodes.parts`.
+
+        Returns:
+            The boxes of the elements of each parent that are needed, and the boxes that come of them,
+            which hold `boxes`. None if the node needs whole elements.
+        """
+        return ([boxes] * len(self.parents), boxes) if self.keeps_elements else None
+
+    def with_boxes(self, boxes: Boxes) -> Node | None:
+        """A node without parents that makes only boxes of its elements; None if it cannot."""
+        return None
 
     def element_bytes(self) -> Amount | None:
         """Bytes of an element, on average; None if they are not known.

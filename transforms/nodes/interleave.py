@@ -38,6 +38,7 @@ class StreamInterleaveNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
     has_order: ClassVar[bool] = False
 
     def count(self) -> int:

@@ -51,6 +51,7 @@ class RowsNode(StreamNode):
     counts_rows: ClassVar[bool] = True
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -77,6 +78,7 @@ class LaneRowsNode(StreamNode):
 
     looks_at_values: ClassVar[bool] = False
     keeps_values: ClassVar[bool] = True
+    keeps_elements: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

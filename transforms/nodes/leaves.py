@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from windrow.errors import PlanError
 from windrow.sources.base import Specified
+from windrow.sources.cells import Boxes, Narrowable
 from windrow.transforms import layouts, specs
 from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import PythonInts
@@ -65,6 +66,10 @@ class SourceNode(Node):
                 " read one with ds.read_spec()"
             )
         return specs.checked(declared, f"{name}.spec")
+
+    def with_boxes(self, boxes: Boxes) -> Node | None:
+        found = self.source.narrowed(boxes) if isinstance(self.source, Narrowable) else None
+        return None if found is None else SourceNode((), found)
 
     def element_bytes(self) -> Amount | None:
         return record_bytes(self.source)

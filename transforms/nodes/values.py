@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from windrow.errors import PlanError
+from windrow.sources.cells import Boxes
 from windrow.transforms import random, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
+from windrow.transforms.locality import Locality, locality_of
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
@@ -162,11 +164,47 @@ def declared_spec(
     return specs.checked(declaring.output_spec(parents[0]), f"output_spec of {name}")
 
 
+def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | None:
+    """The promise of a map of a node's elements: see `windrow.transforms.locality`.
+
+    Raises:
+        ArgumentError: If an argument is of a wrong kind, or does not fit the elements.
+    """
+    if not (local or halo or wrap):
+        return None
+    try:
+        spec = node.grid_spec()
+    except PlanError:
+        spec = None
+    return locality_of(local, halo, wrap, spec)
+
+
+def grid_after(node: Node, locality: Locality | None) -> Spec:
+    """The spec of a map's elements; a local map that declares none keeps the tree and shapes."""
+    try:
+        return node.spec(specs.Lazy([node.parent.grid_spec]))
+    except PlanError:
+        if locality is None:
+            raise
+        return node.parent.grid_spec()
+
+
+def boxes_before(
+    node: Node, locality: Locality | None, boxes: Boxes
+) -> tuple[Sequence[Boxes], Boxes] | None:
+    """`Node.boxes_of_parents` of a map with a promise; None without one."""
+    if locality is None:
+        return None
+    asked, made = locality.of_parent(boxes, node.grid_spec(), node.parent.grid_spec())
+    return ([asked], made) if asked else None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapNode(EachNode):
     """A function of one element."""
 
     keeps_length: bool = False
+    locality: Locality | None = None
 
     @property
     def follows_batch(self) -> bool:
@@ -184,6 +222,12 @@ class MapNode(EachNode):
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
 
+    def grid_spec(self) -> Spec:
+        return grid_after(self, self.locality)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        return boxes_before(self, self.locality, boxes)
+
     def results(self, values: list[Any], indices: Indices) -> Iterator[Any]:
         return map(self.function, values)
 
@@ -197,6 +241,7 @@ class ColumnMapNode(ValueNode):
 
     function: Callable[..., Any]
     keeps_length: bool = False
+    locality: Locality | None = None
 
     position_width: ClassVar[int] = 1
 
@@ -227,6 +272,12 @@ class ColumnMapNode(ValueNode):
 
     def spec(self, parents: Sequence[Spec]) -> Spec:
         return declared_spec(self.label, self.function, "Map", parents)
+
+    def grid_spec(self) -> Spec:
+        return grid_after(self, self.locality)
+
+    def boxes_of_parents(self, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
+        return boxes_before(self, self.locality, boxes)
 
     def apply(self, table: Table, indices: Indices, cuts: Sequence[int]) -> Table:
         who = f"map({name_of(self.function)}, batched=True)"

@@ -149,7 +149,7 @@ def whole_box(leaf: ArraySpec) -> Box:
 
 
 def are_whole(one: Cells, other: Cells) -> bool:
-    """Whether both are whole axes, of which one may have an unknown size."""
+    """Whether both are whole axes; the size of one may be unknown."""
     return one.is_whole and other.is_whole
 
 

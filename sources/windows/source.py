@@ -173,7 +173,7 @@ class WindowDataSource(LaidOutSource):
             padded=pad is not None,
             own_name=self._tree.own_name,
         )
-        self._whole: WindowDataSource | None = None  # of which this one has parts
+        self._whole: WindowDataSource | None = None  # where this one reads parts of another
         self._forget()
 
     def narrowed(self, boxes: Boxes) -> WindowDataSource:

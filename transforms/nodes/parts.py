@@ -131,7 +131,7 @@ class CutNode(ValueNode):
         return Listed(cut_each)
 
     def _cut(self, tree: Any, grid: Spec, path: Path, first: int) -> Any:
-        """The boxes of a tree, of which `first` leading axes count elements."""
+        """The boxes of a tree, whose `first` leading axes count elements."""
         expected = children(grid)
         if not expected:
             if isinstance(tree, dict | tuple) and len(tree):

@@ -165,7 +165,7 @@ class Dataset(Generic[T]):
         return explained(self._node)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({nodes.described(self._node)})"
+        return f"{type(self).__name__}({nodes.described(self._node, with_parts=True)})"
 
 
 def _read_spec(node: Node) -> Any:

@@ -263,7 +263,8 @@ class MapDataset(PlannedByLengths[T]):
 
         Raises:
             ArgumentError: If `transform` is neither a function nor a `transforms.Map`; if `local`
-                names a dimension that elements do not have, or a halo is negative or too large.
+                names a dimension that elements do not have, or a halo is larger than the axis.
+            PlanError: If a halo is negative.
         """
         function = functions.as_function(transform, "Map")
         make = nodes.ColumnMapNode if batched else nodes.MapNode

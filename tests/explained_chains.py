@@ -552,7 +552,39 @@ NODES = {
     ),
 }
 
-CASES = {**FIRST, **SOURCES, **ORDERS, **NODES}
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+def _lanes(stores: Stores) -> IterDataset[Any]:
+    return _zarr(stores, "chunks").block_shuffle(seed=1).to_iter_dataset(SHORT, lanes=8)
+
+
+LANES = {
+    "lanes": Case(lambda f: _lanes(f).batch(16)),
+    "a shard of lanes": Case(lambda f: _lanes(f).batch(16).shard(1, 4)),
+    "a shard of lanes, shuffled in windows": Case(
+        lambda f: _lanes(f).window_shuffle(9, seed=1).batch(16, drop_remainder=True).shard(3, 4)
+    ),
+    "lanes, filtered": Case(
+        lambda f: _lanes(f).filter(is_even_row).batch(16),
+        knows_bytes=False,
+    ),
+    "a shard of elements dealt to lanes": Case(
+        lambda f: _zarr(f, "chunks").to_iter_dataset(SHORT, lanes=8).batch(16).shard(0, 2)
+    ),
+    "shards that share a lane": Case(lambda f: _lanes(f).batch(16).shard(3, 16), exact=False),
+    "a shard of a stream of one lane": Case(
+        lambda f: (
+            _zarr(f, "chunks")
+            .to_iter_dataset(SHORT)
+            .window_shuffle(200, seed=1)
+            .batch(16)
+            .shard(0, 2)
+        )
+    ),
+}
+
+CASES = {**FIRST, **SOURCES, **ORDERS, **NODES, **LANES}
 
 
 def nodes_of(dataset: Dataset) -> Iterator[Any]:

@@ -11,7 +11,7 @@ is the order of `windrow.transforms.blocks`.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,15 @@ from windrow.transforms.blocks import BlockOrder, permutation, permutations
 from windrow.transforms.orders import OrderTables, groups
 
 IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 # Windows that `permutations` orders in one call, and the most elements of such a window.
 _TOGETHER: Final = 4096
 _EPOCHS: Final = 2**32
 # All lanes' windows together have about as many elements as a window without lanes.
 _windows = OrderTables(64 * 2**20, least=8)
-# Epochs that are kept; lanes are in one, or in two when some are ahead.
-_EPOCHS_KEPT: Final = 3
+# Epochs that are kept; lanes are in one, or in two when some are ahead, and the first is asked for.
+_EPOCHS_KEPT: Final = 4
 
 
 class _Epoch(NamedTuple):
@@ -38,6 +39,14 @@ class _Epoch(NamedTuple):
     window_blocks: IntArray  # (windows + 1,), places in `blocks`
     window_starts: IntArray  # (windows + 1,), offsets
     window_numbers: IntArray  # (windows,), which are the same for any shard
+
+
+class _Joined(NamedTuple):
+    """Windows end to end, as lanes take elements of many windows at a time."""
+
+    numbers: IntArray  # (windows,), ascending
+    shifts: IntArray  # (windows,), of the place in `table` from the offset in the epoch
+    table: npt.NDArray[Any]  # offsets in the parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +65,8 @@ class DealtOrder:
     window_blocks: int
     lanes: int
     _kept: dict[int, _Epoch] = dataclasses.field(init=False, default_factory=dict, repr=False)
+    # The windows that were asked for last in each epoch.
+    _last: dict[int, _Joined] = dataclasses.field(init=False, default_factory=dict, repr=False)
 
     @property
     def bounds(self) -> IntArray:
@@ -85,12 +96,21 @@ class DealtOrder:
     def _in_epoch(self, epoch: int, offsets: IntArray) -> IntArray:
         found = self._epoch(epoch)
         which = found.window_starts.searchsorted(offsets, side="right") - 1
-        parts = list(groups(which))
-        tables = self._tables(epoch, found, [number for number, _ in parts])
-        out = np.empty(len(offsets), np.int64)
-        for (number, rows), table in zip(parts, tables, strict=True):
-            out[rows] = table.take(offsets[rows] - found.window_starts[number])
+        windows = self._last.get(epoch)
+        places = np.zeros(0, np.int64) if windows is None else windows.numbers.searchsorted(which)
+        if windows is None or not np.array_equal(windows.numbers.take(places, mode="clip"), which):
+            windows = self._joined(epoch, found, np.unique(which))
+            places = windows.numbers.searchsorted(which)
+            if len(windows.numbers) <= 2 * self.lanes:
+                _keep(self._last, epoch, windows)
+        out: IntArray = windows.table.take(offsets + windows.shifts[places])
         return out
+
+    def _joined(self, epoch: int, found: _Epoch, numbers: IntArray) -> _Joined:
+        parts = self._tables(epoch, found, numbers.tolist())
+        begins = np.cumsum([0, *map(len, parts)])[:-1]
+        table = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return _Joined(numbers, begins - found.window_starts[numbers], table)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DealtOrder, (self.whole, self.window_blocks, self.lanes)
@@ -99,9 +119,7 @@ class DealtOrder:
         found = self._kept.get(epoch)
         if found is None:
             found = self._dealt(epoch)
-            while len(self._kept) >= _EPOCHS_KEPT:
-                self._kept.pop(next(iter(self._kept), -1), None)
-            self._kept[epoch] = found
+        _keep(self._kept, epoch, found)  # as the one that was asked for last
         return found
 
     def _dealt(self, epoch: int) -> _Epoch:
@@ -156,3 +174,11 @@ class DealtOrder:
         if self.whole.elements is not None:
             offsets = self.whole.elements.at(offsets)
         return offsets.astype(np.uint32 if self.bounds[-1] <= 2**32 else np.int64)
+
+
+def _keep(kept: dict[int, T], epoch: int, found: T) -> None:
+    """Keep something of an epoch, in place of what was kept first."""
+    kept.pop(epoch, None)
+    while len(kept) >= _EPOCHS_KEPT:
+        kept.pop(next(iter(kept), -1), None)
+    kept[epoch] = found

@@ -68,7 +68,8 @@ def locality_of(local: Any, halo: Any, wrap: Any, spec: Spec | None) -> Locality
 
     Raises:
         ArgumentError: If they are of a wrong kind, name a dimension that elements of `spec` do not
-            have, or a halo is negative or larger than its axis.
+            have, or a halo is larger than its axis.
+        PlanError: If a halo is negative.
     """
     dims, around = _names(local, "local"), _names(wrap, "wrap")
     if not isinstance(halo or {}, Mapping):
@@ -99,12 +100,13 @@ def locality_of(local: Any, halo: Any, wrap: Any, spec: Spec | None) -> Locality
 
 
 def _names(given: Any, what: str) -> list[str]:
-    names = [given] if isinstance(given, str) else given
-    is_some = isinstance(names, Iterable) and not isinstance(names, Mapping)
-    found = list(names) if is_some else [None]
-    if not all(isinstance(name, str) for name in found):
-        raise ArgumentError(f"map: {what} must be names of dimensions, got {given!r}")
-    return found
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Iterable) and not isinstance(given, Mapping):
+        found = list(given)
+        if all(isinstance(name, str) for name in found):
+            return found
+    raise ArgumentError(f"map: {what} must be names of dimensions, got {given!r}")
 
 
 # --- boxes of specs --------------------------------------------------------------------------------

@@ -102,6 +102,10 @@ class RowCount(Protocol):
         ...
 
 
+Turns: TypeAlias = Generator[tuple[Block, IntArray], None, None]
+"""Rows of whole turns; and for each turn the index after the elements of each lane: `(turns, lanes)`."""
+
+
 class JointRows(Protocol):
     """The rows of several lanes, read together."""
 
@@ -113,8 +117,8 @@ class JointRows(Protocol):
         """The lane of each of these rows."""
         ...
 
-    def hold(self, lane: int, rows: int) -> bool:
-        """Note how many rows of a lane are in hand; returns whether no more will come."""
+    def hold(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Note how many rows of each lane are in hand; returns where no more will come."""
         ...
 
     def resume(self, lane: int, rest: Block) -> Blocks:
@@ -146,6 +150,19 @@ class Inputs(Protocol):
 
     def joint(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> JointRows | None:
         """The rows of lanes together, where they come straight from a chain with random access."""
+        ...
+
+    def turns(
+        self, lanes: int, starts: Mapping[int, Sequence[int]], rows: int, slots: IntArray
+    ) -> Turns | None:
+        """Rows of lanes in their order in batches, where each element of a chain is a row.
+
+        A turn has the next `rows` rows of each lane, lane after lane; only its rows `slots` are read.
+        Turns end before one that some lane cannot fill, or whose rows are absent or raise.
+
+        Returns:
+            None where the number of elements does not decide which rows come.
+        """
         ...
 
     def number(self, count: int) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from windrow.core import buffer_pool
 from windrow.devices import trees
 from windrow.devices.extra import jax
 from windrow.devices.placement import (
@@ -114,9 +115,15 @@ class GlobalArrays:
     def _global(self, path: Path, array: AnyArray) -> jax.Array:
         parts, shape = self.parts, array.shape
         if shape:
+            each, rest = divmod(shape[0], len(parts.numbers))
+            if rest:
+                raise ElementError(
+                    f"to_jax: {shown(path)} has {shape[0]} rows in this process, which takes"
+                    f" {len(parts.numbers)} equal parts of a batch"
+                )
             box = self.boxes.get(path)
             others = shape[1:] if box is None else tuple(cells.size for cells in box[1:])
-            shape = (shape[0] // len(parts.numbers) * parts.count, *others)
+            shape = (each * parts.count, *others)
         sharding = self._checked.get((path, shape))
         if sharding is None:
             sharding = self.placement.sharding_of(path)
@@ -125,7 +132,7 @@ class GlobalArrays:
             except PlanError as error:
                 raise ElementError(str(error)) from error
             self._checked[path, shape] = sharding
-        pieces = _Pieces(array, parts, shape, self.boxes.get(path, ()))
+        pieces = _DeviceCuts(path, array, parts, shape, self.boxes.get(path, ()))
         made: jax.Array = jax.make_array_from_callback(
             shape, sharding, pieces.at, dtype=array.dtype
         )
@@ -137,22 +144,28 @@ class GlobalArrays:
             return array
         if dtype.itemsize < array.dtype.itemsize:
             self.narrowing.warn([narrowing_text(path, array.dtype)], stacklevel=1)
+        found = buffer_pool.empty(array.shape, dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = array.astype(dtype)
+            np.copyto(found, array, casting="unsafe")
         if dtype.kind in "iu" and not np.array_equal(found, array):
             raise ElementError(_too_large(path, array, found, records))
         return found
 
 
-class _Pieces:
+class _DeviceCuts:
     """The pieces of a leaf that devices hold, by their indices in the global array."""
 
     def __init__(
-        self, array: AnyArray, parts: RowParts, shape: tuple[int, ...], box: Sequence[Cells]
+        self,
+        path: Path,
+        array: AnyArray,
+        parts: RowParts,
+        shape: tuple[int, ...],
+        box: Sequence[Cells],
     ) -> None:
         self._firsts = [cells.start for cells in box[1:]]
-        self._array, self._cut = array, dict[Any, AnyArray]()
-        self._each = shape[0] // parts.count if shape else 1
+        self._path, self._array, self._cut = path, array, dict[Any, AnyArray]()
+        self._each, self._last = (shape[0] // parts.count if shape else 1), parts.count - 1
         # The first row, in `array`, of each part.
         self._place = {part: n * self._each for n, part in enumerate(parts.numbers)}
 
@@ -163,7 +176,7 @@ class _Pieces:
         key = tuple((each.start, each.stop) for each in index)
         piece = self._cut.get(key)
         if piece is None:
-            piece = self._cut[key] = np.ascontiguousarray(self._array[self._local(index)])
+            piece = self._cut[key] = _contiguous(self._array[self._local(index)])
         return piece
 
     def _local(self, index: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -177,18 +190,34 @@ class _Pieces:
         if not self._each:  # no rows
             return (slice(0, 0), *others)
         start, stop = rows.start or 0, rows.stop
-        # Parts of one piece are neighbours here too: all of its rows are taken.
         part, inside = divmod(start, self._each)
-        first = self._place[part] + inside
-        count = len(self._array) if stop is None else stop - start
-        return (slice(first, first + count), *others)
+        last = self._last if stop is None else (stop - 1) // self._each
+        first, end = self._place.get(part), self._place.get(last)
+        # Parts of one piece are neighbours here too, if all of its rows are taken.
+        if first is None or end is None or end - first != (last - part) * self._each:
+            raise ElementError(
+                f"to_jax: {shown(self._path)} needs rows that this process did not read: the spec of"
+                " the chain, or its first rows, did not show the leaf; declare it in output_spec"
+            )
+        stop = end + self._each if stop is None else first + inside + stop - start
+        return (slice(first + inside, stop), *others)
+
+
+def _contiguous(array: AnyArray) -> AnyArray:
+    """The same values without gaps, in memory that JAX takes as it is."""
+    if array.flags.c_contiguous:
+        return array
+    found = buffer_pool.empty(array.shape, array.dtype)
+    found[...] = array
+    return found
 
 
 def _kept(leaf: Any) -> Any:
     if not isinstance(leaf, list):
         return leaf
     found = np.empty(len(leaf), object)
-    found[:] = leaf
+    for row, value in enumerate(leaf):
+        found[row] = value
     return found
 
 

@@ -33,7 +33,7 @@ from windrow.devices.placement import (
 )
 from windrow.errors import PlanError
 from windrow.sources.base import ArraySpec
-from windrow.transforms.nodes import BatchNode, Node, Share, Tail, narrowed, shared, tail_of
+from windrow.transforms.nodes import BatchNode, BatchParts, Node, Tail, narrowed, shared, tail_of
 from windrow.transforms.specs import Spec
 
 
@@ -65,7 +65,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
         PlanError: If the chain has no last batch, a shape does not divide, or a leaf is not an array.
         ArgumentError: If a leaf has no sharding, or `host` names no leaf.
     """
-    whole = shared(node, Share((0,), 1, who="to_jax"))  # finds the last batch
+    whole = shared(node, BatchParts((0,), 1, who="to_jax"))  # finds the last batch
     tail, spec = tail_of(whole), whole.known_spec()
     batch = tail.batch
     if batch is None:
@@ -98,7 +98,7 @@ def planned(node: Node, placement: Placement, first_spec: Callable[[Node], Spec]
         agreement = functools.partial(_begun, own, all_of_them, tail.fingerprint())
     if parts.count > 1 or agreement is not None:
         agree = None if agreement is None else _at_delivery
-        share = Share(parts.numbers, parts.count, agree, is_even=True, who="to_jax")
+        share = BatchParts(parts.numbers, parts.count, agree, is_even=True, who="to_jax")
         node = shared(node, share)
     tail_of(node).run()  # checks that the shards can end together
     return DevicePlan(node, GlobalArrays(placement, parts, Narrowing(), boxes), agreement)

@@ -13,108 +13,93 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.engine.context import RunContext
 from windrow.engine.read_batches import Elements, ReadBatches, compact
-from windrow.engine.stages import ChainStage
+from windrow.engine.stages import ChainStage, most_without_row, never_a_row
 from windrow.transforms import tables
 from windrow.transforms.nodes import Node, ToStreamNode, as_chain
-from windrow.transforms.row_blocks import Block, Blocks
+from windrow.transforms.row_blocks import Block, Blocks, Turns
 
 IntArray = npt.NDArray[np.int64]
 
+# The elements of turns that are worked out together.
+_AT_ONCE: Final = 1 << 12
 
-@dataclasses.dataclass(slots=True)
-class _LaneState:
-    """What is known of a lane of one reader.
 
-    Args:
-        start: The index at which it began.
-        planned: The index after those that are planned.
-        given: The index after the row given last.
-        is_over: Whether all of its elements are planned.
-        is_read: Whether they are also read.
-        is_open: Whether a node takes its rows.
-        held: Rows in hand: of each block, those in `[start, stop)`.
-        held_rows: Their number.
-        pending: Elements that are planned and not read.
+class _LaneStates:
+    """What is known of the lanes of one reader: arrays with an item for each of them, in order.
+
+    `planned` is the index after the elements that are planned, `pending` the number of those that
+    are not read, `held` the rows in hand, `without` the elements that were read since the last row. `is_over` is whether all elements of a lane are planned,
+    `is_read` whether they are also read.
     """
 
-    start: int
-    planned: int
-    given: int
-    is_over: bool = False
-    is_read: bool = False
-    is_open: bool = False
-    held: collections.deque[tuple[Block, int, int]] = dataclasses.field(
-        default_factory=collections.deque
-    )
-    held_rows: int = 0
-    pending: int = 0
+    def __init__(self, starts: Mapping[int, int]) -> None:
+        count = len(starts)
+        self.numbers = np.array([*starts], np.int64)
+        self.planned = np.array([*starts.values()], np.int64)
+        self.pending, self.held, self.without = np.zeros((3, count), np.int64)
+        self.is_over, self.is_read = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
 
 
 class _LaneOrder:
     """The elements of read batches: more of the lanes that have fewer rows in hand or planned."""
 
-    def __init__(self, node: Node, lanes: Mapping[int, _LaneState], count: int) -> None:
-        self._node, self._lanes, self._count = node, lanes, count
+    def __init__(self, node: Node, states: _LaneStates, count: int) -> None:
+        self._node, self._states, self._count = node, states, count
         # The elements of lanes in each read batch, and the lanes that have no more after it.
-        self._planned: collections.deque[tuple[dict[int, int], list[_LaneState]]] = (
-            collections.deque()
-        )
+        self._planned: collections.deque[tuple[IntArray, IntArray]] = collections.deque()
         self._read, self._elements, self._rows = 0, 1, 1
 
     @property
     def is_over(self) -> bool:
-        return all(lane.is_over for lane in self._lanes.values())
+        return bool(self._states.is_over.all())
 
     def arrived(self, elements: int, rows: int) -> None:
         """Note that more elements, in the order of `take`, were read and gave `rows` rows."""
+        states = self._states
         self._read += elements
         self._elements, self._rows = self._elements + elements, self._rows + rows
-        while self._planned and self._read >= sum(self._planned[0][0].values()):
+        while self._planned and self._read >= self._planned[0][0].sum():
             counts, ended = self._planned.popleft()
-            self._read -= sum(counts.values())
-            for number, count in counts.items():
-                self._lanes[number].pending -= count
-            for lane in ended:
-                lane.is_read = True
+            self._read -= int(counts.sum())
+            states.pending -= counts
+            states.without += counts
+            states.is_read[ended] = True
 
     def take(self, rows: int) -> Elements:
-        numbers = [number for number, lane in self._lanes.items() if not lane.is_over]
-        shares = self._shares([self._lanes[number] for number in numbers], rows)
-        parts: list[IntArray] = []
-        counts: dict[int, int] = {}
-        ended: list[_LaneState] = []
-        for number, share in zip(numbers, shares.tolist(), strict=True):
-            lane = self._lanes[number]
-            found = self._node.lane_indices(lane.planned, share, number, self._count)
-            if len(found) < share:
-                lane.is_over = True
-                ended.append(lane)
-            if len(found):
-                lane.planned = int(found[-1]) + 1
-                lane.pending += len(found)
-                counts[number] = len(found)
-                parts.append(found)
+        states = self._states
+        own = np.flatnonzero(~states.is_over)
+        shares = self._shares(own, rows)
+        indices, found = self._node.lane_indices(
+            states.planned[own], shares, states.numbers[own], self._count
+        )
+        has_any = found > 0
+        states.planned[own[has_any]] = indices[np.cumsum(found)[has_any] - 1] + 1
+        ended = own[found < shares]
+        states.is_over[ended] = True
+        counts = np.zeros(len(states.numbers), np.int64)
+        counts[own] = found
+        states.pending += counts
         self._planned.append((counts, ended))
         self.arrived(0, 0)
-        if len(parts) == 1:
-            return compact(parts[0])
-        if not parts and not self.is_over:  # lanes ended that were thought to have more
+        if not len(indices) and not self.is_over:  # lanes ended that were thought to have more
             return self.take(rows)
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return compact(indices) if np.count_nonzero(has_any) == 1 else indices
 
-    def _shares(self, lanes: Sequence[_LaneState], rows: int) -> IntArray:
+    def _shares(self, lanes: IntArray, rows: int) -> IntArray:
         """About `rows` elements, parted so that all lanes come to have equally many rows."""
-        if not lanes:
+        if not len(lanes):
             return np.zeros(0, np.int64)
         kept = self._rows / self._elements  # of the elements, by filters
-        levels = np.array([lane.held_rows + lane.pending * kept for lane in lanes])
+        levels = self._states.held[lanes] + self._states.pending[lanes] * kept
         ascending = np.sort(levels)
         ranks = np.arange(1, len(lanes) + 1)
         tops = (rows * kept + np.cumsum(ascending)) / ranks
@@ -132,32 +117,39 @@ class LaneReader:
         self, stage: ChainStage, chain: ToStreamNode, run: RunContext, starts: Mapping[int, int]
     ) -> None:
         self._stage, self._chain, self._run = stage, chain, run
-        self._lanes = {lane: _LaneState(start, start, start) for lane, start in starts.items()}
-        self._order = _LaneOrder(chain.parent, self._lanes, chain.lanes)
+        self._places = {lane: place for place, lane in enumerate(starts)}
+        self._states = _LaneStates(starts)
+        self._order = _LaneOrder(chain.parent, self._states, chain.lanes)
+        # For each lane: the index after the row given last; and of blocks in hand, rows `[start, stop)`.
+        self._given = dict(starts)
+        self._held: dict[int, collections.deque[tuple[Block, int, int]]] = {
+            lane: collections.deque() for lane in starts
+        }
+        self._open: set[int] = set()  # lanes whose rows a node takes
+        self._most_without_row = most_without_row(stage) if run.has_values else math.inf
         batches = ReadBatches(chain, stage, run, self._order, unit=len(starts))
         self._blocks = batches.whole_blocks()
         self._has_failed = False
 
     def claims(self, lane: int, start: int) -> bool:
         """Whether it gives the rows of a lane from an index on; it does so once."""
-        own = self._lanes.get(lane)
-        if own is None or own.is_open or own.start != start:
+        if lane in self._open or self._given.get(lane) != start:
             return False
-        own.is_open = True
+        self._open.add(lane)
         return True
 
     def rows(self, lane: int) -> Blocks:
         """The rows of a lane."""
-        own = self._lanes[lane]
+        held, place = self._held[lane], self._places[lane]
         while True:
-            while own.held:
-                block, start, stop = own.held.popleft()
-                own.held_rows -= stop - start
-                own.given = int(block.marks[stop - 1, 0])
+            while held:
+                block, start, stop = held.popleft()
+                self._states.held[place] -= stop - start
+                self._given[lane] = int(block.marks[stop - 1, 0])
                 yield block.sliced(start, stop)
             if self._has_failed:
                 # Alone, so that the error comes after the rows that this lane has before it.
-                alone = LaneReader(self._stage, self._chain, self._run, {lane: own.given})
+                alone = LaneReader(self._stage, self._chain, self._run, {lane: self._given[lane]})
                 yield from alone.rows(lane)
                 return
             if not self._read_more():
@@ -168,7 +160,7 @@ class LaneReader:
         try:
             block = self.read()
         except Exception:
-            if len(self._lanes) == 1:
+            if len(self._places) == 1:
                 raise
             self._has_failed = True
             return True
@@ -187,34 +179,101 @@ class LaneReader:
             return None
         block, elements = found
         self._order.arrived(elements, len(block))
+        if self._most_without_row < math.inf:
+            self._check_rows(block)
         return Block(tables.single(block.table), block.marks, block.made_of)
+
+    def _check_rows(self, block: Block) -> None:
+        """Raise a PlanError if a lane gives no row, however long it runs."""
+        states = self._states
+        states.without[[self._places[lane] for lane in set(self.lanes_of(block).tolist())]] = 0
+        never = np.flatnonzero(states.without > self._most_without_row)
+        if len(never):
+            raise never_a_row(int(states.numbers[never[0]]), self._chain.lanes)
 
     def lanes_of(self, block: Block) -> IntArray:
         """The lane of each row of `read`."""
         return self._chain.parent.lane_of(block.marks[:, 0] - 1, self._chain.lanes)
 
-    def hold(self, lane: int, rows: int) -> bool:
-        """Note how many rows of a lane are in hand; returns whether no more will come."""
-        own = self._lanes[lane]
-        own.held_rows = rows
-        return own.is_read
+    def hold(self, rows: IntArray) -> npt.NDArray[np.bool_]:
+        """Note how many rows of each lane are in hand; returns where no more will come."""
+        self._states.held[:] = rows
+        return self._states.is_read
 
     def resume(self, lane: int, rest: Block) -> Blocks:
         """The rows in hand of a lane, and those after them."""
-        own = self._lanes[lane]
-        own.held_rows = 0
         if len(rest):
-            own.held.append((rest, 0, len(rest)))
-            own.held_rows = len(rest)
+            self._held[lane].append((rest, 0, len(rest)))
+        self._states.held[self._places[lane]] = len(rest)
         return self.rows(lane)
 
     def _deal(self, block: Block) -> None:
         lanes = self.lanes_of(block)
         cuts = [0, *(np.flatnonzero(np.diff(lanes)) + 1).tolist(), len(block)]
         for start, stop in itertools.pairwise(cuts):
-            own = self._lanes[int(lanes[start])]
-            own.held.append((block, start, stop))
-            own.held_rows += stop - start
+            lane = int(lanes[start])
+            self._held[lane].append((block, start, stop))
+            self._states.held[self._places[lane]] += stop - start
+
+
+class _TurnOrder:
+    """The elements of whole turns: of each the rows `slots`, with `rows` elements of each lane."""
+
+    def __init__(
+        self, chain: ToStreamNode, starts: Mapping[int, int], rows: int, slots: IntArray
+    ) -> None:
+        self._chain, self._rows, self._slots = chain, rows, slots
+        self._numbers = np.array([*starts], np.int64)
+        self._planned = np.array([*starts.values()], np.int64)
+        # Turns that were worked out together: the indices, by turn, lane and row.
+        self._turns = np.zeros((0, len(starts), rows), np.int64)
+        self._has_all = self.is_over = False
+        # For each read batch, the indices after the elements of lanes in each of its turns.
+        self.ends: collections.deque[IntArray] = collections.deque()
+
+    def take(self, rows: int) -> Elements:
+        turns = max(1, rows // len(self._slots))
+        if len(self._turns) < turns and not self._has_all:
+            self._plan(max(turns, _AT_ONCE // (len(self._numbers) * self._rows)))
+        own, self._turns = self._turns[:turns], self._turns[turns:]
+        self.is_over = self._has_all and not len(self._turns)
+        if len(own):
+            self.ends.append(own[:, :, -1] + 1)
+        elements: IntArray = own.reshape(len(own), -1)[:, self._slots].ravel()
+        return elements
+
+    def _plan(self, turns: int) -> None:
+        """Work out the next turns, as many of them as all lanes can fill."""
+        lanes = len(self._numbers)
+        indices, found = self._chain.parent.lane_indices(
+            self._planned, np.full(lanes, turns * self._rows), self._numbers, self._chain.lanes
+        )
+        whole = int(found.min()) // self._rows
+        if whole < turns:
+            self._has_all = True
+            first = np.cumsum(found) - found
+            indices = indices[(first[:, None] + np.arange(whole * self._rows)).ravel()]
+        new = indices.reshape(lanes, whole, self._rows).transpose(1, 0, 2)
+        if whole:
+            self._planned = new[-1, :, -1] + 1
+        self._turns = np.concatenate([self._turns, new])
+
+
+def turn_rows(
+    stage: ChainStage,
+    chain: ToStreamNode,
+    run: RunContext,
+    starts: Mapping[int, int],
+    rows: int,
+    slots: IntArray,
+) -> Turns:
+    """The rows `slots` of whole turns, read in their order: see `Inputs.turns`."""
+    order = _TurnOrder(chain, starts, rows, slots)
+    for block, elements in ReadBatches(chain, stage, run, order, unit=len(slots)).whole_blocks():
+        ends = order.ends.popleft()
+        if not len(block) == elements == len(ends) * len(slots):
+            return  # an element is absent, or a row after these raised
+        yield block, ends
 
 
 class LaneGroup:

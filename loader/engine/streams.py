@@ -15,27 +15,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windrow.engine.context import RunContext
 from windrow.engine.executors import results
-from windrow.engine.lane_reader import Lane, LaneGroup
 from windrow.engine.read_batches import BlockSize, block_size, random_access
-from windrow.engine.stages import BlockItem, BlockTask, ChainStage, stage_of
+from windrow.engine.stages import BlockItem, BlockTask, ChainStage, RowWatch, stage_of
 from windrow.stats.profiler import calling
 from windrow.transforms import tables
-from windrow.transforms.nodes import Node, as_chain, follows_batch, lane_share
+from windrow.transforms.nodes import Node, as_chain, chain_of_rows, follows_batch, lane_share
 from windrow.transforms.row_blocks import (
     BLOCK_ROWS,
     Block,
     Blocks,
     Inputs,
+    IntArray,
     JointRows,
+    Turns,
     check_inside,
     groups,
     marks_in_group,
 )
+
+if TYPE_CHECKING:
+    from windrow.engine.lane_reader import Lane
 
 # The most rows of a block that are taken at once.
 _MOST_ROWS = 1 << 20
@@ -86,6 +91,9 @@ class _ParentStreams:
     def in_lanes(self, lanes: int, starts: Mapping[int, Sequence[int]]) -> list[Inputs]:
         if lanes == 1:
             return [self]
+        # Few chains have lanes, and the others do not load this.
+        from windrow.engine.lane_reader import Lane, LaneGroup
+
         group = LaneGroup(self.node.parent, self.run, lanes, starts)
         return [_ParentStreams(self.node, self.run, Lane(number, group)) for number in starts]
 
@@ -93,7 +101,21 @@ class _ParentStreams:
         stage = stage_of(self.node.parent)
         if lanes == 1 or stage.chain is None or stage.is_apart:
             return None
+        from windrow.engine.lane_reader import LaneGroup
+
         return LaneGroup(self.node.parent, self.run, lanes, starts).joint(stage, stage.chain)
+
+    def turns(
+        self, lanes: int, starts: Mapping[int, Sequence[int]], rows: int, slots: IntArray
+    ) -> Turns | None:
+        chain = chain_of_rows(self.node.parent)
+        if lanes == 1 or chain is None:
+            return None
+        from windrow.engine.lane_reader import turn_rows
+
+        stage = stage_of(self.node.parent)
+        at = {lane: position[0] for lane, position in starts.items()}
+        return turn_rows(stage, chain, self.run, at, rows, slots)
 
     def number(self, count: int) -> int:
         return count if self.lane is None else self.lane.row(count)
@@ -128,7 +150,9 @@ def _staged(
     lane: Lane | None,
 ) -> Blocks:
     """Yield the blocks of another stream after the steps of a stage."""
-    executor = run.executor_of(stage)
+    executor, watch = run.executor_of(stage), None
+    if run.has_values:
+        watch = RowWatch(stage, (0, 1) if lane is None else (lane.number, lane.group.lanes))
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
     size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
@@ -138,6 +162,8 @@ def _staged(
     for work, found in executor.in_order(BlockItem(task, stage) for task in tasks):
         for result in results(executor, work, found):
             run.heard(result, None)
+            if watch is not None:
+                watch.saw(result.rows, len(result.block))
             if result.rows:
                 size_bytes = tables.nbytes(result.block.table)
                 too_few = executor.wants_more_rows()

@@ -34,7 +34,7 @@ from windrow.engine.prefetch_thread import BlockQueue
 from windrow.engine.process_executor import ProcessExecutor
 from windrow.engine.read_batches import GOAL_S, ReadBatch, as_array
 from windrow.engine.stages import BlockItem, ChainStage, Result, WorkItem
-from windrow.errors import ElementError
+from windrow.errors import ElementError, PlanError
 from windrow.explain.null_executor import (
     DONE,
     PENDING,
@@ -370,7 +370,8 @@ def dry_run(
                 run.maker.weigh(always=True)
     except _Enough:
         run.is_whole = False
-    except ElementError:  # streams of one chain may differ in length
+    # Streams of one chain may differ in length; a lane may have no row, if filters keep nothing.
+    except (ElementError, PlanError):
         pass
     finally:
         blocks.close()
@@ -382,15 +383,22 @@ def dry_run(
 # --- chains --------------------------------------------------------------------------------------
 
 
-def _totals(node: Node, times: int, found: dict[int, tuple[ToStreamNode, int]]) -> None:
+def _totals(
+    node: Node,
+    times: int,
+    found: dict[int, tuple[ToStreamNode, int]],
+    lanes: tuple[Sequence[int], int] | None = None,
+) -> None:
     """The number of elements of each stream of a chain, in all passes over it."""
-    chain = as_chain(node)
+    chain, lanes = as_chain(node), node.run_lanes or lanes
     if chain is not None:
-        before = found.get(id(chain), (chain, 0))[1]
-        found[id(chain)] = chain, before + times * chain.parent.index_count
+        before, count = found.get(id(chain), (chain, 0))[1], chain.parent.index_count
+        if lanes is not None:
+            count = sum(chain.parent.lane_elements(lane, lanes[1]) for lane in lanes[0])
+        found[id(chain)] = chain, before + times * count
         return
     for parent in node.parents:
-        _totals(parent, times * (node.passes or 1), found)
+        _totals(parent, times * (node.passes or 1), found, lanes)
 
 
 def may_end_early(node: Node) -> bool:

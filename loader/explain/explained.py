@@ -16,6 +16,7 @@ from windrow.explain.prediction import Prediction, predicted
 from windrow.explain.running import running
 from windrow.quality.shuffle_quality import quality_of
 from windrow.transforms.nodes import STREAM, VAST, Node, ToStreamNode
+from windrow.transforms.nodes.tail import tail_of
 from windrow.transforms.record_sizes import record_bytes
 
 
@@ -27,6 +28,7 @@ def explained(node: Node) -> Explanation:
     """
     if node.length != STREAM:
         node = ToStreamNode((node,), default_options(node))
+    whole, node = node, tail_of(node).explained()
     found = predicted(node)
     order = node.parents_first()
     numbers = {id(each): number for number, each in enumerate(order)}
@@ -48,7 +50,7 @@ def explained(node: Node) -> Explanation:
         batch=() if per_batch is None else tuple(c.times(per_batch) for c in epoch),
         buffers=found.peak,
         buffers_by=found.peak_by,
-        quality=quality_of(node),
+        quality=quality_of(whole),
         advice=tuple(advice_on(node, numbers, found)),
         unknown=tuple(_unknown(node, order, found)),
     )

@@ -159,6 +159,7 @@ def _extrapolated(
 ) -> SourceCosts:
     source = counters.source
     is_whole = all(id(source) in read_whole(each.parent) for each, _ in streams)
+    is_whole = is_whole and not runs_some_lanes(node)
     counted = counters.records * _missing(run, node, streams) / share
     records = _all_records(source, streams, counted, is_whole)
     found = dataclasses.replace(costs, records=records)
@@ -338,6 +339,12 @@ def _summed(found: SourceCosts, parts: Sequence[SourceCosts]) -> SourceCosts:
 
 # Shuffles do not change the set of records, so the chunks of a source that is read as a whole are
 # known without computing an order.
+
+
+def runs_some_lanes(node: Node) -> bool:
+    """Whether a shard of a stream runs some of its lanes, and others run in other processes."""
+    found = (each.run_lanes for each in node.walk())
+    return any(lanes is not None and len(lanes[0]) < lanes[1] for lanes in found)
 
 
 def read_whole(node: Node) -> set[int]:

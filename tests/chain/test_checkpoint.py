@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import windrow
-from windrow.checkpoint import CheckpointRestore, CheckpointSave
+from windrow.checkpoint import CheckpointHandler, CheckpointRestore, CheckpointSave
 from windrow.errors import ArgumentError, NotFoundError, StateError
 
 HANDLERS = [
@@ -91,6 +91,44 @@ def test_another_number_of_processes_restores_where_all_had_one_state(tmp_path: 
             match=r"2 states in .* cannot be joined: .*different steps: rows is 1 in state",
         ):
             manager.restore(0, args=ocp.args.Composite(data=CheckpointRestore(again)))
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3, 8])
+def test_shards_of_lanes_restore_under_any_number_of_processes(
+    saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = windrow.MapDataset.range(300).to_iter_dataset(lanes=8).filter(lambda n: n % 3)
+    batches = chain.window_shuffle(5, seed=1).repeat().batch(24)
+    whole = iter(batches)
+    expected = [next(whole).tolist() for _ in range(5)]
+    handler = CheckpointHandler()
+
+    def on_all(count: int, do: Any) -> list[list[int]]:
+        """The global batches that all processes take."""
+        parts = []
+        monkeypatch.setattr("jax.process_count", lambda: count)
+        for process in range(count):
+            monkeypatch.setattr("jax.process_index", lambda process=process: process)
+            with iter(batches.shard(process, count)) as iterator:
+                parts.append(do(iterator))
+        return [[row for part in batch for row in part] for batch in zip(*parts, strict=True)]
+
+    def save(iterator: windrow.DatasetIterator[Any]) -> list[list[int]]:
+        found = [next(iterator).tolist() for _ in range(2)]
+        handler.save(tmp_path, CheckpointSave(iterator))
+        return found
+
+    def restore(iterator: windrow.DatasetIterator[Any]) -> list[list[int]]:
+        handler.restore(tmp_path, CheckpointRestore(iterator))
+        return [next(iterator).tolist() for _ in range(3)]
+
+    assert on_all(saved, save) == expected[:2]
+    for count in (1, 2, 3, 4, 8):
+        assert on_all(count, restore) == expected[2:]
+    if saved > 1:
+        (tmp_path / f"process_0-of-{saved}.json").unlink()
+        with pytest.raises(StateError, match="have no position of lanes"):
+            on_all(1, restore)
 
 
 def test_a_checkpoint_of_another_chain_is_refused(tmp_path: Path) -> None:

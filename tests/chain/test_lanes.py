@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 
 import windrow
 from tests.chain.test_chain_laws import Counting
+from tests.hypothesis_profiles import examples
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, StateError
 
 M = MapDataset
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 OPTIONS = [SYNCHRONOUS, ReadOptions(), ReadOptions(2, 7)]
-SIZES = [8, 16, 24]
+SIZES = [24, 48, 72]
+SHARDS = [1, 2, 3, 4, 8]
 
 
 def not_of_three(number: int) -> bool:
@@ -34,13 +37,34 @@ def with_row(row: int, number: int) -> int:
     return row * 10_000 + number
 
 
+def some(number: int) -> list[int]:
+    return [number * 10 + n for n in range(number % 4)]
+
+
+def as_tokens(number: int) -> dict[str, Any]:
+    return {"tokens": np.full(number % 5 + 1, number)}
+
+
+def as_number(row: dict[str, Any]) -> int:
+    """A number that differs for rows of other tokens."""
+    return zlib.crc32(row["tokens"].tobytes() + row["tokens_segment_ids"].tobytes())
+
+
+def packed(stream: IterDataset[int], method: str) -> IterDataset[int]:
+    if method == "concat":
+        rows = stream.map(as_tokens).pack({"tokens": 8}, "concat_then_split")
+    else:
+        rows = stream.map(as_tokens).pack({"tokens": 8}, num_packing_bins=3, seed=4)
+    return rows.map(as_number)
+
+
 def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
     """A stream of 8 lanes, with stateful nodes."""
     chain: MapDataset[int] = M.range(data.draw(st.integers(64, 230), "length"))
     if data.draw(st.booleans(), "blocks"):
         chain = chain.block_shuffle(seed=3, block=data.draw(st.sampled_from([1, 3, 7])))
     stream = chain.map(ten_more).to_iter_dataset(options, lanes=8)
-    for step in data.draw(st.lists(st.sampled_from("fwmlir"), max_size=4), "steps"):
+    for step in data.draw(st.lists(st.sampled_from("fwmlirtpc"), max_size=4), "steps"):
         match step:
             case "f":
                 stream = stream.filter(not_of_three)
@@ -55,6 +79,12 @@ def drawn_stream(data: st.DataObject, options: ReadOptions) -> IterDataset[Any]:
                 stream = stream.map_with_index(with_row)
             case "r":
                 stream = stream.repeat(2)
+            case "t":
+                stream = stream.flat_map(some)
+            case "p":
+                stream = packed(stream, "first_fit")
+            case "c":
+                stream = packed(stream, "concat")
     return stream
 
 
@@ -63,12 +93,18 @@ def rows(batches: Any) -> list[int]:
 
 
 def run(
-    dataset: IterDataset[Any], size: int, shards: int, state: Any, most: int | None
+    dataset: IterDataset[Any],
+    size: int,
+    shards: int,
+    state: Any,
+    most: int | None,
+    workers: int = 0,
 ) -> tuple[list[list[int]], dict[str, Any]]:
     """The global batches of some shards from a state on, and the state after them."""
     parts, states = [], []
     for shard in range(shards):
-        with iter(dataset.batch(size).shard(shard, shards)) as iterator:
+        shard_of = dataset.batch(size).shard(shard, shards).mp_prefetch(workers)
+        with iter(shard_of) as iterator:
             if state is not None:
                 iterator.set_state(json.loads(json.dumps(state)))
             parts.append([batch.tolist() for batch in itertools.islice(iterator, most)])
@@ -77,30 +113,76 @@ def run(
     return batches, windrow.merge_states(states)
 
 
+def check_hosts(
+    data: st.DataObject,
+    stream: IterDataset[Any],
+    shards: st.SearchStrategy[int],
+    workers: list[int],
+) -> None:
+    """Cut a run of an endless stream, and resume it under other hosts, batch sizes and workers."""
+    with iter(stream.batch(24)) as iterator:
+        expected = rows(itertools.islice(iterator, 18))
+    whole = np.array(expected).reshape(18, 8, 3).transpose(0, 2, 1).reshape(-1, 8)
+    at, state, got = 0, None, list[list[int]]()
+    for number in workers:
+        size = data.draw(st.sampled_from(SIZES), "size")
+        most = data.draw(st.integers(0, 2), "batches")
+        batches, state = run(stream, size, data.draw(shards, "shards"), state, most, number)
+        for batch in batches:
+            # A batch has the next rows of each lane, lane after lane.
+            got += np.array(batch).reshape(8, size // 8).T.tolist()
+        at += len(batches) * size
+        assert state["rows"] == at
+    assert got == whole[: at // 8].tolist()
+
+
+def has_rows(stream: IterDataset[Any]) -> bool:
+    """Whether each lane has a row: else all refuse the stream."""
+    try:
+        with iter(stream.batch(8)) as iterator:
+            next(iterator)
+    except PlanError as error:
+        if "has no row" not in str(error):
+            raise
+        return False
+    return True
+
+
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30))
 def test_another_number_of_hosts_goes_on_with_the_next_row(data: st.DataObject) -> None:
     options = data.draw(st.sampled_from(OPTIONS), "options")
     stream = drawn_stream(data, options).repeat()
-    with iter(stream.batch(8)) as iterator:
-        expected = rows(itertools.islice(iterator, 24))
-    at, state, got = 0, None, list[list[int]]()
-    for _ in range(3):
-        size = data.draw(st.sampled_from(SIZES), "size")
-        shards = data.draw(st.sampled_from([1, 2, 4, 8]), "shards")
-        batches, state = run(stream, size, shards, state, data.draw(st.integers(0, 2), "batches"))
-        for batch in batches:
-            # A batch has the next rows of each lane, lane after lane.
-            own = np.array(batch).reshape(8, size // 8).T
-            got += own.tolist()
-        at += len(batches) * size
-        assert state["rows"] == at
-    lanes = np.array(expected).reshape(-1, 8)[: at // 8]
-    assert got == lanes.tolist()
+    if has_rows(stream):
+        check_hosts(data, stream, st.sampled_from(SHARDS), [0, 0, 0])
+
+
+@pytest.mark.jobs
+@given(data=st.data())
+@settings(max_examples=examples(4))
+def test_other_hosts_with_other_workers_go_on_with_the_next_row(data: st.DataObject) -> None:
+    stream = drawn_stream(data, ReadOptions()).repeat()
+    if has_rows(stream):
+        order = data.draw(st.permutations([0, 1, 2, 3]), "workers")
+        check_hosts(data, stream, st.sampled_from([1, 2, 3]), order[:3])
+
+
+@pytest.mark.parametrize(("shards", "method"), [(1, "concat"), (3, "first_fit"), (8, "concat")])
+def test_all_kinds_of_nodes_resume_on_any_number_of_hosts(shards: int, method: str) -> None:
+    chain = M.range(230).block_shuffle(seed=3, block=7)
+    other = M.range(1000, 1500).to_iter_dataset(SYNCHRONOUS, lanes=8)
+    stream = chain.to_iter_dataset(SYNCHRONOUS, lanes=8).filter(not_of_three).flat_map(some)
+    stream = IterDataset.mix([stream, other], [2, 1]).window_shuffle(5, seed=2)
+    stream = packed(stream, method).repeat()
+    expected = rows(itertools.islice(stream.batch(24), 4))
+    first, state = run(stream, 24, shards, None, 2)
+    for more in SHARDS:
+        rest, _ = run(stream, 24, more, state, 2)
+        assert rows(map(np.array, first + rest)) == expected
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(25))
 def test_a_finite_stream_ends_and_nothing_is_lost(data: st.DataObject) -> None:
     stream = drawn_stream(data, data.draw(st.sampled_from(OPTIONS), "options"))
     with iter(stream) as iterator:
@@ -118,7 +200,7 @@ def test_a_finite_stream_ends_and_nothing_is_lost(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(20))
 def test_without_a_batch_rows_take_turns(data: st.DataObject) -> None:
     stream = drawn_stream(data, SYNCHRONOUS)
     whole = list(stream)
@@ -295,6 +377,69 @@ def test_shards_outside_their_range_are_refused(numbers: tuple[int, int]) -> Non
         M.range(9).batch(8).shard(*numbers)
 
 
+@pytest.mark.parametrize("drop", [False, True])
+def test_all_shards_refuse_an_endless_stream_whose_lane_has_no_row(drop: bool) -> None:
+    odd = M.range(12).to_iter_dataset(SYNCHRONOUS, lanes=2).filter(lambda n: n % 2).repeat()
+    batches = odd.batch(4, drop_remainder=drop)
+    for dataset in (batches, batches.shard(0, 2), batches.shard(1, 2), batches.shard(3, 4)):
+        with pytest.raises(PlanError, match=r"lane 0 of 2 has no row: .*choose another lanes="):
+            next(iter(dataset))
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2])
+def test_a_lane_of_an_endless_chain_without_a_row_is_refused(options: ReadOptions) -> None:
+    chain = M.range(12).repeat().to_iter_dataset(options, lanes=2)
+    shuffled = chain.window_shuffle(4, seed=1)
+    for stream in (chain.filter(lambda n: n % 2), shuffled.filter(lambda n: n % 2)):
+        batches = stream.batch(4)
+        for dataset in (batches, batches.shard(0, 2), batches.shard(1, 2)):
+            with pytest.raises(
+                PlanError, match=r"lane 0 of 2 .* dropped for 16 epochs; choose another"
+            ):
+                next(iter(dataset))
+    alone = M.range(12).filter(lambda n: n > 12).repeat().to_iter_dataset(options)
+    with pytest.raises(PlanError, match=r"the stream has no row: all .* were dropped"):
+        next(iter(alone))
+    rare = M.range(1000).repeat().to_iter_dataset(options, lanes=2).filter(lambda n: n in (4, 999))
+    assert next(iter(rare.batch(4))).tolist() == [4, 4, 999, 999]
+
+
+class Asked(Counting):
+    """A source that notes which lanes of 4 its records are in."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.lanes: set[int] = set()
+
+    def read(self, indices: Any) -> Any:
+        self.lanes |= set((indices % 4).tolist())
+        return super().read(indices)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_row_of_other_lanes_is_read_once_and_only_if_a_node_drops_some(drops: bool) -> None:
+    source = Asked(1000)
+    stream = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=4)
+    stream = (stream.filter(not_of_three) if drops else stream).repeat()
+    with iter(stream.batch(8).shard(0, 4)) as iterator:
+        next(iterator)
+        state = iterator.get_state()
+    assert source.lanes == ({0, 1, 2, 3} if drops else {0})
+    source.lanes.clear()
+    with iter(stream.batch(8).shard(0, 4)) as again:
+        again.set_state(state)
+        next(again)
+    assert source.lanes == {0}
+
+
+def test_a_dataset_shows_its_shard() -> None:
+    assert repr(M.range(12).batch(4).shard(1, 2)).endswith("> batch(4) > shard(1, 2))")
+    assert repr(M.range(12).batch(4).shard(0, 1)).endswith("> batch(4))")
+    assert "batch(4) > shard(1, 2) > to_iter" in repr(
+        M.range(9).batch(4).shard(1, 2).to_iter_dataset()
+    )
+
+
 def test_shards_that_agree_end_at_the_first_batch_that_one_lacks() -> None:
     asked: list[bool] = []
 
@@ -355,14 +500,27 @@ def test_states_that_do_not_belong_together_are_refused() -> None:
         iter(stream(2).repeat().batch(8)).set_state(windrow.merge_states([first, second]))
 
 
-def test_states_of_many_lanes_are_small() -> None:
-    parts = [M.range(10**6).to_iter_dataset(lanes=64).window_shuffle(9, seed=n) for n in range(2)]
-    iterator = iter(IterDataset.mix(parts).batch(64))
-    next(iterator)
-    assert len(json.dumps(iterator.get_state())) < 4000
+@pytest.mark.parametrize("method", ["first_fit", "concat"])
+def test_states_of_64_lanes_with_a_packer_and_a_mixture_have_at_most_4_kb(method: str) -> None:
+    parts = [M.range(10**6 * n, 10**6 * (n + 1)).to_iter_dataset(lanes=64) for n in range(2)]
+    iterator = iter(packed(IterDataset.mix(parts), method).repeat().batch(64))
+    for _ in range(40):
+        next(iterator)
+    assert len(json.dumps(iterator.get_state())) <= 4000
 
 
 def test_explain_says_which_lanes_are_shared() -> None:
     shared = stream(1).repeat().batch(8).shard(1, 2)
     assert "share" in str(shared.explain())
-    assert "lanes 2 to 3 of 4" in str(stream().repeat().batch(8).shard(1, 2).explain())
+    assert "lanes 2 to 3 of 4; no other lane" in str(
+        stream().repeat().batch(8).shard(1, 2).explain()
+    )
+    chain = M.range(96).to_iter_dataset(lanes=2).batch(8)
+    assert "of lane 0 of 2; nothing is read for others" in str(chain.shard(1, 4).explain())
+
+
+def test_a_shard_of_lanes_reads_its_own_rows_of_a_shared_lane() -> None:
+    source = Counting(960)
+    shard = M.source(source).to_iter_dataset(SYNCHRONOUS, lanes=2).batch(8).shard(1, 4)
+    assert rows(shard) == [10 * n for k in range(0, 960, 8) for n in (k + 4, k + 6)]
+    assert source.records == 240

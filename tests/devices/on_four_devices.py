@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import json
@@ -24,7 +25,8 @@ from windrow.devices.arrays import GlobalArrays, Narrowing
 from windrow.devices.placement import Placement, RowParts
 from windrow.errors import ArgumentError, ClosedError, ElementError, PlanError
 
-P = PartitionSpec
+P: Any = PartitionSpec
+JAX: Any = jax  # some of its functions have no types
 DEVICES = jax.devices()
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 X = np.arange(64 * 24, dtype=np.float32).reshape(64, 4, 6)
@@ -57,6 +59,7 @@ def chain_of(data: st.DataObject) -> Any:
     source = MapDataset.source({"x": X, "n": np.arange(64, dtype=np.int32)})
     source = source.shuffle(seed=data.draw(st.integers(0, 3), "seed"))
     options = data.draw(st.sampled_from([SYNCHRONOUS, ReadOptions(), ReadOptions(2, 3)]), "options")
+    chain: Any
     match data.draw(st.sampled_from(["plain", "map", "tree", "lanes", "filter", "pad", "short"])):
         case "plain":
             return source.batch(size).to_iter_dataset(options)
@@ -166,7 +169,7 @@ def test_a_batch_goes_through_jit_and_shard_map() -> None:
     for batch, plain in zip(here, dataset, strict=True):
         assert float(compiled(batch)) == float(plain["x"].sum() + plain["n"].sum())
     each = jax.shard_map(
-        lambda x: jax.lax.psum(x.sum(keepdims=True), "data"),
+        lambda x: JAX.lax.psum(x.sum(keepdims=True), "data"),
         mesh=sharding.mesh,
         in_specs=P("data"),
         out_specs=P(None),
@@ -182,6 +185,15 @@ def test_memory_of_old_batches_is_not_used_again() -> None:
     dataset = MapDataset.source(x).shuffle(seed=2).repeat().batch(32)
     with iter(dataset.to_jax(over("data"))) as batches, iter(dataset) as plain:
         pairs = [(next(batches), np.array(next(plain))) for _ in range(20)]
+    assert all(is_same(batch, expected) for batch, expected in pairs)
+
+
+def test_memory_of_workers_is_not_used_again() -> None:
+    x = np.arange(2**20, dtype=np.float32).reshape(64, -1)
+    mapped = MapDataset.source(x).shuffle(seed=2).map(lambda row: row + 1).repeat().batch(32)
+    with iter(mapped.mp_prefetch(1).to_jax(over("data"))) as batches, iter(mapped) as plain:
+        pairs = [(next(batches), np.array(next(plain))) for _ in range(12)]
+        assert batches.get_state()["rows"] == plain.get_state()["rows"]
     assert all(is_same(batch, expected) for batch, expected in pairs)
 
 
@@ -208,6 +220,17 @@ def test_aligned_memory_is_taken_as_it_is() -> None:
     places = sorted(shard.data.unsafe_buffer_pointer() for shard in found.addressable_shards)
     half = batch.nbytes // 2
     assert [place - batch.ctypes.data for place in places] == [0, 0, half, half]
+
+
+def test_rows_that_were_not_read_are_never_made_up() -> None:
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    parts = RowParts((0, 3), 4)  # as in a process that has two of four devices
+    for axes in ((None,), ("data",), (("data", "model"),)):
+        arrays = GlobalArrays(Placement(over(*axes)), parts, Narrowing())
+        with pytest.raises(ElementError, match="needs rows that this process did not read"):
+            arrays.of(rows, list)
+        with pytest.raises(ElementError, match="3 rows in this process, which takes 2 equal parts"):
+            arrays.of(rows[:3], list)
 
 
 def test_records_are_read_once_for_all_replicas() -> None:
@@ -237,7 +260,7 @@ def test_few_batches_are_on_their_way() -> None:
         with iter(devices) as batches:
             for given in range(1, 4):
                 next(batches)
-                assert until(lambda given=given, ahead=ahead: len(made) >= given + ahead)
+                assert until(functools.partial(lambda count: len(made) >= count, given + ahead))
                 assert len(made) == given + ahead
             assert batches.stats().elements == 3
         made.clear()
@@ -259,7 +282,7 @@ def test_nothing_remains_of_many_iterators() -> None:
     with rebuilt(0) as iterator:
         state = iterator.get_state()
     gc.collect()
-    before, arrays = left(), len(jax.live_arrays())
+    before, arrays = left(), len(JAX.live_arrays())
     for number in range(50):
         iterator = rebuilt(number)
         state = iterator.get_state()
@@ -268,7 +291,7 @@ def test_nothing_remains_of_many_iterators() -> None:
         del iterator
     gc.collect()
     assert until(lambda: not is_left(before))
-    assert until(lambda: len(jax.live_arrays()) <= arrays)
+    assert until(lambda: len(JAX.live_arrays()) <= arrays)
     assert state["rows"] == 51 * 8
 
 

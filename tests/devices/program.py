@@ -33,7 +33,7 @@ from windrow.sources import ZarrDataSource  # noqa: E402
 if COUNT > 1:
     jax.distributed.initialize(f"localhost:{PORT}", COUNT, INDEX)
 
-P = PartitionSpec
+P: Any = PartitionSpec
 DEVICES = jax.devices()
 TREE = {"x": P("data"), "n": P(("data", "model"))}
 ROWS = 64
@@ -88,6 +88,7 @@ def stored_chunks(mesh: Mesh) -> dict[str, Any]:
     with iter(dataset.batch(16).to_jax(sharding)) as batches:
         same = all(map(are_same, batches, dataset.batch(16)))
         (costs,) = batches.stats().sources
+    assert costs.stored_bytes is not None
     return {"same": same, "chunks": costs.chunks.high, "bytes": costs.stored_bytes.high}
 
 

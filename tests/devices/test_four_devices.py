@@ -11,6 +11,27 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
 
 
+LEFT_OPEN = """
+import jax, numpy as np, windrow
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+rows = windrow.MapDataset.source(np.zeros((64, 4096), np.float32)).repeat().batch(32)
+left = [iter(rows.to_jax(sharding)) for _ in range(3)]
+print(sum(next(batches).shape[0] for batches in left))
+"""
+
+
+def test_a_program_ends_while_batches_are_on_their_way() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN],
+        cwd=ROOT,
+        env={**os.environ, **FOUR},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "96\n", "")
+
+
 def test_all_that_needs_four_devices() -> None:
     done = subprocess.run(
         [

@@ -49,7 +49,7 @@ from windrow.transforms.nodes.routing import (
     mix_proportions,
 )
 from windrow.transforms.nodes.same import SameIndices, SameLength, UnseenNode
-from windrow.transforms.nodes.shard import ShardBatchNode, Share, sharded, shared
+from windrow.transforms.nodes.shard import BatchParts, ShardBatchNode, sharded, shared
 from windrow.transforms.nodes.streams import (
     ProcessNode,
     StreamLimitNode,
@@ -59,9 +59,11 @@ from windrow.transforms.nodes.streams import (
     ToStreamNode,
     as_batch,
     as_chain,
+    chain_of_rows,
     chains_of,
     lane_share,
     lanes_of,
+    no_row,
     ordered,
     origin,
     random_access_parts,
@@ -146,6 +148,7 @@ __all__ = [
     "STREAM",
     "VAST",
     "BatchNode",
+    "BatchParts",
     "BlockShuffleNode",
     "BucketNode",
     "ChunksNode",
@@ -184,7 +187,6 @@ __all__ = [
     "SeedNode",
     "SelectNode",
     "ShardBatchNode",
-    "Share",
     "ShuffleNode",
     "SliceNode",
     "SlotMapNode",
@@ -211,6 +213,7 @@ __all__ = [
     "as_batch",
     "as_chain",
     "batch_node",
+    "chain_of_rows",
     "chains_of",
     "checked_names",
     "checked_sequences",
@@ -227,6 +230,7 @@ __all__ = [
     "may_be_absent",
     "mix_proportions",
     "narrowed",
+    "no_row",
     "ordered",
     "origin",
     "over_records",

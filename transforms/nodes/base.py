@@ -71,6 +71,7 @@ from windrow.transforms.functions import name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.moves import Moved, Moves
+from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.order_costs import OrderCost, added
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
@@ -127,7 +128,7 @@ class Where(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node(abc.ABC):
+class Node(DealtToLanes, abc.ABC):
     """A node of a chain. Immutable; `length` is the elements in one epoch, or `STREAM`."""
 
     parents: tuple[Node, ...]
@@ -187,6 +188,11 @@ class Node(abc.ABC):
     def written(self) -> str:
         """The node as its user wrote it, with the names of functions."""
         return self.label
+
+    @property
+    def taken_part(self) -> str:
+        """The part of each element that it makes, for printing; "" where it makes all of it."""
+        return ""
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -410,42 +416,16 @@ class Node(abc.ABC):
         """The chain whose elements lanes take; other than this one after a block shuffle only."""
         return self
 
-    def lane_starts(self, epoch: int) -> IntArray | None:
-        """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
-
-        None where lane `l` of `L` takes the elements `l, l + L, ...`.
-        """
-        return None
-
-    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
-        """The next indices from `start` on that a lane takes: see `indices_from`."""
-        starts = self.lane_starts(0)
-        if starts is not None:
-            first = max(start, int(starts[lane]))
-            return np.arange(first, min(int(starts[lane + 1]), first + count))
-        first = start + (lane - start) % lanes
-        stop = min(self.length, first + count * lanes)
-        return np.arange(first, stop, lanes)
-
-    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
-        """The lane that takes each index."""
-        starts = self.lane_starts(0)
-        if starts is None:
-            return indices % lanes
-        return starts[1:].searchsorted(indices, side="right")
-
-    def lane_elements(self, lane: int, lanes: int) -> int:
-        """The number of indices that a lane takes."""
-        starts = self.lane_starts(0)
-        if starts is None:
-            return max(0, -((lane - self.length) // lanes))
-        return int(starts[lane + 1] - starts[lane])
-
     def in_lane(self, lane: int, lanes: int) -> Node:
         """The stream of one lane, for questions about it; not to be run."""
         if self.length != STREAM:
             return self
         return self.over(tuple(parent.in_lane(lane, lanes) for parent in self.parents))
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int] | None:
+        """The lanes of its parents that it runs, and their number; None where it joins none."""
+        return None
 
     # --- how many --------------------------------------------------------------------------------
 
@@ -494,6 +474,12 @@ class Node(abc.ABC):
     def first_epochs(self, count: int) -> Node:
         """The stream that ends after `count` epochs of what it repeats for ever."""
         return self.over(tuple(parent.first_epochs(count) for parent in self.parents))
+
+    def of_epochs(self, count: int) -> Node:
+        """A node with random access, with `count` epochs of what it repeats for ever."""
+        if not self.is_endless():
+            return self
+        return dataclasses.replace(self, parents=tuple(p.of_epochs(count) for p in self.parents))
 
     def most_records(self) -> int:
         """The most records that an element is made of, of all sources together."""

@@ -25,6 +25,7 @@ from windrow.transforms.nodes.base import (
     Node,
     Where,
 )
+from windrow.transforms.nodes.dealing import runs_of
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.order_costs import ORDER, OrderCost
 from windrow.transforms.positions import Positions, positions
@@ -283,21 +284,32 @@ class RepeatNode(IndexNode):
         starts = self.parent.lane_starts(epoch if self.reseed else 0) if self.length else None
         return None if starts is None else starts + epoch * self.parent.length
 
-    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
+    def lane_indices(
+        self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
+    ) -> tuple[IntArray, IntArray]:
         if self._dealt_epoch(0) is None:
-            return super().lane_indices(start, count, lane, lanes)
-        each, parts = self.parent.length, list[IntArray]()
-        epoch = start // each
-        while count > 0 and (epoch + 1) * each <= self.length:
-            starts = self._dealt_epoch(epoch)
-            low, high = (0, 0) if starts is None else starts[lane : lane + 2].tolist()
-            low = max(low, start)
-            high = min(high, low + count)
-            if low < high:
-                parts.append(np.arange(low, high))
-                count -= high - low
-            epoch += 1
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            return super().lane_indices(starts, counts, numbers, lanes)
+        each, left, epochs = self.parent.length, counts.copy(), starts // self.parent.length
+        places, firsts, found = [list[IntArray]() for _ in range(3)]
+        while True:
+            waiting = np.flatnonzero((left > 0) & (epochs < self.length // each))
+            if not len(waiting):
+                break
+            epoch = int(epochs[waiting].min())
+            own = waiting[epochs[waiting] == epoch]
+            bounds = self._dealt_epoch(epoch)
+            if bounds is not None:
+                first = np.maximum(bounds[numbers[own]], starts[own])
+                count = np.clip(bounds[numbers[own] + 1] - first, 0, left[own])
+                left[own] -= count
+                for parts, part in ((places, own), (firsts, first), (found, count)):
+                    parts.append(part)
+            epochs[own] += 1
+        if not places:
+            return np.zeros(0, np.int64), counts - left
+        in_lanes = np.argsort(np.concatenate(places), kind="stable")
+        runs = np.concatenate(firsts)[in_lanes], np.concatenate(found)[in_lanes]
+        return runs_of(*runs), counts - left
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         if self._dealt_epoch(0) is None:
@@ -328,6 +340,9 @@ class RepeatNode(IndexNode):
 
     def length_of_pass(self, parents: Sequence[int]) -> int:
         return self.parent.length
+
+    def of_epochs(self, count: int) -> Node:
+        return self if self.times else RepeatNode(self.parents, count, self.reseed)
 
     @property
     def passes(self) -> int | None:

@@ -21,11 +21,12 @@ import numpy as np
 
 from windrow.errors import PlanError
 from windrow.transforms import tables
+from windrow.transforms.amounts import Amount
 from windrow.transforms.made_of import MadeOf
 from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import IntArray
 from windrow.transforms.nodes.shard import ShardBatchNode
-from windrow.transforms.nodes.streams import StreamNode, lane_share, origin
+from windrow.transforms.nodes.streams import StreamNode, lane_share, no_row, origin
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -33,6 +34,7 @@ from windrow.transforms.row_blocks import (
     Inputs,
     JointRows,
     Step,
+    Turns,
     joined,
     made_of_all,
 )
@@ -175,6 +177,8 @@ class LaneBatchNode(ShardBatchNode):
     lanes: int = 1
     counts: tuple[int, int] | None = None
 
+    looks_at_values: ClassVar[bool] = False
+
     @property
     def width(self) -> int:
         return self.lanes * self.parent.width + 1
@@ -187,6 +191,17 @@ class LaneBatchNode(ShardBatchNode):
     def turn_rows(self) -> int:
         """Rows of each lane in a batch."""
         return self.size // self.lanes
+
+    def elements(self, *, once: bool = True) -> Amount:
+        every = range(self.lanes)
+        lanes = [self.parent.in_lane(lane, self.lanes).elements(once=once) for lane in every]
+        pick = min if self.drop_remainder else max
+        fewest, most = pick(each.low for each in lanes), pick(each.high for each in lanes)
+        return Amount(self._batches(fewest * self.lanes), self._batches(most * self.lanes))
+
+    @property
+    def run_lanes(self) -> tuple[Sequence[int], int]:
+        return self.own_lanes(), self.lanes
 
     def own_lanes(self) -> list[int]:
         """The lanes that have rows of the shard."""
@@ -225,18 +240,25 @@ class LaneBatchNode(ShardBatchNode):
         lanes, rows, width = self.own_lanes(), self.turn_rows, self.parent.width
         at = np.array(position[:-1], np.int64).reshape(self.lanes, width)
         before, last = position[-1] // self.lanes, _LastBatch(self, inputs, lanes[0])
-        joint = inputs.joint(self.lanes, {lane: at[lane].tolist() for lane in lanes})
+        if not any(position):
+            self._check_other_lanes(inputs)
+        whole, has_failed = self._whole_turns(inputs, at), False
+        if whole is not None:
+            before, has_failed = yield from self._from_turns(whole, at, before, inputs, last)
+        joint = None if has_failed else inputs.joint(self.lanes, self._starts(at))
         if joint is None:
-            feeds = _feeds(inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes})
+            feeds = _feeds(inputs, self.lanes, self._starts(at))
         else:
             before, feeds = yield from self._from_joint(joint, at, before, inputs, last)
         while self._has_more(before):
             ready = [feed.fill(rows) for feed in feeds]
             turns = self._turns(min(ready) // rows, before)
             if turns == 0:
-                for feed, count in zip(feeds, ready, strict=True):
+                for lane, feed, count in zip(lanes, feeds, ready, strict=True):
                     if count < rows and feed.error is not None:
                         raise feed.error
+                    if count < rows and self.parent.never_ends():
+                        raise no_row(lane, self.lanes, "it has no element to repeat")
                 if self.drop_remainder or (self.counts is None and not any(ready)):
                     return
                 turns = 1  # some rows are missing
@@ -244,10 +266,70 @@ class LaneBatchNode(ShardBatchNode):
             parts = [joined(blocks) if blocks else None for blocks in taken]
             order, marks = self._order(parts, turns), self._marks(parts, at, before, turns)
             found = [part for part in parts if part is not None]
-            table = tables.joined([part.table for part in found] or [_NONE])
-            rows_of = made_of_all(found)
-            yield from self._made(table, rows_of, order, marks, inputs, last, self._places(parts))
+            rows_of = joined(found) if found else Block(_NONE, marks[:0])
+            yield from self._made(rows_of, order, marks, inputs, last, self._places(parts))
             before += turns * rows
+
+    def _check_other_lanes(self, inputs: Inputs) -> None:
+        """Check that lanes of other shards have a row, where values decide it: else all shards fail.
+
+        Raises:
+            PlanError: If the stream never ends, and one of its lanes has no row.
+        """
+        if not self.parent.never_ends():
+            return
+        own = self.own_lanes()
+        others = [lane for lane in range(self.lanes) if lane not in own]
+        unsure = [
+            lane
+            for lane in others
+            if not self.parent.in_lane(lane, self.lanes).elements(once=True).low
+        ]
+        if not unsure:
+            return
+        feeds = _feeds(inputs, self.lanes, dict.fromkeys(unsure, origin(self.parent)))
+        for lane, feed in zip(unsure, feeds, strict=True):
+            if not feed.fill(1):
+                raise feed.error or no_row(lane, self.lanes, "it has no element to repeat")
+
+    def _starts(self, at: IntArray) -> dict[int, list[int]]:
+        """The position of each of these lanes."""
+        return {lane: at[lane].tolist() for lane in self.own_lanes()}
+
+    def _flat_slots(self) -> IntArray:
+        """The shard's rows of the rows of these lanes in a turn, end to end."""
+        return np.concatenate([n * self.turn_rows + own for n, own in enumerate(self._own_rows())])
+
+    def _whole_turns(self, inputs: Inputs, at: IntArray) -> Turns | None:
+        return inputs.turns(self.lanes, self._starts(at), self.turn_rows, self._flat_slots())
+
+    def _from_turns(
+        self, turns: Turns, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
+    ) -> Generator[Block, None, tuple[int, bool]]:
+        """Batches from rows that are read in their order.
+
+        Returns:
+            The rows of each lane that were given, and whether the row after them raised.
+        """
+        while self._has_more(before):
+            try:
+                found = next(turns, None)
+            except Exception:  # it comes again from its lane, after the rows before it
+                return before, True
+            if found is None:
+                break
+            block, ends = found
+            count = self._most_turns(len(ends), before)
+            own = len(block) // len(ends)
+            yield from self._made(
+                block.sliced(0, count * own),
+                np.arange(count * own).reshape(count, own),
+                self._marks_at(ends[:count], at, before),
+                inputs,
+                last,
+            )
+            before += count * self.turn_rows
+        return before, False
 
     def _from_joint(
         self, joint: JointRows, at: IntArray, before: int, inputs: Inputs, last: _LastBatch
@@ -257,65 +339,60 @@ class LaneBatchNode(ShardBatchNode):
         Returns:
             The rows of each lane that were given, and the rows that follow in each lane.
         """
-        lanes, rows = self.own_lanes(), self.turn_rows
+        lanes, rows, slots = self.own_lanes(), self.turn_rows, self._flat_slots()
         pool, of = Block(_NONE, np.zeros((0, 1), np.int64)), np.zeros(0, np.int64)
-        slots = np.concatenate([n * rows + own for n, own in enumerate(self._own_rows())])
         numbers = np.zeros(self.lanes, np.int64)  # of lanes, among the lanes of this process
         numbers[lanes] = np.arange(len(lanes))
         while self._has_more(before):
-            sorted_rows, counts = (
-                np.argsort(of, kind="stable"),
-                np.bincount(of, minlength=len(lanes)),
-            )
-            ended = [joint.hold(lane, n) for lane, n in zip(lanes, counts.tolist(), strict=True)]
-            turns = self._turns(int(counts.min()) // rows, before)
-            starts = np.cumsum(counts) - counts
-            if turns:
-                # The rows in the pool, by turn (axis 0) and lane (axis 1).
-                inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
-                grid = sorted_rows[starts[:, None] + inside]
-                at_ends = np.tile(at, (turns, 1, 1))
-                at_ends[:, lanes] = pool.marks[grid[:, :, -1]]
-                at[:] = at_ends[-1]
-                order = grid.reshape(turns, -1)[:, slots]
-                yield from self._made(
-                    pool.table,
-                    pool.made_of,
-                    order,
-                    self._numbered(at_ends, before),
-                    inputs,
-                    last,
-                )
-                before += turns * rows
-                left = np.sort(
-                    sorted_rows[np.arange(len(of)) - starts[of[sorted_rows]] >= turns * rows]
-                )
-                pool, of = pool.taken(left), of[left]
-                continue
-            if any(is_read and n < rows for is_read, n in zip(ended, counts.tolist(), strict=True)):
+            in_lanes, counts = np.argsort(of, kind="stable"), np.bincount(of, minlength=len(lanes))
+            if (joint.hold(counts) & (counts < rows)).any():
                 break
             try:
                 block = joint.read()
             except Exception:  # it comes again from its lane, after the rows before it
-                return before, _feeds(
-                    inputs, self.lanes, {lane: at[lane].tolist() for lane in lanes}
-                )
+                return before, _feeds(inputs, self.lanes, self._starts(at))
             if block is None:
                 break
-            pool = joined([part for part in (pool, block) if len(part)] or [pool])
-            of = np.concatenate([of, numbers[joint.lanes_of(block)]])
-        feeds = []
-        for number, lane in enumerate(lanes):
-            own = np.flatnonzero(of == number)
-            feeds.append(Feed(joint.resume(lane, pool.taken(own))))
+            old, of = len(pool), np.concatenate([of, numbers[joint.lanes_of(block)]])
+            in_lanes, counts = np.argsort(of, kind="stable"), np.bincount(of, minlength=len(lanes))
+            turns = self._most_turns(int(counts.min()) // rows, before)
+            # The rows by turn (axis 0) and lane (axis 1).
+            starts = (np.cumsum(counts) - counts)[:, None]
+            inside = (np.arange(turns) * rows)[:, None, None] + np.arange(rows)
+            grid = in_lanes[starts + inside]
+            # Only the first turns have rows of the pool: others are copied once, from the block.
+            mixed = int((grid < old).any(axis=(1, 2)).sum())
+            for first, stop in ((0, mixed), (mixed, turns)):
+                if first == stop:
+                    continue
+                part, order = block, grid[first:stop] - old
+                if first < mixed:
+                    used = np.unique(order[order >= 0])
+                    part = joined([pool, block.taken(used)])
+                    at_used = old + np.searchsorted(used, order)
+                    order = np.where(order < 0, order + old, at_used)
+                marks = self._marks_at(part.marks[order[:, :, -1], 0], at, before)
+                order = order.reshape(stop - first, -1)[:, slots]
+                yield from self._made(part, order, marks, inputs, last)
+                before += (stop - first) * rows
+            is_left = np.ones(len(of), np.bool_)
+            is_left[grid.ravel()] = False
+            left = np.flatnonzero(is_left)
+            parts = [pool.taken(left[left < old]), block.taken(left[left >= old] - old)]
+            pool, of = joined([part for part in parts if len(part)] or parts[:1]), of[left]
+        of_lane = (pool.taken(np.flatnonzero(of == number)) for number in range(len(lanes)))
+        feeds = [Feed(joint.resume(lane, own)) for lane, own in zip(lanes, of_lane, strict=True)]
         return before, feeds
 
     def _turns(self, ready: int, before: int) -> int:
         """How many of the turns that are ready come at once."""
-        most = max(1, _ROWS // self.size)
-        if self.counts is not None and self.drop_remainder:
-            most = min(most, (self.counts[0] - before) // self.turn_rows)
-        return min(ready, most)
+        return self._most_turns(min(ready, max(1, _ROWS // self.size)), before)
+
+    def _most_turns(self, ready: int, before: int) -> int:
+        """How many of the turns that are ready the stream has, where it ends for all shards."""
+        if self.counts is None or not self.drop_remainder:
+            return ready
+        return min(ready, (self.counts[0] - before) // self.turn_rows)
 
     def _has_more(self, before: int) -> bool:
         """Whether there is a batch after `before` rows of each lane, as far as counts say."""
@@ -326,8 +403,7 @@ class LaneBatchNode(ShardBatchNode):
 
     def _made(
         self,
-        table: Table,
-        rows_of: MadeOf | None,
+        found: Block,
         order: IntArray,
         marks: IntArray,
         inputs: Inputs,
@@ -337,9 +413,8 @@ class LaneBatchNode(ShardBatchNode):
         """The batches of some turns.
 
         Args:
-            table: Rows.
-            rows_of: What they are made of, if that is known.
-            order: The rows of each turn in the table.
+            found: Rows.
+            order: The rows of each turn among them.
             marks: What follows each turn.
             inputs: See `blocks`.
             last: A batch that was made before.
@@ -350,10 +425,12 @@ class LaneBatchNode(ShardBatchNode):
             none = MadeOf.of_elements(0, np.zeros(0, np.int64)).grouped([0] * (turns + 1))
             yield Block(Listed([self.emptied(last.found())]), marks, none)
             return
+        table, rows_of, order = found.table, found.made_of, order.ravel()
+        if not np.array_equal(order, np.arange(table.rows)):
+            table = tables.taken(table, order)
+            rows_of = None if rows_of is None else rows_of.taken(order)
         if rows_of is not None:
-            rows_of = rows_of.taken(order.ravel()).grouped([*range(0, order.size + 1, counts)])
-        if turns > 1 or not np.array_equal(order[0], np.arange(table.rows)):
-            table = tables.taken(table, order.ravel())
+            rows_of = rows_of.grouped([*range(0, len(order) + 1, counts)])
         are_views = isinstance(table, Columnar) and table.present is None
         spans = [(0, turns)] if are_views else [(n, n + 1) for n in range(turns)]
         for start, stop in spans:
@@ -401,6 +478,14 @@ class LaneBatchNode(ShardBatchNode):
             if part is not None:
                 whole = len(part) == turns * rows
                 marks[:, lane] = part.marks[rows - 1 :: rows] if whole else part.marks[-1]
+        at[:] = marks[-1]
+        return self._numbered(marks, before)
+
+    def _marks_at(self, ends: IntArray, at: IntArray, before: int) -> IntArray:
+        """As `_marks`, where a lane's position after each turn is one integer: `(turns, own lanes)`."""
+        lanes = self.own_lanes()
+        marks = np.tile(at, (len(ends), 1, 1))
+        marks[:, lanes, 0] = ends
         at[:] = marks[-1]
         return self._numbered(marks, before)
 

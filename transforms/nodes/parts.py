@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from windrow.errors import ElementError
+from windrow.sources.base import ArraySpec
 from windrow.sources.cells import Box, Boxes, Path, cut
 from windrow.transforms import tables
 from windrow.transforms.amounts import Amount
@@ -25,7 +26,7 @@ from windrow.transforms.locality import are_whole, array_leaves, children, some_
 from windrow.transforms.nodes.base import Indices, Node, Where
 from windrow.transforms.nodes.values import ValueNode
 from windrow.transforms.record_sizes import spec_bytes
-from windrow.transforms.specs import ArraySpec, Spec
+from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
 
 _PROMISE: Final = (

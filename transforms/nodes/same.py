@@ -31,8 +31,10 @@ class SameIndices(SameLength):
     def lane_starts(self, epoch: int) -> IntArray | None:
         return self.parent.lane_starts(epoch)
 
-    def lane_indices(self, start: int, count: int, lane: int, lanes: int) -> IntArray:
-        return self.parent.lane_indices(start, count, lane, lanes)
+    def lane_indices(
+        self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
+    ) -> tuple[IntArray, IntArray]:
+        return self.parent.lane_indices(starts, counts, numbers, lanes)
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         return self.parent.lane_of(indices, lanes)

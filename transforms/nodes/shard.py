@@ -1,4 +1,4 @@
-"""The batch node of one shard: of each batch only the rows that one process takes.
+"""The batch node of shards: of each batch only the rows that one process takes.
 
 Invariant: the rows of shards `0, ..., count - 1` of a batch, end to end, are the rows of the batch.
 """
@@ -16,7 +16,7 @@ from windrow.transforms import columns
 from windrow.transforms.amounts import Amount
 from windrow.transforms.nodes.base import STREAM, IntArray, Node, Where
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import as_batch, lanes_of, topmost_batch
+from windrow.transforms.nodes.streams import as_batch, chain_of_rows, lanes_of, topmost_batch
 from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import Step
 from windrow.transforms.tables import Listed, Table
@@ -62,11 +62,14 @@ class ShardBatchNode(BatchNode):
 
     @property
     def written(self) -> str:
-        shown = super().written
+        return ".".join(filter(None, [super().written, self.taken_part]))
+
+    @property
+    def taken_part(self) -> str:
         if self.shards == 1:
-            return shown
+            return ""
         own = self.parts[0] if len(self.parts) == 1 else self.parts
-        return f"{shown}.shard({own}, {self.shards})"
+        return f"shard({own}, {self.shards})"
 
     @property
     def group_size(self) -> int:
@@ -177,6 +180,8 @@ class ShardBatchNode(BatchNode):
         shown = f"lanes {mine[0]} to {mine[-1]}" if len(mine) > 1 else f"lane {mine[0]}"
         if len(mine) <= mine[-1] - mine[0]:
             shown = f"lanes {', '.join(map(str, mine))}"
+        if lanes > 1 and chain_of_rows(self.parent) is not None:
+            return f"{rows}, of {shown} of {lanes}; nothing is read for others"
         if lanes % self.shards:
             return f"{rows}, of {shown} of {lanes}; shards that share a lane each run it"
         return f"{rows}, of {shown} of {lanes}; no other lane is run"
@@ -188,7 +193,7 @@ def without_rows(batch: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class BatchParts:
     """The parts of each batch that a process takes.
 
     Args:
@@ -217,10 +222,10 @@ def sharded(node: Node, shard: int, shards: int, agree: Callable[[bool], bool] |
         )
     if agree is not None and not callable(agree):
         raise ArgumentError(f"shard: agree must be a function of a bool, or None, got {agree!r}")
-    return shared(node, Share((shard,), shards, agree))
+    return shared(node, BatchParts((shard,), shards, agree))
 
 
-def shared(node: Node, share: Share) -> Node:
+def shared(node: Node, share: BatchParts) -> Node:
     """The chain that makes some parts of each batch of another chain.
 
     Raises:
@@ -248,9 +253,9 @@ def shared(node: Node, share: Share) -> Node:
     return moved
 
 
-def _share_of(node: BatchNode, share: Share) -> Node:
+def _share_of(node: BatchNode, share: BatchParts) -> Node:
     who, shards = share.who, share.shards
-    if isinstance(node, ShardBatchNode) and node.shards > 1:
+    if node.shards > 1:
         raise PlanError(f"{who}: {node.written} is a shard already; call {who} once, without shard")
     if node.size % shards and not (share.is_even and node.length != STREAM):
         fits = [n for n in range(1, node.size + 1) if node.size % n == 0]

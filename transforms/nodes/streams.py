@@ -43,6 +43,7 @@ from windrow.transforms.row_blocks import (
     Block,
     Blocks,
     Inputs,
+    Step,
     check_inside,
     groups,
     marks_in_group,
@@ -123,6 +124,8 @@ class ToStreamNode(Node):
             return self
         if self.parent.has_gaps:  # an index is not a number of elements
             return self.over((self.parent.first_epochs(count),))
+        if self.lanes > 1:  # which may take runs of each epoch
+            return self.over((self.parent.of_epochs(count),))
         return self.over((SliceNode((self.parent,), 0, 1, count * self.parent.pass_length()),))
 
     def position_after(
@@ -137,7 +140,9 @@ class ToStreamNode(Node):
         passed = 0
         while passed < count:
             wanted = min(_AT_ONCE, count - passed)
-            found = self.parent.lane_indices(index, wanted, lane, self.lanes)
+            found, _ = self.parent.lane_indices(
+                np.array([index]), np.array([wanted]), np.array([lane]), self.lanes
+            )
             if len(found):
                 index, passed = int(found[-1]) + 1, passed + len(found)
             if len(found) < wanted:
@@ -400,6 +405,16 @@ def lane_share(count: int, lane: int, lanes: int) -> int:
     return max(0, -((lane - count) // lanes))
 
 
+def no_row(lane: int, lanes: int, why: str) -> PlanError:
+    """The error of an endless stream that has a lane without a row."""
+    if lanes == 1:
+        return PlanError(f"to_iter_dataset: the stream has no row: {why}; keep some in filter")
+    return PlanError(
+        f"to_iter_dataset: lane {lane} of {lanes} has no row: {why}; choose another lanes=, or"
+        " shuffle the elements before it"
+    )
+
+
 def lanes_of(nodes: Sequence[Node], who: str) -> int:
     """The number of lanes that streams have, all of them the same; 1 with random access.
 
@@ -423,6 +438,19 @@ def origin(node: Node) -> list[int]:
 def as_chain(node: Node) -> ToStreamNode | None:
     """The node, if it makes a stream of a chain with random access."""
     return node if isinstance(node, ToStreamNode) else None
+
+
+def chain_of_rows(node: Node) -> ToStreamNode | None:
+    """The chain whose elements become the rows of a stream, one for one in their order.
+
+    None where a node has a position of its own, or drops rows.
+    """
+    while node.stream_step in (Step.ROWS, Step.NOTHING) and not node.drops:
+        node = node.parent
+    chain = as_chain(node)
+    if chain is None or (may_be_absent(chain.parent) and not chain.allow_nones):
+        return None
+    return chain
 
 
 def chains_of(node: Node) -> list[ToStreamNode]:

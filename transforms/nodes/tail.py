@@ -113,6 +113,15 @@ class Tail:
             return self.node
         return _replaced(self.node, self.batch, another_batch(self.batch, BatchNode, size=size))
 
+    def explained(self) -> Node:
+        """The chain that `explain()` judges: as written, but with the lanes that this process runs."""
+        batch = self.batch
+        if self.is_indexed or batch is None or batch.batch_fn is not None:
+            return self.node
+        if self.lanes == self.shards == 1:
+            return self.node
+        return _replaced(self.node, batch, self._joining(batch))
+
     def _joining(self, batch: BatchNode, *, checked: bool = False) -> LaneBatchNode:
         if batch.size % self.lanes:
             fits = [n for n in range(1, batch.size + 1) if batch.size % n == 0]

@@ -169,6 +169,7 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
 
     Raises:
         ArgumentError: If an argument is of a wrong kind, or does not fit the elements.
+        PlanError: If a halo is negative.
     """
     if not (local or halo or wrap):
         return None

@@ -62,13 +62,14 @@ def function_names(node: Node) -> list[str]:
     return [*names, *map(name_of, node.functions)]
 
 
-def described(node: Node) -> str:
-    """The chain as one line, from the source on."""
-    parents = [described(parent) for parent in node.parents]
+def described(node: Node, *, with_parts: bool = False) -> str:
+    """The chain as one line, from the source on; `with_parts` shows which shard it makes."""
+    parents = [described(parent, with_parts=with_parts) for parent in node.parents]
+    own = " > ".join(filter(None, [node.label, node.taken_part if with_parts else ""]))
     if not parents:
-        return node.label
+        return own
     before = parents[0] if len(parents) == 1 else "[" + "; ".join(parents) + "]"
-    return f"{before} > {node.label}"
+    return f"{before} > {own}"
 
 
 def fingerprint(node: Node) -> str:

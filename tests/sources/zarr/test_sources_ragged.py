@@ -104,7 +104,9 @@ def test_rows_are_those_of_numpy_in_any_order(
         check(other.__getitems__(at), [rows[i] for i in at])
 
         dataset = MapDataset.source(source)
-        for name in data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2)):
+        for at, name in enumerate(data.draw(st.lists(st.sampled_from(sorted(ORDERS)), max_size=2))):
+            # Behind another order, what is stored together is not known.
+            name = "small blocks" if at and name == "block_shuffle" else name
             dataset = ORDERS[name](dataset)
         options = data.draw(st.sampled_from([None, TIGHT, SYNCHRONOUS]))
         wanted = [dataset[i] for i in range(len(dataset))]

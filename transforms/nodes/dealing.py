@@ -1,0 +1,71 @@
+"""Which elements of a chain with random access each lane of a stream takes.
+
+Lane `l` of `L` takes the elements `l, l + L, ...`, or a run of elements of each epoch after a block
+shuffle, whose blocks are dealt to lanes.
+
+Invariant: each element is taken by one lane, and each lane takes its elements in ascending order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+class DealtToLanes:
+    """The part of a node that knows how its elements are dealt to lanes."""
+
+    length: int
+
+    def lane_starts(self, epoch: int) -> IntArray | None:
+        """The offset at which each lane begins in an epoch, and the length, where lanes take runs.
+
+        None where lane `l` of `L` takes the elements `l, l + L, ...`.
+        """
+        return None
+
+    def lane_indices(
+        self, starts: IntArray, counts: IntArray, numbers: IntArray, lanes: int
+    ) -> tuple[IntArray, IntArray]:
+        """The next indices that some lanes take, lane after lane: see `indices_from`.
+
+        Args:
+            starts: For each of these lanes, the first index that it may have.
+            counts: How many indices each lane is to have.
+            numbers: The numbers of these lanes, of `lanes`.
+            lanes: The number of all lanes.
+
+        Returns:
+            The indices, and how many of them each lane has: fewer only where there are no more.
+        """
+        bounds = self.lane_starts(0)
+        if bounds is not None:
+            first = np.maximum(starts, bounds[numbers])
+            found = np.clip(bounds[numbers + 1] - first, 0, counts)
+            return runs_of(first, found), found
+        first = starts + (numbers - starts) % lanes
+        found = np.clip((self.length - 1 - first) // lanes + 1, 0, counts)
+        return runs_of(first, found, lanes), found
+
+    def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
+        """The lane that takes each index."""
+        starts = self.lane_starts(0)
+        if starts is None:
+            return indices % lanes
+        return starts[1:].searchsorted(indices, side="right")
+
+    def lane_elements(self, lane: int, lanes: int) -> int:
+        """The number of indices that a lane takes."""
+        starts = self.lane_starts(0)
+        if starts is None:
+            return max(0, -((lane - self.length) // lanes))
+        return int(starts[lane + 1] - starts[lane])
+
+
+def runs_of(first: IntArray, counts: IntArray, step: int = 1) -> IntArray:
+    """The integers `first[k]`, `first[k] + step`, ..., `counts[k]` of them, for each `k` in turn."""
+    before = np.cumsum(counts) - counts
+    found: IntArray = np.repeat(first - before * step, counts) + np.arange(counts.sum()) * step
+    return found

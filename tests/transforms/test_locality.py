@@ -74,5 +74,9 @@ def test_wrong_promises(fields: str, arguments: dict[str, Any], message: str) ->
         dataset.map(lambda element: element, **arguments)
     with pytest.raises((ArgumentError, PlanError), match=message):
         dataset.to_iter_dataset().map(lambda element: element, **arguments)
-    every = {"local": ("lat", "lon"), "halo": {"lat": 12, "lon": 0}, "wrap": ["lon"]}
+    every: dict[str, Any] = {
+        "local": ("lat", "lon"),
+        "halo": {"lat": 12, "lon": 0},
+        "wrap": ["lon"],
+    }
     dataset.map(lambda element: element, **every)  # the largest halo

@@ -12,6 +12,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.codecs import ZstdCodec
 
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ElementError
@@ -259,7 +260,7 @@ def stored(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dims: 
         shape=shape,
         chunks=chunks,
         dtype="f4",
-        compressors=zarr.codecs.ZstdCodec(),
+        compressors=ZstdCodec(),
         filters=None,
         dimension_names=dims,
     )
@@ -325,7 +326,7 @@ def test_patches_of_a_volume_split_over_two_axes(tmp_path: Path, on_bounds: bool
 
 def test_a_chunk_outside_the_box_is_never_read(tmp_path: Path) -> None:
     array = stored(tmp_path, (2, 8, 8), (1, 4, 4), ("time", "lat", "lon"))
-    expected = array[:, :4]
+    expected = np.asarray(array[:, :4])
     for path in (tmp_path / "c").glob("*/1/*"):
         path.write_bytes(b"not a chunk")
     dataset = MapDataset.source(ZarrDataSource(tmp_path))

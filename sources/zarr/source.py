@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorstore as ts
@@ -15,14 +15,16 @@ import tensorstore as ts
 from windrow.core.process import refuse_forked
 from windrow.errors import SourceError
 from windrow.sources.base import ArraySpec, Columns, IntArray, checked_indices
-from windrow.sources.cells import Boxes, numbered
 from windrow.sources.chunks import ArrayPart, LaidOutSource
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.zarr.in_flight import side_by_side
-from windrow.sources.zarr.part_source import ZarrPartSource
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.tensorstore import StoreArray, read_rows
 from windrow.sources.zarr.tree import LIBRARY, ArrayTree
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
+    from windrow.sources.zarr.part_source import ZarrPartSource
 
 _WHAT: Final = "ZarrDataSource"
 _SHOWN_ARRAYS: Final = 4
@@ -140,6 +142,10 @@ class ZarrDataSource(LaidOutSource):
 
     def narrowed(self, boxes: Boxes) -> ZarrPartSource:
         """The source that reads only these boxes of the rows."""
+        # Few chains are narrowed: others do not load it.
+        from windrow.sources.cells import numbered
+        from windrow.sources.zarr.part_source import ZarrPartSource
+
         numbers = numbered(self._tree.assembled(list(range(len(self._tree.open())))))
         by_number = {numbers[path]: box for path, box in boxes.items()}
         return ZarrPartSource(self, self._tree, by_number)

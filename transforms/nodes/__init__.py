@@ -31,7 +31,6 @@ from windrow.transforms.nodes.index import (
     sliced,
 )
 from windrow.transforms.nodes.leaves import LaidOut, LeafNode, RangeNode, SourceNode
-from windrow.transforms.nodes.parts import narrowed
 from windrow.transforms.nodes.regroup import (
     BatchNode,
     JoinNode,
@@ -112,6 +111,7 @@ if TYPE_CHECKING:
         checked_sequences,
         checked_too_long,
     )
+    from windrow.transforms.nodes.parts import narrowed
     from windrow.transforms.nodes.pieces import ChunksNode
     from windrow.transforms.nodes.planned import PlannedNode
     from windrow.transforms.nodes.stream_packing import FitPackNode, SplitPackNode, pack_node
@@ -137,6 +137,7 @@ _MODULE_OF: Final = {
     "checked_sequences": "packing",
     "checked_too_long": "packing",
     "lengths_of": "lengths",
+    "narrowed": "parts",
     "over_records": "lengths",
     "pack_node": "stream_packing",
     "token_sizes": "mixing",

@@ -58,13 +58,12 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import PlanError
-from windrow.sources.cells import Boxes
 from windrow.transforms import specs
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.functions import name_of
@@ -77,6 +76,9 @@ from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.row_blocks import Block, Blocks, Inputs, Step
 from windrow.transforms.specs import Spec
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
 
 IntArray = npt.NDArray[np.int64]
 Indices = npt.NDArray[Any]

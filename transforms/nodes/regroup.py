@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.sources.cells import Boxes
 from windrow.transforms import layouts, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.arguments import at_least
@@ -47,6 +46,9 @@ from windrow.transforms.row_blocks import (
 )
 from windrow.transforms.specs import DeclaresBatch, Spec
 from windrow.transforms.tables import Columnar, Listed, Table
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
 
 Remainder: TypeAlias = Literal["keep", "drop", "pad"]
 """What becomes of a last batch with too few elements."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from windrow.errors import PlanError
-from windrow.sources.cells import Boxes
 from windrow.transforms import random, specs, tables
 from windrow.transforms.amounts import Amount
 from windrow.transforms.functions import kind_of, name_of
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
-from windrow.transforms.locality import Locality, locality_of
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, IntArray, Node, Where
 from windrow.transforms.nodes.same import SameIndices
@@ -26,6 +24,10 @@ from windrow.transforms.random import IndexedRandom
 from windrow.transforms.row_blocks import BLOCK_ROWS, Step
 from windrow.transforms.specs import DeclaresOutput, Spec
 from windrow.transforms.tables import Listed, Table
+
+if TYPE_CHECKING:
+    from windrow.sources.cells import Boxes
+    from windrow.transforms.locality import Locality
 
 
 class ValueNode(SameIndices):
@@ -173,6 +175,9 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
     """
     if not (local or halo or wrap):
         return None
+    # Few maps promise something: others do not load it.
+    from windrow.transforms.locality import locality_of
+
     try:
         spec = node.grid_spec()
     except PlanError:
